@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits to be sent: messages of one kind gather into one event."""
+"""The output of a session: messages of one kind are collected into one event."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bmq.wire.put import LARGE, Outgoing, encode_put_event, encode_puts
 
 __all__ = ["Outbox"]
 
-#: A PUT event is closed before it exceeds this. Larger ones are legal, but only cost memory on both sides.
+#: Largest size in bytes of a PUT event. Larger events are legal, but only cost memory on both sides.
 _PUT_EVENT = 1024 * 1024
-# Pieces that are smaller on average, in bytes, are better copied into one.
+# Pieces with a smaller average size in bytes are copied into one piece, because that is faster.
 _WORTH_GATHERING = 2048
 
-# At most this many posts are encoded by one call.
+# Largest number of posts encoded by one call.
 _SLICE = 4096
 
-# Posts of one queue: its qId, and messages that follow each other.
+# A qId, and consecutive posts to this queue.
 _Run = tuple[int, list[Outgoing]]
 
 
@@ -59,7 +59,7 @@ class Outbox:
         self.events: deque[bytes | deque[_Run]] = deque()
         self.runs: deque[_Run] = deque()
         self.unsendable: list[tuple[Outgoing, Exception]] = []
-        # How many of the first run's posts have been taken.
+        # Number of posts already taken from the first run.
         self._begin = 0
 
     def put(self, queue_id: int, message: Outgoing) -> None:
@@ -75,7 +75,7 @@ class Outbox:
         self.runs.append((queue_id, messages))
 
     def event(self, event: bytes) -> None:
-        """Add a whole event, behind everything added before."""
+        """Add a whole event after everything added before."""
         self._close()
         self.events.append(event)
 
@@ -83,9 +83,9 @@ class Outbox:
         return bool(self.events or self.runs or self._confirms.waiting)
 
     def take(self, limit: float = inf) -> list[bytes]:
-        """Return and forget what waits, as whole events; stop once ``limit`` bytes are reached.
+        """Return and remove the pending output as whole events; stop once ``limit`` bytes are reached.
 
-        An event of large messages comes in pieces, so that they are not copied.
+        An event of large messages is returned in pieces, to avoid a copy.
         """
         runs, waiting = self.runs, self.events
         if len(runs) == 1 and not waiting:
@@ -112,12 +112,12 @@ class Outbox:
         return taken
 
     def alone(self, queue_id: int, message: Outgoing) -> list[bytes]:
-        """Return what :meth:`take` would if this post were added: nothing but confirmations may wait.
+        """Return the output of :meth:`take` with this post added; only confirmations may be pending.
 
-        Whoever waits for the post's outcome waits for this, too.
+        This is the path of a caller that awaits each post, so every step adds to the caller's latency.
 
         Raises:
-            Exception: the post cannot be encoded; confirmations still wait.
+            Exception: the post cannot be encoded; the confirmations are still pending.
         """
         if len(message[1]) < LARGE:
             event = encode_put_event(queue_id, message)
@@ -127,12 +127,12 @@ class Outbox:
         return [*confirms, pack_event_header(HEADER_SIZE + length, EventType.PUT), *pieces]
 
     def take_unsendable(self) -> list[tuple[Outgoing, Exception]]:
-        """Return and forget :attr:`unsendable`."""
+        """Return and clear :attr:`unsendable`."""
         unsendable, self.unsendable = self.unsendable, []
         return unsendable
 
     def _take_puts(self, runs: deque[_Run], taken: list[bytes]) -> int:
-        """Move one PUT event from the runs to what is taken; return its size.
+        """Move one PUT event from the runs to the taken events; return its size.
 
         Posts that cannot be encoded are left out: they fail alone, and the posts around them are sent.
         """
@@ -161,9 +161,9 @@ class Outbox:
             else:
                 self._begin += count
                 if count < len(some):
-                    break  # the event is full
+                    break  # The event is full.
         if size == HEADER_SIZE:
-            return 0  # no post could be encoded
+            return 0  # No post could be encoded.
         pieces[0] = pack_event_header(size, EventType.PUT)
         if size < _WORTH_GATHERING * len(pieces):
             taken.append(b"".join(pieces))
@@ -172,7 +172,7 @@ class Outbox:
         return size
 
     def _encodable(self, queue_id: int, messages: list[Outgoing]) -> list[Outgoing]:
-        """Return the posts that can be encoded; note the others."""
+        """Return the posts that can be encoded; record the others."""
         good: list[Outgoing] = []
         for message in messages:
             try:
@@ -184,12 +184,12 @@ class Outbox:
         return good
 
     def clear(self) -> None:
-        """Forget everything that waits, but for confirmations."""
+        """Discard all pending output except confirmations."""
         self.events.clear()
         self.runs, self._begin = deque(), 0
 
     def _confirm_events(self) -> list[bytes]:
-        """Take the confirmations as events."""
+        """Return the pending confirmations as events."""
         confirms = self._confirms.take()
         most = MAX_CONFIRMS * CONFIRM_SIZE
         if len(confirms) <= most:

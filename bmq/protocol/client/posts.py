@@ -1,5 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts that have no outcome yet: accepted, sent, sent again, and ended exactly once each."""
+"""The window of unacknowledged posts: accepted, sent, sent again, and ended exactly once each.
+
+The problem: a post must end in exactly one outcome, although its acknowledgement can be late, out of order,
+repeated, or lost with the connection. The window may hold a hundred thousand posts, and every post passes
+through here twice, so the cost of each post counts.
+
+Invariants:
+
+- The window alone owns the bytes of posts. A reconnect resends from here, in the order of posting, with the
+  same GUIDs, so that the broker's deduplication stores each message once.
+- A post leaves the window together with its outcome. Acknowledgements of unknown GUIDs are ignored, so a
+  repeated acknowledgement has no effect.
+- No post waits longer than the broker recognises its GUID: resending such a post could store the message
+  twice. The shortest deduplication time of any queue counts.
+- A post that cannot be encoded ends alone; the posts around it are sent.
+
+Posts of one call form a batch, because the time of posting, the queue and the token are equal for all of
+them.
+An entry holds only bytes and numbers, and refers to its batch by number: the garbage collector stops tracking
+such a tuple. Three shortcuts avoid work for each post, with the same outcomes:
+
+- Acceptances of one batch are counted while they are read, and reported as a number (:data:`Accepted`).
+- Posts encoded as one event (:class:`PostSlice`) are one entry. Their expected acknowledgements are known in
+  advance, so the bytes received are compared with the bytes expected.
+- A post into an empty window is sent before the window keeps it, and its acceptance is one comparison
+  (:meth:`Posts.send_alone`, :attr:`Posts.awaited`). A caller that awaits each post waits for all work between
+  the call and the write.
+
+Rejected designs: a window entry that refers to its token and batch object, which the garbage collector visits
+again and again in a deep window; a flush that looks at the posts of all queues at each acknowledgement (now
+:meth:`Posts.first_batch` continues from the previous search).
+"""
 
 from __future__ import annotations
 
@@ -33,12 +64,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Posts"]
 
-#: One unacknowledged post: what was posted, ready to be sent again; the number of its batch; which of the
-#: token's posts it is. It holds only bytes and numbers: the garbage collector stops tracking such a tuple the
-#: first time it sees it, so that a deep window costs it nothing.
+#: One unacknowledged post: the message, ready to be sent again; the number of its batch; its index among the
+#: token's posts. The tuple holds only bytes and numbers: the garbage collector stops tracking such a tuple at
+#: first sight, so a deep window costs no collections.
 _Entry = tuple[Outgoing, int, int]
 
-# How often posts are checked for having waited too long.
+# Interval between checks for posts that have waited too long, in seconds.
 _EXPIRY_INTERVAL = 1.0
 
 _guid_of = itemgetter(0)
@@ -48,15 +79,15 @@ _UNKNOWN = AckStatus.UNKNOWN
 
 
 class _Batch:
-    """Posts that were made together.
+    """Posts of one call.
 
     Attributes:
-        queue: the queue they were posted to.
-        token: whom the outcomes are for.
-        posted: when they were posted.
-        left: how many of them have no outcome yet.
-        sent: whether they were written to a connection.
-        many: whether the token is told how many were accepted, rather than which.
+        queue: target queue.
+        token: caller's handle, returned unchanged with each outcome.
+        posted: time of posting.
+        left: number of posts without an outcome.
+        sent: whether the posts were written to a connection.
+        many: whether acceptances are reported as a number, not post by post.
     """
 
     __slots__ = ("left", "many", "posted", "queue", "sent", "token")
@@ -73,26 +104,24 @@ class _Batch:
 
 
 class Posts:
-    """The window: every post without outcome, by GUID, in the order of posting.
+    """The window: every post without an outcome, by GUID, in the order of posting.
 
-    It is the only owner of their bytes: what a reconnect sends again comes from here.
+    The window is the only owner of the posts' bytes: a reconnect resends from here.
 
     Args:
-        outbox: where posts go to be sent.
-        max_messages: how many posts it takes before it is full.
-        max_bytes: how many bytes of application data.
-        patience: seconds after the first post into an empty window at which posts are looked at; None for
-            never.
+        outbox: receives posts to send.
+        max_messages: number of posts at which the window is full.
+        max_bytes: bytes of application data at which the window is full.
+        patience: seconds from the first post into an empty window to the first check of posts; None disables
+            the check.
 
     Attributes:
-        bytes: the size of the application data of all posts held.
-        accepted: posts that were accepted with others they were made with, since :meth:`take_accepted`: whom
-            these outcomes are for, and how many.
-        counts: what became of the others.
-        deadline: when :meth:`expire` has to be called, or None.
-        strange: the numbers of ACK statuses that this version does not know, by GUID, since
-            :meth:`take_strange`.
-        awaited: the event that accepts the post that was made alone; None if there is none.
+        bytes: size in bytes of the application data of all posts in the window.
+        accepted: acceptances of posts of one call since :meth:`take_accepted`: the token, and their number.
+        counts: numbers of other outcomes.
+        deadline: time to call :meth:`expire`, or None.
+        strange: by GUID, ACK statuses unknown to this version, since :meth:`take_strange`.
+        awaited: the event that accepts a post sent by :meth:`send_alone`; None if there is no such post.
     """
 
     __slots__ = (
@@ -123,7 +152,8 @@ class Posts:
         self._entries: dict[bytes, _Entry] = {}
         self._batches: dict[int, _Batch] = {}
         self._last = 0
-        # Posts that were encoded together, by the number of their batch; how many of them have no outcome.
+        # Posts encoded together, by the number of their batch; and the number of these posts without an
+        # outcome.
         self._slices: dict[int, PostSlice] = {}
         self._sliced = 0
         self.accepted: list[Accepted] = []
@@ -132,7 +162,7 @@ class Posts:
         self.deadline: float | None = None
         self.awaited: bytes | None = None
         self.strange: dict[bytes, int] = {}
-        # The shortest time for which the broker said it recognises GUIDs, in seconds.
+        # The shortest deduplication time of the open queues, in seconds.
         self._shortest: float | None = None
         # The time from a post into an empty window to the deadline, in seconds.
         self._first = patience
@@ -142,18 +172,18 @@ class Posts:
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes another post."""
+        """Whether the window accepts another post."""
         return len(self._entries) + self._sliced < self._max_messages and self.bytes < self._max_bytes
 
     def oldest(self, queue: QueueCore | None = None) -> float | None:
-        """Return when the oldest post was made, of all or of those to one queue; None if there is none."""
+        """Return the time of the oldest post, of all queues or of one; None if there is no post."""
         for batch in self._batches.values():
             if queue is None or batch.queue is queue:
                 return batch.posted
         return None
 
     def waiting(self) -> dict[QueueCore, float]:
-        """Return when the oldest post was made, for each queue that has posts."""
+        """Return the time of the oldest post of each queue with posts."""
         found: dict[QueueCore, float] = {}
         left = len(self)
         for batch in self._batches.values():
@@ -166,19 +196,20 @@ class Posts:
 
     @property
     def last_batch(self) -> int:
-        """The number of the posts that were made last."""
+        """The number of the latest batch."""
         return self._last
 
     def first_batch(self, queue: QueueCore, at_least: int | None = None) -> int:
-        """Return the number of the first posts of a queue that have no outcome.
+        """Return the number of the oldest batch of a queue with posts in the window.
 
         Args:
             queue: the queue.
-            at_least: a number that is not higher, from an earlier call: the search begins there, so that
-                many searches together look at each number once.
+            at_least: a lower bound from an earlier call, where the search begins, so that many searches
+                together
+                look at each batch once.
 
         Returns:
-            A number beyond :attr:`last_batch` if there are none.
+            A number beyond :attr:`last_batch` if the queue has no posts in the window.
         """
         batches = self._batches
         if at_least is None:
@@ -205,21 +236,21 @@ class Posts:
         schema_id: int = 0,
         compression: int = 0,
     ) -> None:
-        """Accept a post: from here on it ends in exactly one outcome. Whether there is room is not checked.
+        """Accept a post, which then ends in exactly one outcome. The limits of the window are not checked.
 
         Args:
-            queue: the queue to post to.
+            queue: target queue.
             guid: the message's GUID.
-            data: the application data as it travels.
-            token: comes back with the outcome.
+            data: the application data as transmitted.
+            token: caller's handle, returned unchanged with the outcome.
             now: the time.
-            tag: which of the token's posts it is.
-            flags: of the PUT message; ACK_REQUESTED must be among them.
+            tag: index of the post among the token's posts.
+            flags: flags of the PUT message; must include ACK_REQUESTED.
             schema_id: of the PUT message.
             compression: of the PUT message.
 
         Raises:
-            QueueClosed, UsageError, StateError: the queue takes no posts.
+            QueueClosed, UsageError, StateError: the queue accepts no posts.
             UsageError: the GUID is already in the window.
         """
         if guid in self._entries:
@@ -240,17 +271,18 @@ class Posts:
     def post_many(
         self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int = 0
     ) -> None:
-        """Accept posts, in order, each as :meth:`post` does; that is cheaper than one by one.
+        """Accept posts, in order, each as :meth:`post` does, at a lower cost.
 
         Args:
-            queue: the queue to post to.
-            messages: ACK_REQUESTED must be among the flags of each. The list must not be changed afterwards.
-            token: comes back with the outcomes; those of posts that were accepted come as a number.
+            queue: target queue.
+            messages: the messages; the flags of each must include ACK_REQUESTED. The list must not be changed
+                afterwards.
+            token: caller's handle, returned with the outcomes; acceptances are reported as a number.
             now: the time.
-            tag: which of the token's posts is the first of these; the others follow.
+            tag: index of the first post among the token's posts; the other posts follow.
 
         Raises:
-            QueueClosed, UsageError, StateError: the queue takes no posts.
+            QueueClosed, UsageError, StateError: the queue accepts no posts.
             UsageError: a GUID is already in the window. The messages before it are posted.
         """
         number = self._last + 1
@@ -273,19 +305,19 @@ class Posts:
             self.deadline = now + self._first
 
     def post_event(self, queue: QueueCore, event: PutEvent, token: object, now: float, tag: int = 0) -> None:
-        """Accept the posts of a whole event, each as :meth:`post` does; Python looks at none of them.
+        """Accept the posts of a whole event, each as :meth:`post` does, without work for each post.
 
-        A GUID may be in the window already: a broker answers each post.
+        A GUID may already be in the window, because a broker acknowledges each post.
 
         Args:
-            queue: the queue to post to; its qId is in the event.
+            queue: target queue; its qId is in the event.
             event: the posts.
-            token: comes back with the outcomes; those of posts that were accepted come as a number.
+            token: caller's handle, returned with the outcomes; acceptances are reported as a number.
             now: the time.
-            tag: which of the token's posts is the first of these; the others follow.
+            tag: index of the first post among the token's posts; the other posts follow.
 
         Raises:
-            QueueClosed, UsageError, StateError: the queue takes no posts.
+            QueueClosed, UsageError, StateError: the queue accepts no posts.
         """
         count = len(event.ends)
         sending = queue.admit(count)
@@ -301,7 +333,7 @@ class Posts:
             self.deadline = now + self._first
 
     def send_alone(self, queue: QueueCore, message: Outgoing) -> list[bytes] | None:
-        """Have an open queue admit a post; return what to send, None if there is more than this post."""
+        """Admit a single post to an open queue; return the bytes to send, or None if other posts wait."""
         outbox = self._outbox
         if self._entries or self._sliced or outbox.runs or outbox.events:
             return None
@@ -310,12 +342,13 @@ class Posts:
             return outbox.alone(queue.q_id, message)
         except Exception:
             queue.unacked -= 1
-            return None  # on the usual way a post that cannot be encoded gets its outcome
+            # Leave a post that cannot be encoded to the usual path, which gives the post its outcome.
+            return None
 
     def keep_alone(self, queue: QueueCore, message: Outgoing, token: object, now: float) -> None:
-        """Take a post into the empty window that its queue has admitted, and that was sent already.
+        """Keep a post from :meth:`send_alone` in the empty window; see :meth:`post` for the arguments.
 
-        So all this is done while the broker looks at it. See :meth:`post`.
+        The bytes are sent before this call, so that its work overlaps with the broker's.
         """
         guid, data, _, _, _ = message
         self._last = number = self._last + 1
@@ -342,7 +375,7 @@ class Posts:
     # ending
 
     def accept_alone(self, now: float) -> Outcome | None:
-        """Take :attr:`awaited`; return the outcome, None if the post has had another one."""
+        """Process :attr:`awaited`; return the outcome, or None if the post already had another one."""
         assert self.awaited is not None
         guid = self.awaited[ACCEPTED_GUID]
         self.awaited = None
@@ -364,7 +397,7 @@ class Posts:
         return batch.token, tag, guid, _SUCCESS, queue
 
     def acked(self, event: Event, now: float) -> list[Outcome]:
-        """Take an ACK event; return the outcomes. GUIDs that are not, or no longer, known are ignored.
+        """Process an ACK event; return the outcomes. Unknown GUIDs are ignored.
 
         Args:
             event: the event.
@@ -377,8 +410,9 @@ class Posts:
             return self._acked_slices(event, now)
         outcomes: list[Outcome] = []
         batches, pop = self._batches, self._entries.pop
-        # Posts made together are answered together, nearly always. Those that are accepted like the one
-        # before, of the same batch, are only counted; so are outcomes of one queue, by the time of posting.
+        # Posts of one call are nearly always acknowledged together. Acceptances of the same batch as the
+        # previous
+        # one are only counted; outcomes of one queue are counted together by their time of posting.
         queue: QueueCore | None = None
         posted = 0.0
         last = count = freed = same = 0
@@ -425,7 +459,7 @@ class Posts:
         return outcomes
 
     def _accepted(self, number: int, count: int) -> None:
-        """Posts that were made together are accepted."""
+        """Count acceptances of posts of one call."""
         batch = self._batches[number]
         batch.left -= count
         if not batch.left:
@@ -433,7 +467,7 @@ class Posts:
         self.accepted.append((batch.token, count))
 
     def _acked_slices(self, event: Event, now: float) -> list[Outcome]:
-        """The same as :meth:`acked`, while there are posts that were encoded together."""
+        """Do the work of :meth:`acked` while the window has posts that were encoded together."""
         outcomes: list[Outcome] = []
         data = event.data
         at, stride = read_list_header(data, event.body, "Ack", ACK_SIZE)
@@ -462,7 +496,7 @@ class Posts:
         return outcomes
 
     def _accept_slice(self, data: bytes, at: int, now: float) -> int:
-        """Take acknowledgements that accept the next posts of one slice; return how many they are."""
+        """Process acknowledgements that accept the next posts of one slice; return their number."""
         for number, posts in self._slices.items():
             count = posts.accepted(data, at)
             if count:
@@ -484,7 +518,7 @@ class Posts:
 
     def _left_slice(self, number: int, posts: PostSlice, count: int, status: AckStatus, now: float) -> None:
         self._sliced -= count
-        # Its bytes are there until none of its posts is.
+        # The bytes of a slice are freed with its last post.
         freed = 0 if posts.left else posts.size
         if freed:
             del self._slices[number]
@@ -502,7 +536,7 @@ class Posts:
         self.bytes -= freed
 
     def _note_strange(self, guid: bytes, status: int) -> None:
-        """Keep the number of a status that this version does not know."""
+        """Keep the number of a status unknown to this version."""
         if status & STATUS_MASK in UNKNOWN_ACK_NUMBERS:
             self.strange[guid] = status & STATUS_MASK
 
@@ -517,13 +551,13 @@ class Posts:
         return accepted
 
     def lost(self) -> list[Outcome]:
-        """The connection is gone: posts that the broker would not recognise when sent again end here."""
+        """End the posts that the broker would not recognise after a reconnect: the connection is lost."""
         return self._end(
             lambda batch: batch.queue.sending and batch.queue.deduplication_time <= 0, AckStatus.TIMEOUT
         )
 
     def expire(self, now: float) -> list[Outcome]:
-        """Give up posts that stayed unanswered for as long as the broker recognises their GUIDs."""
+        """End posts that were unacknowledged for as long as the broker recognises GUIDs."""
         outcomes = self._end(
             lambda batch: 0 < batch.queue.deduplication_time <= now - batch.posted, AckStatus.TIMEOUT
         )
@@ -535,7 +569,7 @@ class Posts:
         return outcomes
 
     def unsendable(self, message: Outgoing) -> list[Outcome]:
-        """A post could not be encoded: it ends here, alone."""
+        """End a post that cannot be encoded; other posts are not affected."""
         guid, data, *_ = message
         entry = self._entries.get(guid)
         if entry is None or entry[0] is not message:
@@ -550,11 +584,11 @@ class Posts:
         return [(batch.token, tag, guid, AckStatus.INVALID_ARGUMENT, batch.queue)]
 
     def cancel(self, queue: QueueCore) -> list[Outcome]:
-        """The queue is closed: its posts end here."""
+        """End the posts of a closed queue."""
         return self._end(lambda batch: batch.queue is queue, AckStatus.CANCELED) if queue.unacked else []
 
     def cancel_all(self) -> list[Outcome]:
-        """The session is over: every post ends here."""
+        """End every post: the session is over."""
         self.deadline = None
         return self._end(lambda _: True, AckStatus.CANCELED)
 
@@ -587,7 +621,7 @@ class Posts:
     # queues
 
     def opened(self, queue: QueueCore) -> None:
-        """A queue is open: its deduplication time may shorten how long posts wait."""
+        """Note that a queue is open: its deduplication time may shorten the time for which posts wait."""
         time = queue.deduplication_time
         if queue.writable and time > 0 and (self._shortest is None or time < self._shortest):
             self._shortest = time
@@ -597,7 +631,7 @@ class Posts:
                 self.deadline = oldest + time
 
     def send_again(self, queues: Collection[QueueCore]) -> None:
-        """Send, in the order of posting, what has no outcome yet and belongs to these queues."""
+        """Send again, in the order of posting, the posts of these queues without an outcome."""
         if any(queue.unacked for queue in queues):
             for queue, posted in self:
                 if queue not in queues:
@@ -613,7 +647,7 @@ class Posts:
                     batch.sent = True
 
     def __iter__(self) -> Iterator[tuple[QueueCore, Outgoing | PostSlice]]:
-        """Iterate over queues and what was posted to them, in the order of posting."""
+        """Iterate over (queue, post) in the order of posting."""
         slices = deque(self._slices.items())
         for message, number, _ in self._entries.values():
             while slices and slices[0][0] < number:

@@ -1,5 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue of a session, client role: its state machine, its subscriptions, what callers wait for."""
+"""A queue of a session, client role: its state machine, its subscriptions, and the operations of callers.
+
+The problem: three parties change a queue at any time. The application opens, configures and closes the queue,
+and may cancel any of these calls. The broker answers, refuses, answers after the timeout, or never answers.
+The
+connection is lost and restored between any two of these events. Flags for each case ("closing", "reopening",
+"abandoned") have combinations without a meaning, so the queue has one state and one table: (state, input) ->
+(action, next state), at the end of :class:`QueueCore`. An input absent from the table is an error. The health
+of the host is independent of the state, and has a table of its own (:class:`Service`).
+
+Invariants:
+
+- Only :meth:`QueueCore.fire` changes the state. The session and the registry call methods that fire inputs.
+- Each :class:`Operation` ends exactly once: with success, with an error, or with the session's end. Every
+  state accepts STOP, so no caller waits for ever.
+- ``wanted`` is the application's request, ``committed`` is the broker's state, ``agreed`` is the last request
+  that the broker accepted. A refusal restores ``agreed``. Changes made before the next write go out as one
+  configureStream.
+- A subscription keeps its sId while it exists, and an sId is never reused: the broker counts unconfirmed
+  messages for each sId, so a new sId would give an unchanged subscription all its room once more.
+- After an answer in doubt (a timeout), the broker may have the old or the new subscriptions. Routes of both
+  stay
+  known, and ``Siblings.unclear`` records that the broker may still have a queue that is gone here.
+
+Designs that were tried, and why they are gone:
+
+- *An empty stream for a reader without subscriptions.* Proxies, and nodes of a cluster that do not own the
+  queue, then silently drop posts to the queue. ``_NOTHING``, a subscription without room, takes its place.
+- *Refusing to open a queue again while the undo of a cancelled open is in progress.* The caller had no queue
+  to
+  wait for. The second open now waits here (BEHIND), and proceeds, fails, or ends with the session.
+- *Raising when a request cannot be encoded.* The exception ended the session and all its queues. The request
+  now fails through the transitions of a refusal (:attr:`bmq.protocol.client.requests.Request.failure`).
+- *Waiting for a connection before removing subscriptions.* No broker has them while the connection is lost,
+  so the operation is complete at once.
+"""
 
 from __future__ import annotations
 
@@ -81,21 +116,21 @@ __all__ = [
     "SubscriptionOptions",
 ]
 
-# The deduplication time of a broker that has not said it, in seconds.
+# Deduplication time of a broker that does not report one, in seconds.
 _DEFAULT_DEDUPLICATION = 300.0
-# What comes within this time after subscriptions were repeated is taken to come because of that, in seconds.
+# Messages within this time after a repetition of subscriptions count as its effect, in seconds.
 _REVIVED_WITHIN = 0.5
-# Fewer messages may have come by chance.
+# Fewer messages than this may have arrived by chance.
 _WORTH_MENTION = 10
 
 
 class SubscriptionOptions:
-    """What a subscription asks for.
+    """The limits and the priority of a subscription.
 
     Attributes:
-        max_unconfirmed_messages: how many delivered messages may be unconfirmed.
-        max_unconfirmed_bytes: how many bytes of them.
-        priority: the consumer priority; the highest is served first.
+        max_unconfirmed_messages: largest number of unconfirmed messages.
+        max_unconfirmed_bytes: largest number of bytes of unconfirmed messages.
+        priority: consumer priority; the broker serves the highest first.
     """
 
     __slots__ = ("max_unconfirmed_bytes", "max_unconfirmed_messages", "priority")
@@ -107,14 +142,15 @@ class SubscriptionOptions:
 
 
 class SubscriptionCore:
-    """One subscription of a queue; it is never used for another queue.
+    """One subscription of a queue; never moved to another queue.
 
     Attributes:
-        expression: its text, "" for everything.
-        options: its limits and priority.
-        owner: gets its messages.
-        part_of: what the caller made it for; the core does not look at it.
-        columns: whether it takes messages as columns, see :class:`bmq.protocol.client.events.PushedColumns`.
+        expression: text of the expression; "" selects every message.
+        options: limits and priority.
+        owner: receiver of the messages.
+        part_of: an object of the caller; unused by the core.
+        columns: whether to deliver messages as columns, see
+            :class:`bmq.protocol.client.events.PushedColumns`.
     """
 
     __slots__ = ("columns", "expression", "options", "owner", "part_of")
@@ -129,21 +165,21 @@ class SubscriptionCore:
         self.part_of = part_of
 
 
-# A queue that is open for reading and wants nothing has this subscription, which has no room, instead of
-# none. Without any, proxies, and nodes of a cluster that do not have the queue themselves, silently drop what
-# is posted to it: at once, or when another node takes the queue over. Its priority is the lowest there is:
-# half of what 32 bits hold.
+# The subscription of a reader that wants no messages. Without any subscription, proxies, and nodes of a
+# cluster
+# that do not own the queue, silently drop posts to the queue: at once, or when another node takes the queue
+# over. This subscription has no room, and the lowest valid priority: half of the range of 32 bits.
 _NOTHING = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), None)
 
 
 class Operation:
-    """Something a caller waits for: the token comes back with the outcome.
+    """An operation that a caller waits for; the token is returned with the outcome.
 
     Attributes:
-        token: whatever the caller gave.
-        deadline: when it fails with a timeout.
-        queue: the queue it is about.
-        done: its outcome was reported.
+        token: caller's handle, returned unchanged.
+        deadline: time of the timeout.
+        queue: the queue of the operation.
+        done: whether the outcome was reported.
     """
 
     __slots__ = ("deadline", "done", "queue", "token")
@@ -156,13 +192,13 @@ class Operation:
 
 
 class Siblings:
-    """The queues that share one URI without its appId, and with it a qId.
+    """The queues that share one URI without its application id, and therefore one qId.
 
     Attributes:
-        q_id: their number; never used for another URI in the same session.
+        q_id: the number; never used for another URI in the same session.
         members: the queues.
         behind: the members that wait until earlier members are closed, in this order.
-        unclear: the broker may still know a member that is gone here.
+        unclear: whether the broker may still have a member that is gone here.
     """
 
     __slots__ = ("_sub_ids", "behind", "members", "q_id", "unclear")
@@ -175,7 +211,7 @@ class Siblings:
         self.unclear = False
 
     def sub_id(self, app_id: str) -> int:
-        """Return the number of an appId, 0 for none."""
+        """Return the number of an application id; 0 for none."""
         return self._sub_ids.setdefault(app_id, len(self._sub_ids) + 1) if app_id else 0
 
 
@@ -246,7 +282,7 @@ class QueueState(Enum):
 
 
 class QueueInput(Enum):
-    """What moves a queue."""
+    """The inputs of a queue's state machine."""
 
     OPEN = "open, connected"
     OPEN_LATER = "open, not connected"
@@ -276,7 +312,7 @@ class ServiceState(Enum):
 
 
 class ServiceInput(Enum):
-    """What moves a :class:`Service`."""
+    """The inputs of a :class:`Service`."""
 
     UNHEALTHY = "the host is not healthy"
     HEALTHY = "the host is healthy"
@@ -318,23 +354,23 @@ _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
     RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
     RequestKind.CLOSE: (CloseQueueResponse,),
 }
-#: Why a request has failed: the broker's answer, or the error of a request that could not be sent.
+#: The cause of a failed request: the broker's answer, or the error of a request that could not be sent.
 Refusal: TypeAlias = Status | Exception
-# In these states the broker does not have the queue open, or has already been asked to close it.
+# In these states the broker does not have the queue open, or has already received closeQueue.
 _GONE = frozenset({_S.CLOSED, _S.BEHIND, _S.WAITING, _S.LOST, _S.CLOSING})
 # In these states the application can use the queue: it is open, or being reopened.
 _IN_USE = frozenset({_S.OPEN, _S.RECONFIGURING, _S.LOST, _S.REOPENING, _S.RESTORING, _S.REOPENED})
-# In these states nobody waits for the answer to an openQueue, and it may still come.
+# In these states no caller waits for the answer to an openQueue, and the answer may still arrive.
 _UNANSWERED = frozenset({_S.ABANDONED, _S.OVERDUE})
-# In these states the broker has the subscriptions, or is being told them.
+# In these states the broker has the subscriptions, or a request with them is outstanding.
 _STREAMING = frozenset({_S.OPEN, _S.RECONFIGURING, _S.RESTORING, _S.REOPENED, _S.CONFIGURING})
 
 
 class QueueCore(Machine):
     """One opened queue, or one application of a fanout queue.
 
-    It owns all that is known of a queue; nobody else changes it. Besides its state it has a second one for
-    the health of the host (:class:`Service`), and the operations that callers wait for.
+    Besides its state, a queue has a second state for the health of the host (:class:`Service`), and the
+    operations that callers wait for.
 
     Attributes:
         uri: what it was opened as.
@@ -447,12 +483,13 @@ class QueueCore(Machine):
         self._repeated_at: float | None = None
         self._suspends = False
         self._service = Service(in_service=True)
-        # the operations callers wait for: changes of the subscriptions that are being made, and those to come
+        # Operations that callers wait for: opening, closing, changes in the outstanding request, and later
+        # changes.
         self._opening: Operation | None = None
         self._closing: Operation | None = None
         self._configuring: list[Operation] = []
         self._waiting: deque[Operation] = deque()
-        # what is outstanding
+        # The outstanding request.
         self._request: Request | None = None
 
     # what it is
@@ -469,32 +506,32 @@ class QueueCore(Machine):
 
     @property
     def opened(self) -> bool:
-        """Whether nobody waits for it to be opened."""
+        """Whether no caller waits for the opening."""
         return self._opening is None
 
     @property
     def closing(self) -> bool:
-        """Whether somebody waits for it to be closed."""
+        """Whether a caller waits for the closing."""
         return self._closing is not None
 
     @property
     def suspended(self) -> bool:
-        """Whether it is to take no part because the host is unhealthy."""
+        """Whether the queue has to be out of service because the host is unhealthy."""
         return self._service.state in (_V.SUSPENDING, _V.SUSPENDED)
 
     @property
     def reported_suspended(self) -> bool:
-        """Whether the application was told so."""
+        """Whether the suspension was reported to the application."""
         return self._service.state in (_V.SUSPENDED, _V.RESUMING)
 
     @property
     def sending(self) -> bool:
-        """Whether posts are written at once; else they wait in the window."""
+        """Whether posts are written at once; otherwise they wait in the window."""
         return self.writable and (self.state is _OPEN or self.state is _RECONFIGURING)
 
     @property
     def attached(self) -> bool:
-        """Whether the broker takes confirmations: it has the queue open on this connection."""
+        """Whether the broker accepts confirmations: the queue is open on this connection."""
         state = self.state
         return not self.at_most_once and (
             state is _OPEN
@@ -504,16 +541,16 @@ class QueueCore(Machine):
         )
 
     def waits_to_be_opened_as(self, flags: QueueFlags) -> bool:
-        """Whether its openQueue is unanswered, no caller waits for the answer, and the flags are these."""
+        """Whether its openQueue is unanswered, no caller waits for the answer, and the flags are equal."""
         closing = self._closing is not None and not self._closing.done
         return self.state in _UNANSWERED and not closing and self.flags == flags
 
     def excludes(self, app_id: str, flags: QueueFlags) -> bool:
-        """Whether a session cannot have this queue and another with this appId and these flags."""
+        """Whether a session cannot also open this queue with this application id and these flags."""
         return self.sub_app_id == app_id and bool(self.flags & flags)
 
     def handle_parameters(self) -> QueueHandleParameters:
-        """What openQueue and closeQueue say of the queue."""
+        """The queue's parameters in openQueue and closeQueue."""
         info = SubQueueIdInfo(sub_id=self.sub_id, app_id=self.uri.app_id) if self.sub_id else None
         return QueueHandleParameters(
             uri=self.uri_text if self.sub_id else self.uri.canonical,
@@ -526,7 +563,7 @@ class QueueCore(Machine):
         )
 
     def fire(self, event: Enum, *arguments: Any) -> None:
-        """Make a transition, and let the session know."""
+        """Make a transition, and notify the session."""
         super().fire(event, *arguments)
         self._shared.moved(self)
 
@@ -544,7 +581,7 @@ class QueueCore(Machine):
         connected: bool,
         behind: bool,
     ) -> None:
-        """Begin to be opened; ``behind`` others, :meth:`proceed` or :meth:`give_way` follows."""
+        """Begin opening. If ``behind`` others, :meth:`proceed` or :meth:`give_way` follows."""
         self._shared.confirms.forget(self)
         self.leaving = False
         self._closing = None
@@ -560,15 +597,15 @@ class QueueCore(Machine):
             self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
 
     def proceed(self, now: float, *, connected: bool) -> None:
-        """Nothing is in the way of its opening any more."""
+        """Continue an opening that no earlier queue blocks any more."""
         self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
 
     def give_way(self, error: StateError, now: float) -> None:
-        """An earlier opening of the queue has succeeded, so this one fails."""
+        """Fail the opening, because an earlier opening of the queue has succeeded."""
         self.fire(_I.TAKEN, now, None, error)
 
     def abandon(self, now: float, deadline: float) -> None:
-        """Nobody wants it any more: close it as soon as that is possible, and report nothing."""
+        """Close an unwanted queue as soon as possible, and report nothing."""
         if self._opening is not None:
             self._opening.done = True
             self._shared.operations.discard(self._opening)
@@ -578,10 +615,10 @@ class QueueCore(Machine):
             self.close(Operation(None, deadline), now)
 
     def configure(self, subscriptions: Sequence[SubscriptionCore], operation: Operation) -> None:
-        """Have other subscriptions; changes until :meth:`send_changes` go out together.
+        """Replace the subscriptions; changes until :meth:`send_changes` go out together.
 
         Raises:
-            QueueClosed: it is closing or closed.
+            QueueClosed: the queue is closing or closed.
         """
         if self._closing is not None or (self.state, _I.CONFIGURE) not in self.TRANSITIONS:
             raise QueueClosed(f"queue {self.uri} is {self.state.value}")
@@ -589,11 +626,11 @@ class QueueCore(Machine):
         self._waiting.append(self._watch(operation))
         self._shared.changed[self] = None
         if self.state is not QueueState.OPEN:
-            self.fire(_I.CONFIGURE, 0.0)  # it waits until the queue is open
+            self.fire(_I.CONFIGURE, 0.0)  # The change waits until the queue is open.
             self._take_back()
 
     def send_changes(self, now: float) -> None:
-        """Tell the broker of new subscriptions if the queue is open; otherwise they are kept until it is."""
+        """Send new subscriptions if the queue is open; otherwise keep them until the queue is open."""
         if self.state is QueueState.OPEN:
             self.fire(_I.CONFIGURE, now)
 
@@ -606,14 +643,16 @@ class QueueCore(Machine):
         return _I.CLOSE if self.readable else _I.CLOSE_PLAIN
 
     def close(self, operation: Operation, now: float, *, at_once: bool = False) -> None:
-        """Begin to be closed.
+        """Begin closing.
 
-        A reader first asks for nothing more, and is then closed. In between the broker gives new messages to
-        others, and only then what was delivered here, which is older. ``at_once`` leaves the first step out,
-        if nothing else is under way: the broker gives what was delivered here to others before anything new.
+        A reader first removes its subscriptions, and then closes the queue. Between the two steps the broker
+        delivers new messages to other consumers; only afterwards the broker redelivers the older, unconfirmed
+        messages. With ``at_once`` the first step is skipped if no other request is outstanding: then the
+        broker
+        redelivers the unconfirmed messages before any new one.
 
         Raises:
-            QueueClosed: it is closing or closed already.
+            QueueClosed: the queue is already closing or closed.
         """
         if not self._can_close:
             raise QueueClosed(f"queue {self.uri} is {self.state.value}")
@@ -622,7 +661,8 @@ class QueueCore(Machine):
         self.fire(_I.CLOSE_PLAIN if plain else self._close_input, now)
 
     def admit(self, count: int) -> bool:
-        """Count posts; return whether they are to be written at once, rather than when it is reopened.
+        """Count posts; return whether to write them now. If not, they are written when the queue is open
+        again.
 
         Raises:
             QueueClosed, UsageError, StateError: see :meth:`check_posts`.
@@ -635,12 +675,12 @@ class QueueCore(Machine):
         return at_once
 
     def check_posts(self) -> None:
-        """Raise unless it takes posts.
+        """Raise an error unless the queue accepts posts.
 
         Raises:
-            UsageError: it was not opened for writing.
-            QueueClosed: it is closing or closed.
-            StateError: it is suspended.
+            UsageError: the queue was not opened for writing.
+            QueueClosed: the queue is closing or closed.
+            StateError: the queue is suspended.
         """
         if not self.writable:
             raise UsageError(f"queue {self.uri} was not opened for writing: open_queue(..., write=True)")
@@ -650,13 +690,13 @@ class QueueCore(Machine):
             raise StateError(f"queue {self.uri} is suspended: the host is unhealthy")
 
     def posts_answered(self, count: int, size: int, seconds: float) -> None:
-        """The broker has answered posts that were made at the same time."""
+        """Count posts of one time of posting that the broker has answered."""
         self.unacked -= count
         self.unacked_bytes -= size
         self.counts.answered(count, size, seconds)
 
     def posts_given_up(self, count: int, size: int, status: AckStatus) -> None:
-        """Posts have ended without an answer."""
+        """Count posts that ended without an answer."""
         self.unacked -= count
         self.unacked_bytes -= size
         self.counts.given_up(count, size, status)
@@ -664,13 +704,13 @@ class QueueCore(Machine):
     # what happens to it
 
     def channel_up(self, now: float) -> bool:
-        """There is a connection; return whether it is being reopened."""
+        """Use a new connection; return whether the queue is being reopened."""
         if self.state is QueueState.LOST or self.state is QueueState.WAITING:
             self.fire(_I.CHANNEL_UP, now)
         return self.state is QueueState.REOPENING
 
     def channel_down(self, now: float) -> None:
-        """Nothing outstanding will be answered."""
+        """Note the loss of the connection: outstanding requests get no answer."""
         self._request = None
         self._waiting.extendleft(reversed(self._configuring))
         self._configuring.clear()
@@ -679,25 +719,25 @@ class QueueCore(Machine):
         self._take_back()
 
     def _take_back(self) -> None:
-        """End changes that only take subscriptions back, while there is no broker that has them."""
+        """End changes that only remove subscriptions: without a connection no broker has them."""
         if self.state is QueueState.LOST and set(map(id, self.wanted)) <= set(map(id, self.agreed)):
             while self._waiting:
                 self._complete(self._waiting.popleft(), None)
 
     def resume(self, now: float) -> bool:
-        """Posts may be written again; return whether they had to wait."""
+        """Allow writing posts again; return whether posts had to wait."""
         if self.state is not QueueState.REOPENED:
             return False
         self.fire(_I.RESUME, now)
         return True
 
     def stop(self, error: Error, now: float) -> None:
-        """The session ends."""
+        """End the queue with the session."""
         self._fail_operations(error)
         self.fire(_I.STOP, now)
 
     def host_health(self, healthy: bool) -> None:
-        """Take part or not, depending on the health of the host."""
+        """Suspend or resume the queue, depending on the health of the host."""
         if not self._suspends:
             return
         self._service.fire(_VI.HEALTHY if healthy else _VI.UNHEALTHY)
@@ -707,7 +747,7 @@ class QueueCore(Machine):
             self._report_service()
 
     def late(self, operation: Operation, now: float) -> None:
-        """The time of an operation is up: fail it, unless its request times out by itself."""
+        """Fail an operation at its deadline, unless the timeout of its request does so."""
         if operation.done:
             return
         if self._opening is operation and self.state is QueueState.WAITING:
@@ -724,7 +764,7 @@ class QueueCore(Machine):
             self._complete(operation, self._timed_out("close"))
 
     def delivered(self, count: int, now: float) -> bool:
-        """Messages have come; return whether nothing else follows from that."""
+        """Note delivered messages; return whether no action follows."""
         self.heard = now
         if self._repeated_at is None:
             return True
@@ -734,20 +774,21 @@ class QueueCore(Machine):
             if before < _WORTH_MENTION <= self.revived:
                 self._shared.emit(DeliveryRevived(self.uri_text))
             if self._pause > self._shared.repeat_after:
-                # There may be more: a broker delivers these in portions.
+                # More messages may follow: a broker delivers a backlog in portions.
                 self._watch_streams(now)
         else:
             self._repeated_at = None
         return False
 
     def look_after(self, now: float) -> None:
-        """Repeat the subscriptions if nothing has come for a while.
+        """Repeat the subscriptions if no message has arrived for a while.
 
-        A real broker under load stops delivering to subscriptions with expressions, and goes on when
-        something happens to the queue. A request that changes nothing is enough.
+        A real broker under load stops delivering to subscriptions with expressions, and continues when the
+        queue
+        changes in any way. A request that changes nothing is enough.
         """
         if self.state is not QueueState.OPEN:
-            return  # the watch begins again with the next answer
+            return  # The next answer starts the watch again.
         quiet_until = self.heard + self._pause
         if quiet_until > now:
             self._shared.watched.set(self, quiet_until)
@@ -760,7 +801,7 @@ class QueueCore(Machine):
         self._shared.changed[self] = None
 
     def _watch_streams(self, now: float) -> None:
-        """Look after subscriptions with expressions, from now on."""
+        """Start or stop watching subscriptions with expressions."""
         if self._shared.repeat_after > 0 and any(sub.expression for sub in self.committed):
             self._pause = self._shared.repeat_after
             self._shared.watched.set(self, now + self._pause)
@@ -768,7 +809,7 @@ class QueueCore(Machine):
             self._shared.watched.discard(self)
 
     def answered(self, request: Request, body: ControlBody | None, now: float) -> None:
-        """Take the answer to a request; one that belongs to another request says nothing of the outcome."""
+        """Process the answer to a request; the answer to another request does not change the outcome."""
         refusal = body if isinstance(body, Status) and body.category != StatusCategory.E_SUCCESS else None
         if refusal is None and not isinstance(body, _ANSWERS[request.kind]):
             request.strange = request.strange or _in_words(body)
@@ -778,7 +819,7 @@ class QueueCore(Machine):
         if present is not request:
             if refusal is not None:
                 return
-            # Of two openQueues, the second sent because the first had timed out, either answer will do.
+            # If the first openQueue timed out and a second one was sent, either answer will do.
             if present is None or not request.kind is present.kind is RequestKind.OPEN:
                 self._answered_late(request, now)
                 return
@@ -794,7 +835,7 @@ class QueueCore(Machine):
         self.fire(_I.ACCEPTED_PLAIN if plain else _I.ACCEPTED, now, request)
 
     def _answered_late(self, request: Request, now: float) -> None:
-        """A request that had timed out here has reached the broker after all."""
+        """Process the answer to a request that had already timed out here."""
         if request.kind is RequestKind.OPEN:
             self._close_once(now)
         elif (
@@ -803,7 +844,7 @@ class QueueCore(Machine):
             self._shared.changed[self] = None
 
     def unanswered(self, request: Request, now: float) -> None:
-        """Give up on an answer."""
+        """Give up waiting for an answer."""
         if self._request is not request:
             return
         if request.failure is not None:
@@ -811,7 +852,8 @@ class QueueCore(Machine):
             self.fire(_I.REFUSED, now, request, request.failure)
             return
         if request.kind is not RequestKind.OPEN:
-            self._request = None  # not an openQueue: what it may still open has to be closed
+            # Keep an openQueue: if a late answer opens the queue, the queue has to be closed.
+            self._request = None
         self.fire(_I.TIMEOUT, now, request)
 
     # actions: opening
@@ -827,7 +869,7 @@ class QueueCore(Machine):
         self._shared.requests.extend(self._request, self._opening.deadline)
 
     def _send_open_again(self, now: float) -> None:
-        self._siblings.unclear = True  # the first may be answered when this queue is gone
+        self._siblings.unclear = True  # The first openQueue may be answered after this queue is gone.
         self._send_open(now)
 
     def _finish_open(self, now: float, request: Request) -> None:
@@ -874,7 +916,7 @@ class QueueCore(Machine):
 
     def _roll_back(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         if refusal is None:
-            # The broker may have it: messages may come with its sIds.
+            # The broker may have the subscriptions: messages may arrive with their sIds.
             self._shared.routes.doubt(self, request.detail)
         else:
             self._shared.routes.drop(self, request.detail)
@@ -884,7 +926,7 @@ class QueueCore(Machine):
         self._shared.changed.pop(self, None)
         error = self._refused(ConfigureQueueError, "configure", refusal, request)
         if self._service.state in (_V.SUSPENDING, _V.RESUMING):
-            # Nobody asked for it, so nobody can be told. A new connection brings both sides back in line.
+            # No caller waits for this request. Drop the connection: the reconnect synchronises both sides.
             what = "suspend" if self.suspended else "resume"
             self._shared.fail_channel(ConnectionFailed(f"could not {what} queue {self.uri}: {error}"))
         else:
@@ -921,7 +963,7 @@ class QueueCore(Machine):
         self._send_close(now)
 
     def _let_go(self, error: Error, now: float) -> None:
-        """Give up a queue that was being reopened: it is not wanted any more, or that has failed."""
+        """Give up a queue that was being reopened, because it is unwanted or the reopening failed."""
         self._fail_operations(error)
         self._give_up_posts()
         self._shared.settled(self, now)
@@ -936,7 +978,7 @@ class QueueCore(Machine):
         self._request_close(self._closing_deadline(now))
 
     def _close_unanswered(self, now: float, request: Request) -> None:
-        # There is no time left to wait for the answer.
+        # The deadline has passed, so do not wait for the answer.
         self._request_close(now + self._shared.reopen_timeout)
         self._fail_close(now, request)
 
@@ -952,11 +994,11 @@ class QueueCore(Machine):
     # helpers
 
     def _request_configure(self, subs: Sequence[SubscriptionCore] | None, deadline: float) -> None:
-        """Ask for subscriptions; None for none at all, which is only for closing: see :data:`_NOTHING`."""
+        """Send subscriptions. None configures an empty stream, for closing only: see :data:`_NOTHING`."""
         body: ControlBody
         old = not self._shared.configure_stream
         if old and (not subs or (len(subs) == 1 and not subs[0].expression)):
-            # The old form names no subscription: messages carry the sub-queue id instead.
+            # The old form has no subscription ids: messages carry the sub-queue id instead.
             numbered: Numbered = [(self.sub_id, sub) for sub in subs or ()]
             body = ConfigureQueueStream(q_id=self.q_id, stream_parameters=self._old_parameters(subs))
         elif old:
@@ -1013,16 +1055,16 @@ class QueueCore(Machine):
         self._request = self._shared.requests.send(RequestKind.CLOSE, body, self, deadline)
 
     def _close_once(self, now: float) -> None:
-        """Two openQueues were sent and both are answered: a broker counts them, and one close is missing."""
+        """Send one closeQueue more if two openQueues were answered, because a broker counts them."""
         here = self.state not in _GONE
         others = [each for each in self._siblings.members if each is not self and each.state not in _GONE]
         if not here and any(each.sub_id == self.sub_id and each.flags & self.flags for each in others):
-            return  # that would close what was opened since; the broker counts one too many of it
+            return  # Closing now would close the queue opened since. The broker's count stays one too high.
         body = CloseQueue(handle_parameters=self.handle_parameters(), is_final=not here and not others)
         self._shared.requests.send(RequestKind.CLOSE, body, self, now + self._shared.reopen_timeout)
 
     def _commit(self, request: Request) -> None:
-        """The broker has the subscriptions of a request; a stream that was not configured has none."""
+        """Note the subscriptions that the broker now has; a stream without configuration has none."""
         numbered: Numbered = request.detail if request.kind is RequestKind.CONFIGURE else []
         self.committed = [sub for _, sub in numbered]
         if request.kind is RequestKind.CONFIGURE:
@@ -1034,7 +1076,7 @@ class QueueCore(Machine):
         return self._closing.deadline if self._closing else now + self._shared.reopen_timeout
 
     def _report_service_if_settled(self) -> None:
-        """Tell the application that the queue is suspended or resumed, once the broker knows it."""
+        """Report a suspension or resumption to the application once the broker has confirmed it."""
         if not self.committed if self.suspended else (self.committed or not self.wanted):
             self._report_service()
 
@@ -1045,13 +1087,13 @@ class QueueCore(Machine):
             self._shared.emit(QueueSuspended(uri) if suspended else QueueResumed(uri))
 
     def _watch(self, operation: Operation) -> Operation:
-        """Let an operation time out at its deadline."""
+        """Register an operation for a timeout at its deadline."""
         operation.queue = self
         self._shared.operations.set(operation, operation.deadline)
         return operation
 
     def _complete(self, operation: Operation | None, error: Error | None) -> None:
-        """Tell the caller of an operation how it ended, once."""
+        """Report the outcome of an operation to its caller, once."""
         if operation is not None and not operation.done:
             operation.done = True
             self._shared.operations.discard(operation)
@@ -1093,7 +1135,7 @@ class QueueCore(Machine):
     def _refused(
         self, cls: type[RequestError], what: str, refusal: Refusal | None, request: Request | None
     ) -> Error:
-        """Return the error of a request that failed; without a refusal it had no answer, or a strange one."""
+        """Return the error of a failed request; without a refusal the answer was missing or unreadable."""
         if refusal is None:
             if request is None or not request.strange:
                 return self._timed_out(what)
@@ -1202,14 +1244,14 @@ class QueueCore(Machine):
 
 
 def _in_words(body: ControlBody | None) -> str:
-    """What came in place of an answer."""
+    """Describe a message received in place of an answer."""
     if body is None:
         return "a message that this version does not know"
     return "a status of success" if isinstance(body, Status) else selection_name(type(body))
 
 
 def consumer_info(options: SubscriptionOptions) -> ConsumerInfo:
-    """One consumer with these limits; a count of 1 goes with every valid priority."""
+    """One consumer with these limits; every valid priority has a count of 1."""
     return ConsumerInfo(
         max_unconfirmed_messages=options.max_unconfirmed_messages,
         max_unconfirmed_bytes=options.max_unconfirmed_bytes,
@@ -1219,7 +1261,7 @@ def consumer_info(options: SubscriptionOptions) -> ConsumerInfo:
 
 
 def _text_of(error: Exception) -> str:
-    """Return the type and the text of an error whose text a caller's value may make."""
+    """Return the type and the text of an error whose ``__str__`` may itself raise."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and their responses: correlation by rId, and deadlines."""
+"""Requests and their answers: correlation by request id, and deadlines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bmq.wire.control import Codec, ControlBody, ControlMessage, encode_event
 
 __all__ = ["Request", "RequestKind", "Requests"]
 
-# Requests that timed out are remembered for their late responses, up to this many.
+# Number of timed-out requests kept for their late answers.
 _MAX_EXPIRED = 1000
-# A deadline that has passed, whatever clock is used.
+# A deadline in the past, for any clock.
 _AT_ONCE = -inf
 
 
 class RequestKind(Enum):
-    """What is asked of the broker."""
+    """The kinds of requests to the broker."""
 
     OPEN = "openQueue"
     CONFIGURE = "configureStream"
@@ -31,17 +31,17 @@ class RequestKind(Enum):
 
 
 class Request:
-    """One request that was sent.
+    """One request.
 
     Attributes:
-        r_id: its number.
-        kind: what was asked.
-        subject: whom the response is for.
-        detail: what the subject wants to remember with it.
+        r_id: request id.
+        kind: kind of the request.
+        subject: receiver of the answer.
+        detail: an object that the subject attached.
         failure: why the request was not sent; None for a request that was sent.
-        strange: the answer in words, if it is none that belongs to the request.
-        cause: why that answer could not be read, or None.
-        sent: when the request was sent; infinite until :meth:`Requests.stamp`.
+        strange: description of an answer that does not belong to the request.
+        cause: why this answer could not be read, or None.
+        sent: time of sending; infinite until :meth:`Requests.stamp`.
     """
 
     __slots__ = ("cause", "detail", "failure", "kind", "r_id", "sent", "strange", "subject")
@@ -58,13 +58,13 @@ class Request:
 
 
 class Requests:
-    """The outstanding requests of one session; rIds count up from 1 for its whole life.
+    """The outstanding requests of one session. Request ids count up from 1 for the session's whole life.
 
     Args:
-        outbox: where requests go to be sent.
+        outbox: receives requests to send.
 
     Attributes:
-        fresh: requests without the time at which they were sent.
+        fresh: requests whose time of sending is not yet recorded.
     """
 
     def __init__(self, outbox: Outbox) -> None:
@@ -81,18 +81,18 @@ class Requests:
     def send(
         self, kind: RequestKind, body: ControlBody, subject: Any, deadline: float, detail: Any = None
     ) -> Request:
-        """Send a request behind everything that waits to be sent.
+        """Send a request after all pending output.
 
         Never raises. A request that cannot be encoded is not sent: :attr:`Request.failure` has the error, and
         :meth:`expire` returns the request at the next opportunity. The failure then ends this one operation
-        through the same transitions as a refusal of the broker, so nothing is left half done.
+        through the same transitions as a refusal of the broker, so no state is left half changed.
 
         Args:
-            kind: what is asked.
-            body: how it is asked.
-            subject: whom the response is for.
-            deadline: when it times out.
-            detail: what the subject wants to remember with it.
+            kind: kind of the request.
+            body: content of the request.
+            subject: receiver of the answer.
+            deadline: time of the timeout.
+            detail: an object for the subject's own use.
         """
         request = Request(self._next, kind, subject, detail)
         self._next += 1
@@ -111,7 +111,7 @@ class Requests:
     def decline(self, kind: RequestKind, subject: Any, error: Error, detail: Any = None) -> Request:
         """Fail a request that this broker cannot carry out; nothing is sent.
 
-        As with a request that cannot be encoded, :meth:`expire` returns it at the next opportunity.
+        As with a request that cannot be encoded, :meth:`expire` returns the request at the next opportunity.
         """
         request = Request(self._next, kind, subject, detail)
         request.failure = error
@@ -121,36 +121,36 @@ class Requests:
         return request
 
     def extend(self, request: Request, deadline: float) -> None:
-        """Somebody waits for this response again (or longer): it times out at ``deadline``."""
+        """Move the timeout of a request to ``deadline``, because a caller waits for its answer again."""
         if request.r_id in self._outstanding and request.failure is None:
             self._deadlines.set(request.r_id, deadline)
 
     def resolve(self, r_id: int | None) -> Request | None:
-        """Return the request that a response answers, late ones included, or None if there is none."""
+        """Return the request for an answer, including timed-out requests; None for an unknown id."""
         if r_id is None:
             return None
         self._deadlines.discard(r_id)
         return self._outstanding.pop(r_id, None)
 
     def stamp(self, now: float) -> None:
-        """Note that the fresh requests are sent at ``now``."""
+        """Record ``now`` as the time of sending of all fresh requests."""
         for request in self.fresh:
             request.sent = now
         self.fresh.clear()
 
     def oldest(self) -> Request | None:
-        """Return the oldest request that waits for its answer, of those that have not timed out."""
+        """Return the oldest unanswered request that has not timed out."""
         for r_id, request in self._outstanding.items():
             if r_id in self._deadlines and request.sent < inf and request.kind is not RequestKind.DISCONNECT:
                 return request
         return None
 
     def next_deadline(self) -> float | None:
-        """Return when the next request times out."""
+        """Return the time of the next timeout."""
         return self._deadlines.first()
 
     def expire(self, now: float) -> list[Request]:
-        """Return the requests whose deadline has passed; late responses still resolve."""
+        """Return the requests whose deadline has passed; their late answers still resolve."""
         expired = [self._outstanding[r_id] for r_id in self._deadlines.due(now)]
         for request in expired:
             self._expired.append(request.r_id)
@@ -161,7 +161,7 @@ class Requests:
         return expired
 
     def clear(self) -> None:
-        """Forget everything outstanding: the connection it was sent on is gone."""
+        """Forget all outstanding requests: the connection is gone."""
         self._outstanding.clear()
         self._deadlines.clear()
         self._expired.clear()

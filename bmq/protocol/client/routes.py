@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a delivered message goes: from (qId, sId) to a subscription."""
+"""Routes of delivered messages: from (qId, sId) to a subscription."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Numbered", "Route", "Routes"]
 
-# How many configurations of a queue stay known: messages routed by the one before may still arrive.
+# Number of configurations of a queue to keep: messages routed by the previous one may still arrive.
 _GENERATIONS = 2
 
-#: Subscriptions with the sIds one configuration gave them.
+#: Subscriptions with their sIds in one configuration.
 Numbered = list[tuple[int, "SubscriptionCore"]]
-#: The queue and the subscription that messages with one sId are for.
+#: The queue and the subscription for messages with one sId.
 Route = tuple["QueueCore", "SubscriptionCore"]
 
 
 class Routes:
-    """Hands out subscription ids and remembers whom they belong to.
+    """Assigns subscription ids, and keeps the subscription of each id.
 
     Attributes:
         by_queue: for each qId, the queue and the subscription of each sId.
@@ -36,10 +36,11 @@ class Routes:
         self.by_queue: dict[int, dict[int, Route]] = {}
 
     def number(self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore]) -> Numbered:
-        """Give subscriptions their sIds: the ones they have, or ones never used before in this session.
+        """Return subscriptions with their sIds: the existing id, or an id never used in this session.
 
-        A broker counts what is unconfirmed for each sId: with a new one, a subscription that did not change
-        would get all its room once more.
+        A broker counts unconfirmed messages for each sId: with a new sId, an unchanged subscription would get
+        all
+        its room once more.
         """
         known = {sub: s_id for s_id, (_, sub) in self.by_queue.get(queue.q_id, {}).items()}
         numbered: Numbered = []
@@ -52,18 +53,18 @@ class Routes:
         return numbered
 
     def add(self, queue: QueueCore, numbered: Numbered) -> None:
-        """A configuration is being sent: messages may arrive in the same chunk as the response."""
+        """Add the routes of a configuration before sending: messages may arrive together with the answer."""
         if numbered:
             routes = self.by_queue.setdefault(queue.q_id, {})
             routes.update((s_id, (queue, sub)) for s_id, sub in numbered)
 
     def doubt(self, queue: QueueCore, numbered: Numbered) -> None:
-        """A configuration may have replaced the one before, or not: both stay known until another one has."""
+        """Keep the routes of two configurations while the broker may have either one."""
         generations = self._generations.setdefault(queue, deque([[]]))
         generations[-1] += [s_id for s_id, _ in numbered]
 
     def settle(self, queue: QueueCore, numbered: Numbered) -> None:
-        """A configuration has replaced the one before; older ones are forgotten."""
+        """Forget older routes: a configuration has replaced the previous one."""
         generations = self._generations.setdefault(queue, deque())
         generations.append([s_id for s_id, _ in numbered])
         while len(generations) > _GENERATIONS:
@@ -71,12 +72,12 @@ class Routes:
             self._forget(queue, [s_id for s_id in generations.popleft() if s_id not in kept])
 
     def drop(self, queue: QueueCore, numbered: Numbered) -> None:
-        """A configuration was refused: nothing will come with the sIds that only it had."""
+        """Remove the routes of a refused configuration: no message will have its new sIds."""
         kept = {s_id for generation in self._generations.get(queue, ()) for s_id in generation}
         self._forget(queue, [s_id for s_id, _ in numbered if s_id not in kept])
 
     def remove(self, queue: QueueCore) -> None:
-        """The queue is closed, or the connection lost: whatever still arrives for it has no route."""
+        """Remove all routes of a queue that is closed, or whose connection is lost."""
         self._generations.pop(queue, None)
         routes = self.by_queue.get(queue.q_id)
         if routes is not None:

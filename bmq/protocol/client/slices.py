@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts that were encoded together, a whole PUT event at a time: one entry of the window for them all.
+"""Posts that were encoded together, a whole PUT event at a time: a single entry of the window.
 
-A broker acknowledges the posts to a queue in their order, nearly always. So what it is going to answer is
-known when they are posted, and acknowledgements are compared with that by the thousand; what comes otherwise,
-refusals and what overtakes others, is looked at one by one.
+A broker nearly always acknowledges the posts to a queue in order. The expected acknowledgements are therefore
+known at the time of posting, and incoming bytes are compared with them by the thousand. Refusals, and
+acknowledgements out of order, are processed one by one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["PostSlice"]
 
 
 class PostSlice:
-    """The posts of one event, and which of them have their outcome.
+    """The posts of one event, and their progress.
 
     Attributes:
-        size: the bytes of their application data.
-        queue: the queue they were posted to.
-        token: whom the outcomes are for.
-        tag: which of the token's posts is the first of these.
-        left: how many have no outcome yet.
+        size: size in bytes of the application data.
+        queue: target queue.
+        token: caller's handle, returned unchanged with each outcome.
+        tag: index of the first post among the token's posts.
+        left: number of posts without an outcome.
     """
 
     __slots__ = ("_acks", "_ends", "_event", "_next", "_overtook", "left", "queue", "size", "tag", "token")
@@ -41,12 +41,12 @@ class PostSlice:
         self.tag = tag
         self._event, self._ends, self._acks, self.size = event
         self.left = len(self._ends)
-        # The first row without outcome, and the rows behind it that have theirs all the same.
+        # The first row without an outcome, and the later rows that already have theirs.
         self._next = 0
         self._overtook: set[int] = set()
 
     def accepted(self, acks: bytes, at: int) -> int:
-        """Return how many acknowledgements from ``at`` on accept the rows that are next, and take them."""
+        """Take the acknowledgements from ``at`` on that accept the next rows; return their number."""
         first = self._next * ACK_SIZE
         stop = len(self._acks)
         if self._overtook:
@@ -56,7 +56,7 @@ class PostSlice:
             return 0
         same = most // ACK_SIZE
         if acks[at : at + most] != self._acks[first : first + most]:
-            least = 1  # this many are the same; of ``same`` not all
+            least = 1  # At least this many rows are equal, and fewer than ``same``.
             while same - least > 1:
                 half = (least + same) // 2
                 begin, end = least * ACK_SIZE, half * ACK_SIZE
@@ -76,7 +76,7 @@ class PostSlice:
             self._next += 1
 
     def take(self, guid: bytes) -> int | None:
-        """Return the row with a GUID, and note that it has its outcome; None if no row waits under it."""
+        """Return the row with a GUID, and record its outcome; None if no row with this GUID waits."""
         at = self._acks.find(guid, self._next * ACK_SIZE)
         while at >= 0:
             row, inside = divmod(at, ACK_SIZE)
@@ -91,14 +91,14 @@ class PostSlice:
         return None
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
-        """The rows without outcome, and their GUIDs."""
+        """The rows without an outcome, with their GUIDs."""
         for row in range(self._next, len(self._ends)):
             if row not in self._overtook:
                 at = row * ACK_SIZE + ACK_GUID
                 yield row, self._acks[at : at + 16]
 
     def event(self) -> bytes:
-        """Return an event of the rows without outcome: the whole one, as long as none has its outcome."""
+        """Return an event of the rows without an outcome; the original event if no row has an outcome."""
         if self.left == len(self._ends):
             return self._event
         if not self._overtook:
