@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The session, client role: bytes and user calls in, bytes and events out.
 
-:class:`ClientCore` owns everything that belongs to a session and is not I/O: the handshake, the queues, the
-window of unacknowledged posts, requests and their deadlines, heartbeats. Whoever does the I/O tells it
+:class:`ClientCore` owns the whole state of a session except I/O: the handshake, the queues, the window of
+unacknowledged posts, requests and their deadlines, heartbeats. The I/O layer reports
 
-* what happens on the connection: ``channel_opened``, ``receive``, ``channel_closed``,
-* what the application wants: ``open_queue``, ``configure_queue``, ``post``, ``confirm``, ``close_queue``,
-* that it is time, as ``next_deadline`` says: ``tick``,
+* events of the connection: ``channel_opened``, ``receive``, ``channel_closed``,
+* calls of the application: ``open_queue``, ``configure_queue``, ``post``, ``confirm``, ``close_queue``,
+* the time, when ``next_deadline`` is due: ``tick``,
 
-and takes what follows from that: ``data_to_send`` and ``events``.
+and then takes the results: ``data_to_send`` and ``events``.
 """
 
 from __future__ import annotations
@@ -79,16 +79,17 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
 
-# While nothing is read, a heartbeat is written this often, in seconds. It shows the broker, whose own
-# heartbeats go unread, that the client is there; and only a write can then show that the connection is lost.
+# Interval of heartbeats in seconds while reading is paused. The broker's own heartbeats then go unread, so
+# these
+# writes show the broker that the client is alive; and only a write can then reveal a lost connection.
 _PULSE_WHILE_PAUSED = 1.0
-# For how long an error of the connection is the likely cause of what fails later, in seconds.
+# Seconds for which an error of the connection counts as the likely cause of later failures.
 _RECENTLY = 60.0
-# What brokers send in answer to nothing is skipped.
+# Requests, which brokers send only by mistake, are skipped.
 _REQUESTS = (OpenQueue, ConfigureStream, ConfigureQueueStream, CloseQueue, Disconnect, AdminCommand)
-# How long posts to reopened queues wait for the other queues, in seconds.
+# Seconds for which posts to reopened queues wait for the other queues.
 _RESTORE_PATIENCE = 1.0
-# Queues that take longer are resumed together, after so many seconds: all posts are looked at each time.
+# Slower queues are resumed in groups, at this interval in seconds, because each resumption scans all posts.
 _LATE_TOGETHER = 0.05
 
 
@@ -97,17 +98,19 @@ class CoreOptions:
     """Limits and timeouts of a :class:`ClientCore`, in seconds and bytes.
 
     Attributes:
-        reopen_timeout: for reopening a queue after a reconnect.
-        max_incoming_event: the largest event accepted.
-        max_unacked_messages: how many posts without outcome fill the window.
-        max_unacked_bytes: how many bytes of them.
-        repeat_after: how long subscriptions with expressions may receive nothing before they are repeated; 0
-            switches this off.
-        repeat_every: the longest pause between repetitions.
-        drop_confirmed_redeliveries: whether a message that was confirmed and is delivered again is
-            confirmed again and not reported; see :mod:`bmq.protocol.client.redelivery`.
-        liveness: seconds without a byte from the broker after which the connection is given up; None leaves
-            that to the heartbeats of the broker's configuration.
+        reopen_timeout: timeout for reopening a queue after a reconnect.
+        max_incoming_event: largest event accepted.
+        max_unacked_messages: number of unacknowledged posts at which the window is full.
+        max_unacked_bytes: bytes of unacknowledged posts at which the window is full.
+        repeat_after: time without messages after which subscriptions with expressions are repeated; 0
+            disables
+            the repetition.
+        repeat_every: longest pause between repetitions.
+        drop_confirmed_redeliveries: whether a redelivery of a confirmed message is confirmed again and not
+            reported; see :mod:`bmq.protocol.client.redelivery`.
+        liveness: seconds without a byte from the broker after which the connection is given up; None relies
+            on
+            the heartbeats of the broker's configuration.
     """
 
     reopen_timeout: float = 60.0
@@ -131,7 +134,7 @@ class SessionState(Enum):
 
 
 class SessionInput(Enum):
-    """What moves a session."""
+    """The inputs of a session's state machine."""
 
     CHANNEL_UP = "negotiated"
     CHANNEL_DOWN = "connection gone"
@@ -148,21 +151,23 @@ class ClientCore(Machine):
     """One session.
 
     Args:
-        identity: how the client introduces itself.
+        identity: the client's identity in the negotiation.
         options: limits and timeouts.
 
     Attributes:
         state: the session's state.
         post: accepts one post for a queue, which ends in one outcome (:class:`Acked`); see
             :meth:`bmq.protocol.client.posts.Posts.post`.
-        post_many: accepts several; see :meth:`bmq.protocol.client.posts.Posts.post_many`.
-        keep_alone: goes with :meth:`post_alone`; see :meth:`bmq.protocol.client.posts.Posts.keep_alone`.
-        post_event: accepts those of an encoded event; see :meth:`bmq.protocol.client.posts.Posts.post_event`.
-        posts: the posts without outcome, for reading only.
-        new_properties: whether properties are to be written in the new encoding.
-        ended_by: the error that ended the session; None while it lasts, and if there was none.
-        read_columns: reads a PUSH event, whose body starts at an offset, as columns, or returns None where
-            that is better done message by message; None where nobody takes columns.
+        post_many: accepts several posts; see :meth:`bmq.protocol.client.posts.Posts.post_many`.
+        keep_alone: follows :meth:`post_alone`; see :meth:`bmq.protocol.client.posts.Posts.keep_alone`.
+        post_event: accepts the posts of an encoded event; see
+            :meth:`bmq.protocol.client.posts.Posts.post_event`.
+        posts: the posts without an outcome, for reading only.
+        new_properties: whether to write properties in the new encoding.
+        ended_by: the error that ended the session; None during the session, and after an end without error.
+        read_columns: reads a PUSH event, given the offset of its body, as columns; returns None if the
+            messages
+            should be read one by one. None if no consumer takes columns.
     """
 
     state: SessionState
@@ -180,7 +185,7 @@ class ClientCore(Machine):
         patience = options.liveness / 2 if options.liveness is not None else None
         self.posts = Posts(self._outbox, options.max_unacked_messages, options.max_unacked_bytes, patience)
         self._stalls = Stalls(self.posts, self._requests, patience, self._emit)
-        # The methods themselves: a post is spared a call.
+        # Bound methods, which save a call for each post.
         self.post = self.posts.post
         self.post_many = self.posts.post_many
         self.post_event = self.posts.post_event
@@ -210,18 +215,18 @@ class ClientCore(Machine):
         self._pulse_owed = False
         self._pulse_at: float | None = None
         self._renewal = Renewal()
-        # Whether an answer to renewed credentials is outstanding.
+        # Whether a request to renew credentials is unanswered.
         self._renewing = False
         self._events: list[SessionEvent | Signal] = []
         self._stopping: list[Operation] = []
         self._lost_because = ""
-        # Why a connection failed last, or an answer could not be read, and when that was.
+        # The latest error of a connection or of an unreadable answer, and its time.
         self._trouble: Error | None = None
         self._troubled_at = 0.0
-        # When a connection was negotiated last, or all was well again.
+        # Time of the latest negotiation, or of the end of the latest trouble.
         self._up_at = 0.0
         self._now = 0.0
-        # There is no connection, or it has failed: nothing is taken from it or given to it.
+        # True without a usable connection: bytes are neither read nor written.
         self._broken = True
         self._restoring: dict[QueueCore, None] = {}
         self._patience: float | None = None
@@ -233,11 +238,11 @@ class ClientCore(Machine):
     def data_to_send(self, now: float, limit: float = inf) -> list[bytes]:
         """Return the events to write, in order, large ones in pieces.
 
-        To be called after every call below, or once after several of them.
+        Call this method after each call below, or once after several calls.
 
         Args:
             now: the time.
-            limit: stop once this many bytes are reached; the rest stays for the next call.
+            limit: number of bytes at which to stop; the rest remains for the next call.
         """
         if self._broken:
             return []
@@ -255,12 +260,12 @@ class ClientCore(Machine):
         return data
 
     def events(self) -> list[SessionEvent | Signal]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
     def next_deadline(self) -> float | None:
-        """Return when :meth:`tick` has to be called, or None."""
+        """Return the time of the next :meth:`tick`, or None."""
         first: float | None = None
         for deadline in (
             self._requests.next_deadline(),
@@ -293,22 +298,22 @@ class ClientCore(Machine):
 
     @property
     def repeated(self) -> tuple[int, int]:
-        """How often subscriptions were repeated, because nothing came, and how many messages came then."""
+        """The number of repetitions of silent subscriptions, and of messages that followed at once."""
         return self._shared.repeated, self._shared.revived
 
     def stalls(self, now: float) -> dict[str, str]:
-        """Say what has stalled, by cause; see :class:`bmq.protocol.client.events.Stalled`."""
+        """Describe the current stalls, by cause; see :class:`bmq.protocol.client.events.Stalled`."""
         return dict(self._stalls.describe(now)) if self._stalls.causes else {}
 
     @property
     def stalled(self) -> bool:
-        """Whether anything has stalled."""
+        """Whether any cause has stalled."""
         return bool(self._stalls.causes)
 
     def silence(self, now: float) -> float | None:
-        """How long the broker has sent nothing, in seconds; None while that is not watched.
+        """Seconds since the last byte from the broker; None while silence is not watched.
 
-        It is watched while the session is connected and reads, unless ``liveness`` is None.
+        Silence is watched while the session is connected and reading, unless ``liveness`` is None.
         """
         if self._liveness is None or self._broken or self._reading_paused:
             return None
@@ -316,17 +321,17 @@ class ClientCore(Machine):
 
     @property
     def broker(self) -> BrokerInfo | None:
-        """What the broker said of itself in the last handshake; None before the first."""
+        """The broker's identity from the latest handshake; None before the first."""
         return self._handshake.broker
 
     @property
     def lost_because(self) -> str:
-        """Why the last connection was lost, in words."""
+        """The reason for the latest loss of the connection."""
         return self._lost_because
 
     @property
     def trouble(self) -> Error | None:
-        """Why there is no connection, or why one failed lately, or an answer could not be read."""
+        """The error behind a missing connection, a recent loss, or an unreadable answer; otherwise None."""
         if self._up_at >= self._troubled_at and self._now - self._up_at > _RECENTLY:
             self._trouble = None
         return self._trouble
@@ -334,14 +339,14 @@ class ClientCore(Machine):
     # the connection
 
     def greet(self) -> Greeting:
-        """Return the beginning of a conversation, for a connection that may become the session's."""
+        """Return a new handshake, for a connection that may become the session's."""
         return Greeting(self._identity, self._options.max_incoming_event)
 
     def channel_opened(self, greeting: Greeting, now: float) -> None:
-        """A connection is negotiated: use it from now on.
+        """Use a negotiated connection from now on.
 
         Args:
-            greeting: what was said on it, which is done.
+            greeting: the completed handshake of the connection.
             now: the time.
 
         Raises:
@@ -368,20 +373,20 @@ class ClientCore(Machine):
         self._take(greeting.rest, self._framer.feed(b"")[1], now)
 
     def note_trouble(self, error: Error, now: float) -> None:
-        """Remember why there is no connection: errors of what waits for one name it."""
+        """Keep the cause of a missing connection, for the errors of calls that wait for a connection."""
         self._trouble, self._troubled_at, self._now = without_tracebacks(error), now, now
 
     def _note_unread(self, error: Error, now: float) -> None:
-        """Remember what could not be read: a request may fail because of that; the connection lasts."""
+        """Keep the error of an unreadable message, which may make a request fail; the connection stays."""
         self.note_trouble(error, now)
         self._up_at = now
 
     def channel_closed(self, reason: str, now: float) -> None:
-        """The connection is gone (or could not be used); report it once for each ``channel_opened``."""
+        """Note that the connection is gone or unusable. Call this once for each ``channel_opened``."""
         if not self._broken:
             self.note_trouble(ConnectionFailed(f"the connection was lost: {reason}"), now)
         self._broken = True
-        # The old one may hold half an event, or an error and all that its traceback refers to.
+        # The old framer may hold half an event, or an error whose traceback refers to much memory.
         self._framer = Framer(self._options.max_incoming_event)
         self._pulse_owed = False
         self._pulse_at = None
@@ -393,7 +398,7 @@ class ClientCore(Machine):
         self._patience = None
         self._lost_because = reason
         self._outbox.clear()
-        if self.state is not SessionState.CLOSED:  # else nothing will be delivered again
+        if self.state is not SessionState.CLOSED:  # After the end of the session no redeliveries arrive.
             self._confirms.lost()
         self.fire(_I.CHANNEL_DOWN, now)
 
@@ -401,9 +406,9 @@ class ClientCore(Machine):
         """End the session at once: no further connection will be tried, or the time is up.
 
         Args:
-            reason: "" when the application wanted it.
+            reason: "" at the application's request.
             now: the time.
-            cause: the error behind the reason, if there is one.
+            cause: the error behind the reason, if any.
         """
         self._lost_because = reason
         self.ended_by = cause
@@ -412,7 +417,7 @@ class ClientCore(Machine):
     def stop(self, token: Any, now: float, deadline: float) -> None:
         """End the session: disconnect if connected; ``Completed(token)`` and ``Disconnected`` follow.
 
-        Posts without outcome and outstanding operations end at once.
+        Posts without an outcome and outstanding operations end at once.
         """
         if self.state is SessionState.CLOSED:
             self._emit(Completed(token, None))
@@ -421,19 +426,20 @@ class ClientCore(Machine):
         self.fire(_I.STOP, now)
 
     def receive(self, data: bytes, now: float) -> bool:
-        """Take bytes from the broker. Never raises: a violation is reported with ``CloseChannel``.
+        """Process bytes from the broker. Never raises: ``CloseChannel`` reports a violation.
 
         Returns:
-            Whether there is nothing to send because of them, and no deadline is nearer than before: so it is
-            with acknowledgements, and nearly always with messages.
+            True if the bytes caused no output and no earlier deadline, as for acknowledgements and nearly
+            always
+            for messages.
         """
         if self._broken:
             return False
         self._now = now
-        # Any bytes count, not only whole events: one of 64 MiB can take longer than a few heartbeats.
+        # Count any bytes, not only whole events: an event of 64 MiB can take longer than several heartbeats.
         if self._heartbeat is not None:
             self._heartbeat.heard = True
-        # A request of the broker's shows nothing of the other direction: our requests may never arrive.
+        # A request from the broker proves only one direction: our requests may still be lost.
         if self._liveness is not None and data != HEARTBEAT_REQ:
             self._liveness.heard = now
             if self._stalls.causes:
@@ -456,7 +462,7 @@ class ClientCore(Machine):
         return quiet
 
     def tick(self, now: float) -> None:
-        """Do what is due at ``now``."""
+        """Handle the deadlines that are due at ``now``."""
         self._now = now
         for request in self._requests.expire(now):
             if request.kind is RequestKind.DISCONNECT:
@@ -485,17 +491,14 @@ class ClientCore(Machine):
             self._stalls.moved = now
         self._stalls.tick(now)
         if not self.posts and self._stalls.deadline is None:
-            self.posts.deadline = None  # the next post is the first one again
+            self.posts.deadline = None  # The next post is a first post again.
         for message, error in self._outbox.take_unsendable():
             if outcomes := self.posts.unsendable(message):
                 self._emit(Unsendable(str(outcomes[0][4].uri), error))
                 self._report(outcomes)
 
     def pause_reading(self, paused: bool, now: float) -> None:
-        """Tell that nothing is read from now on, or that reading goes on.
-
-        While nothing is read, silence says nothing about the broker.
-        """
+        """Note that reading has paused or resumed: while nothing is read, silence proves nothing."""
         if self._liveness is not None:
             if paused:
                 self._liveness.pause()
@@ -503,15 +506,15 @@ class ClientCore(Machine):
                 self._liveness.resume(now)
         if self._reading_paused or paused:
             self._stalls.moved = now
-            # A pause of the broker may hide behind one of this side.
+            # A pause of the broker may be hidden by this pause.
             self._confirms.index()
         self._reading_paused = paused
         self._pulse_at = now + _PULSE_WHILE_PAUSED if paused and self.connected else None
 
     def written(self, now: float) -> None:
-        """The peer has taken bytes that had to wait for it: it is there, though it has sent nothing.
+        """Note that the peer has accepted bytes of a backlog, which proves that the peer is alive.
 
-        A large message on a slow line takes longer than any silence that is tolerated.
+        Sending a large message on a slow line takes longer than the tolerated silence.
         """
         if self._heartbeat is not None:
             self._heartbeat.heard = True
@@ -520,7 +523,7 @@ class ClientCore(Machine):
             self._liveness.heard = now
 
     def reauthenticate(self, credentials: Credentials | None, now: float) -> None:
-        """Renew the credentials on the live session; None when there are none to be had."""
+        """Renew the credentials on the live session; None if no credentials are available."""
         if not self.connected:
             return
         if credentials is None:
@@ -545,17 +548,18 @@ class ClientCore(Machine):
     ) -> QueueCore:
         """Begin to open a queue; ``Completed(token)`` follows.
 
-        While an earlier opening of the queue is being made or undone, this one waits, until its deadline.
+        If an earlier opening of the queue is in progress or being undone, the new opening waits, until its
+        deadline.
 
         Args:
             uri: the queue's URI.
             flags: READ, WRITE or both.
-            owner: gets messages whose subscription is not known.
-            token: comes back with the outcome.
+            owner: receiver of messages with an unknown subscription.
+            token: caller's handle, returned with the outcome.
             now: the time.
-            deadline: when it fails with a timeout.
-            subscriptions: what it is to have from the beginning.
-            suspends: whether it takes no part while the host is unhealthy.
+            deadline: time of the timeout.
+            subscriptions: initial subscriptions.
+            suspends: whether to suspend the queue while the host is unhealthy.
 
         Raises:
             StateError: the queue is open already.
@@ -569,17 +573,18 @@ class ClientCore(Machine):
         )
 
     def abandon_queue(self, queue: QueueCore, now: float, deadline: float) -> None:
-        """Nobody will use this queue: close it, once it is open if need be, and report nothing."""
+        """Close a queue that no caller will use, after its opening if necessary; report nothing."""
         queue.abandon(now, deadline)
 
     def configure_queue(
         self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore], token: Any, deadline: float
     ) -> None:
-        """Give a queue other subscriptions; ``Completed(token)`` follows.
+        """Replace a queue's subscriptions; ``Completed(token)`` follows.
 
-        Changes made before the next :meth:`data_to_send` go out together. :class:`StreamConfigured` says that
-        the broker has agreed, or not: then the queue wants again what it had before. What only takes
-        subscriptions back is complete at once while the connection is lost.
+        Changes made before the next :meth:`data_to_send` go out together. :class:`StreamConfigured` reports
+        whether the broker agreed; after a refusal the previous subscriptions are wanted again. While the
+        connection
+        is lost, a change that only removes subscriptions is complete at once.
 
         Raises:
             QueueClosed: the queue is closing or closed.
@@ -592,19 +597,19 @@ class ClientCore(Machine):
         """Close a queue, see :meth:`QueueCore.close`; ``Completed(token)`` follows.
 
         Raises:
-            QueueClosed: it is closing or closed already.
+            QueueClosed: the queue is already closing or closed.
         """
         queue.close(Operation(token, deadline), now, at_once=at_once)
 
     def host_health(self, healthy: bool) -> None:
-        """Tell what the host health monitor says: queues that want it are suspended, or resume."""
+        """Suspend or resume the queues with this option: the host health monitor has reported a change."""
         if self.state is not SessionState.CLOSED:
             self._queues.host_health(healthy)
 
     # confirmations
 
     def confirm(self, queue: QueueCore, guid: bytes) -> None:
-        """Confirm one message; it goes out with the next :meth:`data_to_send`."""
+        """Confirm one message; the confirmation goes out with the next :meth:`data_to_send`."""
         # Nearly always it is open: this is checked without a call.
         if (queue.state is _OPEN and not queue.at_most_once) or queue.attached:
             waiting = self._confirms.waiting
@@ -628,25 +633,25 @@ class ClientCore(Machine):
     # one post at a time
 
     def post_alone(self, queue: QueueCore, message: Outgoing) -> list[bytes] | None:
-        """Begin a post while there is no other: return what to send at once, in front of anything else.
+        """Begin a post while no other post exists; return bytes to send before all other output.
 
-        :meth:`keep_alone` must follow: it does what can wait until the post is on its way.
+        :meth:`keep_alone` must follow; it does the work that can wait until the post is sent.
 
         Returns:
-            None where something else has to go out first: then nothing was done.
+            None if other output has to go first; then this call had no effect.
 
         Raises:
-            QueueClosed, UsageError, StateError: the queue takes no posts.
+            QueueClosed, UsageError, StateError: the queue accepts no posts.
         """
         if self._broken or queue.state is not _OPEN:
             return None
         return self.posts.send_alone(queue, message)
 
     def receive_alone(self, data: bytes, now: float) -> Outcome | None:
-        """Take bytes from the broker that do nothing but accept the post that was made alone.
+        """Process bytes that are exactly the acceptance of the post from :meth:`post_alone`.
 
         Returns:
-            Its outcome, None if the bytes are anything else: then nothing was done.
+            The outcome; None for any other bytes, and then this call had no effect.
         """
         if (
             data != self.posts.awaited
@@ -686,7 +691,7 @@ class ClientCore(Machine):
                 self._resume([queue], now)
 
     def _fail_channel(self, error: Error | None) -> None:
-        """The connection cannot be used any more: ask, once, for it to be closed."""
+        """Request, once, that the connection be closed, because it is unusable."""
         if not self._broken:
             self._broken = True
             if error is not None:
@@ -694,13 +699,13 @@ class ClientCore(Machine):
             self._emit(CloseChannel(error))
 
     def _notice(self, what: str) -> None:
-        """Report a thing that is skipped because only a newer broker knows it."""
+        """Report content that was skipped because only a newer broker knows it."""
         self._emit(Skipped(what))
 
     # incoming events
 
     def _dispatch(self, event: Event, now: float) -> bool:
-        """Take an event; return whether nothing follows from it but what is reported."""
+        """Process an event; return True if the only effects are reported events."""
         kind = event.type
         if self._broken:
             return False
@@ -726,7 +731,7 @@ class ClientCore(Machine):
         return False
 
     def _renewed(self, event: Event, now: float) -> None:
-        """Take the answer to renewed credentials; one that cannot be read leaves the old ones in force."""
+        """Process the answer to renewed credentials; after an unreadable answer the old ones stay valid."""
         if not self._renewing:
             self._notice("an authenticationResponse without a request")
             return
@@ -753,7 +758,7 @@ class ClientCore(Machine):
                 else:
                     self._emit(Astray(q_id, ids, len(run)))
                 continue
-            # To each subscription once, however often a broker names it.
+            # Deliver once to each subscription, even if the broker repeats an id.
             found = dict.fromkeys(map(routes.get, ids))
             if None in found:
                 found[self._queues.only_reader(q_id)] = None

@@ -27,20 +27,19 @@ _Run = tuple[int, list[Outgoing]]
 
 
 class Outbox:
-    """Collects what has to go out; :meth:`take` returns whole events in a legal order.
+    """Collects pending output; :meth:`take` returns whole events in a legal order.
 
-    Posts gather into PUT events and confirmations into CONFIRM events until something of another kind has
-    to go out behind them. Posts are encoded when they are taken, not before: what waits here is referred to,
-    not copied.
+    Posts are collected into PUT events and confirmations into CONFIRM events until output of another kind
+    follows. Posts are encoded only in :meth:`take`: the outbox refers to pending posts without copying them.
 
     Args:
-        confirms: the confirmations that wait.
-        max_put_event: a PUT event does not exceed this many bytes, unless it has one message.
+        max_put_event: largest size in bytes of a PUT event of several messages.
 
     Attributes:
-        events: whole events that wait, or posts for PUT events; for reading only.
-        runs: posts that wait behind these; for reading only.
-        unsendable: posts that could not be encoded, and why; the owner takes them with
+        events: pending whole events, or posts for PUT events; for reading only.
+        runs: pending posts after these events; for reading only.
+        confirms: pending confirmations.
+        unsendable: posts that could not be encoded, with the errors; the owner takes them with
             :meth:`take_unsendable`.
     """
 

@@ -217,28 +217,27 @@ class Siblings:
 
 @dataclass(slots=True)
 class Shared:
-    """What all queues of a session use.
+    """The parts of a session that its queues share.
 
     Attributes:
-        requests: sends requests, and finds the one that an answer belongs to.
+        requests: sends requests, and finds the request of an answer.
         posts: the unacknowledged posts.
-        routes: where messages go.
-        confirms: what was confirmed.
-        operations: the deadlines of what callers wait for.
-        changed: the queues whose stream is to be configured.
+        routes: the routes of messages.
+        confirms: the confirmed messages.
+        operations: the deadlines of operations that callers wait for.
+        changed: queues with changed subscriptions that are not yet sent.
         emit: reports an event.
-        moved: called when a queue has made a transition.
-        settled: called when a queue that was being reopened is open again, or never will be.
-        fail_channel: called when the connection cannot be used any more.
-        trouble: returns why the connection failed lately, or an answer could not be read, or None.
-        watched: when queues whose subscriptions have expressions are looked after.
-        reopen_timeout: for requests that no caller waits for, in seconds.
-        repeat_after: how long such subscriptions may receive nothing before they are repeated, in seconds; 0
-            switches this off.
-        repeat_every: the longest pause between repetitions, in seconds.
-        repeated: how often subscriptions of any queue were repeated because nothing came.
-        revived: how many messages came right after that.
-        configure_stream: whether the broker takes configureStream, not only its older form.
+        moved: called after each transition of a queue.
+        settled: called when a queue has been reopened, or has failed to reopen.
+        fail_channel: called when the connection is unusable.
+        trouble: returns the latest error of the connection or of an unreadable answer, or None.
+        watched: times of the next check of queues whose subscriptions have expressions.
+        reopen_timeout: timeout in seconds of requests that no caller waits for.
+        repeat_after: seconds without a message after which such subscriptions are repeated; 0 disables this.
+        repeat_every: longest pause between repetitions, in seconds.
+        repeated: number of repetitions of subscriptions of any queue.
+        revived: number of messages that arrived right after a repetition.
+        configure_stream: whether the broker supports configureStream, not only its older form.
     """
 
     requests: Requests
@@ -373,31 +372,31 @@ class QueueCore(Machine):
     operations that callers wait for.
 
     Attributes:
-        uri: what it was opened as.
-        uri_text: the same as text.
-        q_id: its number in this session; all applications of a queue share it.
-        sub_app_id: the application it reads for, "" for none.
-        sub_id: the application's number within the queue, 0 without an application.
-        flags: what it is open for.
-        readable: it is open for reading.
-        writable: it is open for writing.
+        uri: the URI given when opening.
+        uri_text: the URI as text.
+        q_id: number in this session, shared by all applications of a queue.
+        sub_app_id: application id of a fanout reader; "" for none.
+        sub_id: number of the application within the queue; 0 without an application.
+        flags: the flags given when opening.
+        readable: whether the queue is open for reading.
+        writable: whether the queue is open for writing.
         owner: the object of the layer above.
-        state: its state.
-        wanted: the subscriptions it is to have.
-        agreed: what it wanted when the broker agreed last, and wants again when the broker refuses.
-        committed: the subscriptions the broker has: none while the queue is suspended.
-        at_most_once: the broker keeps nothing, so there is nothing to confirm.
-        deduplication_time: how long the broker recognises a GUID, in seconds.
-        unacked: how many posts wait for their outcome.
-        unacked_bytes: the size of their payloads and properties as they travel.
-        heard: when messages came last.
-        confirmed: the messages that were confirmed lately; None for none.
-        answered_at: when the broker answered a post last, or posts were sent again.
-        counts: what became of the other posts.
-        anybody: stands for an unknown one of its subscriptions.
-        leaving: whether the application has begun to close it; the close may follow later.
-        repeated: how often its subscriptions were repeated because nothing came.
-        revived: how many messages came right after that.
+        state: the current state.
+        wanted: the subscriptions requested by the application.
+        agreed: the subscriptions that the broker accepted last, restored after a refusal.
+        committed: the subscriptions at the broker; none while the queue is suspended.
+        at_most_once: whether the broker stores no messages, so that confirmations are not needed.
+        deduplication_time: seconds during which the broker recognises a GUID.
+        unacked: number of posts without an outcome.
+        unacked_bytes: size of their payloads and properties as transmitted.
+        heard: time of the latest messages.
+        confirmed: the messages confirmed lately; None for none.
+        answered_at: time of the latest acknowledgement, or of the resending of posts.
+        counts: numbers of the other posts' outcomes.
+        anybody: receiver of messages with an unknown subscription.
+        leaving: whether the application has begun to close the queue; the request may follow later.
+        repeated: number of repetitions of subscriptions without messages.
+        revived: number of messages that arrived right after a repetition.
     """
 
     __slots__ = (

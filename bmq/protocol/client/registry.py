@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues of a session, client role: which there are, and what happens to all of them."""
+"""The queues of a session, client role: their lifetimes, and inputs for all of them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class QueueRegistry:
     """Every queue of a session.
 
     Args:
-        shared: what its queues use.
+        shared: the parts of the session that queues share.
 
     Attributes:
-        healthy: what the host health monitor says.
+        healthy: the latest report of the host health monitor.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -55,8 +55,10 @@ class QueueRegistry:
     ) -> QueueCore:
         """Begin to open a queue.
 
-        While an earlier opening of the queue is being made or undone, this one waits: a caller whose call was
-        cancelled has no queue to wait for. The earlier opening may still succeed, and this one then fails.
+        If an earlier opening of the queue is in progress or being undone, the new opening waits: a caller
+        whose
+        call was cancelled has no queue to wait for. The earlier opening may still succeed; then the new one
+        fails.
 
         Raises:
             StateError: the queue is open already.
@@ -67,7 +69,7 @@ class QueueRegistry:
         for other in others:
             if _stays_open(other):
                 raise StateError(_is_taken(uri, other, flags))
-        # There may be an unanswered openQueue that nobody waits for any more: its answer is for this caller.
+        # An openQueue whose caller has left may be unanswered: its answer will serve this caller.
         if len(others) == 1 and others[0].waits_to_be_opened_as(flags):
             queue = others.pop()
         else:
@@ -90,7 +92,7 @@ class QueueRegistry:
         return queue
 
     def moved(self, queue: QueueCore, now: float, *, connected: bool) -> None:
-        """A queue has made a transition: forget it once it is closed, and let others proceed."""
+        """Handle a transition of a queue: forget a closed queue, and let waiting openings proceed."""
         siblings = self._siblings[queue.uri.canonical]
         if queue.state is not QueueState.BEHIND:
             siblings.behind.pop(queue, None)
@@ -110,7 +112,7 @@ class QueueRegistry:
                 self._look_ahead(waiting, siblings, now, connected=connected)
 
     def _look_ahead(self, queue: QueueCore, siblings: Siblings, now: float, *, connected: bool) -> None:
-        """Open a queue that waits behind others, or fail it, unless it has to wait longer."""
+        """Open the next queue that waits behind others, or fail it, unless it has to wait longer."""
         for other in siblings.members:
             if other is queue:
                 queue.proceed(now, connected=connected)
@@ -123,7 +125,7 @@ class QueueRegistry:
     # the host's health
 
     def host_health(self, healthy: bool) -> None:
-        """Take queues that want it out of service while the host is unhealthy, and back in afterwards."""
+        """Suspend the queues with this option while the host is unhealthy, and resume them afterwards."""
         if healthy is self.healthy:
             return
         self.healthy = healthy
@@ -143,14 +145,14 @@ class QueueRegistry:
     # the connection
 
     def channel_up(self, now: float) -> list[QueueCore]:
-        """Reopen what was open, open what waits; return the queues being reopened."""
+        """Reopen the open queues and open the waiting ones; return the queues being reopened."""
         return [queue for queue in self if queue.channel_up(now)]
 
     def channel_down(self, now: float) -> None:
-        """Nothing outstanding will be answered."""
+        """Note the loss of the connection: outstanding requests get no answer."""
         for queue in self:
             queue.channel_down(now)
-        # A new connection knows nothing of the old one.
+        # A new connection starts without queues, so no doubt remains.
         for uri, siblings in list(self._siblings.items()):
             siblings.unclear = False
             if not siblings.members:
@@ -161,17 +163,17 @@ class QueueRegistry:
         """End every queue and every operation."""
         for queue in self:
             queue.stop(error, now)
-        # Numbers of queues whose close had no answer: no message comes any more that could be mixed up.
+        # Forget the numbers of queues with unanswered closes: no more messages can arrive for them.
         self._siblings.clear()
         self._by_q_id.clear()
 
     def send_changes(self, now: float) -> None:
-        """Send the configurations that have gathered."""
+        """Send the collected configurations."""
         for queue in list(self._shared.changed):
             queue.send_changes(now)
 
     def only_reader(self, q_id: int) -> Route | None:
-        """Return where a message with an unknown subscription id goes; None unless one queue alone reads."""
+        """Return the route of a message with an unknown subscription id; None unless one queue reads."""
         siblings = self._by_q_id.get(q_id)
         members = siblings.members if siblings is not None else ()
         readers = [queue for queue in members if queue.readable and queue.in_use]
@@ -182,12 +184,12 @@ class QueueRegistry:
 
 
 def _stays_open(queue: QueueCore) -> bool:
-    """Whether the application has a queue and has not begun to close it."""
+    """Whether the application has a queue open and has not begun to close it."""
     return queue.in_use and not queue.closing and not queue.leaving
 
 
 def _is_taken(uri: QueueUri, queue: QueueCore, flags: QueueFlags) -> str:
-    """Say why a queue cannot be opened once more."""
+    """Describe why a queue cannot be opened again."""
     sides = [name for side, name in _SIDES if queue.flags & flags & side]
     return (
         f"queue {uri} is already open in this session for {' and '.join(sides)}: use that bmq.Queue "
