@@ -193,8 +193,24 @@ async def consume(queue: bmq.Queue, recorder: Any, found: Counter[int]) -> None:
                 found[number] += 1
 
 
-async def run(kills: int, every: int, broker: str | None, rate: float, say: Callable[[str], object]) -> bool:
-    """Kill so many times, each so many kills a driver; return whether each message came once."""
+async def run(
+    kills: int,
+    every: int,
+    seconds: float,
+    broker: str | None,
+    rate: float,
+    say: Callable[[str], object],
+) -> bool:
+    """Kill so many times, for so long at most; return whether each message came once.
+
+    Args:
+        kills: how often to kill.
+        every: each so many kills is of a driver.
+        seconds: after which no more kills follow.
+        broker: the address of a broker; None for an embedded one.
+        rate: messages a second.
+        say: called with lines for people.
+    """
     chance = random.Random(1)
     found: Counter[int] = Counter()
     posted: list[int] = []
@@ -225,6 +241,8 @@ async def run(kills: int, every: int, broker: str | None, rate: float, say: Call
         await spark.start()
         await spark.commits(2)
         for number in range(1, kills + 1):
+            if time.monotonic() - began > seconds:
+                break
             await asyncio.sleep(chance.random())
             if number % every == 0:
                 await spark.stop()
@@ -284,6 +302,9 @@ def main() -> int:
         "--every", type=int, default=3, help="each so many kills is of a driver (default: %(default)s)"
     )
     parser.add_argument("--broker", help="a running broker; an embedded one if left out")
+    parser.add_argument(
+        "--seconds", type=float, default=7200.0, help="no more kills after that (default: %(default)s)"
+    )
     parser.add_argument("--rate", type=float, default=RATE, help="messages a second (default: %(default)s)")
     parser.add_argument("--pipeline", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -291,7 +312,8 @@ def main() -> int:
         *places, seed = options.pipeline
         pipeline(*places, int(seed))
         return 0
-    return 0 if bmq.run(run(options.kills, options.every, options.broker, options.rate, print_now)) else 1
+    work = run(options.kills, options.every, options.seconds, options.broker, options.rate, print_now)
+    return 0 if bmq.run(work) else 1
 
 
 def print_now(text: str) -> None:
