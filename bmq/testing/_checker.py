@@ -205,8 +205,12 @@ class _Queue:
         return [uri for uri, bit in self.apps.items() if bit & bits]
 
 
+#: The number of a process, and its session.
+_Place = tuple[int, str]
+
+
 class _Copy:
-    """The last delivery of a message to one process of one application.
+    """The last delivery of a message to one session of one application.
 
     Attributes:
         connection: over which one it came.
@@ -240,7 +244,7 @@ class _Message:
         moved: whether it is one that was passed on.
         request: the GUID of the request that it answers.
         replied: whether a reply to it was acknowledged.
-        copies: by application and number of the process; the last one delivered is the last one.
+        copies: by application, process and session; the one delivered last is the last one.
         delivered, confirmed: the bits of applications.
         pending: whether it counts as such.
     """
@@ -278,7 +282,7 @@ class _Message:
         self.target: str | None = None
         self.request: str | None = None
         self.moved = self.replied = self.pending = False
-        self.copies: dict[str, dict[int, _Copy]] = {}
+        self.copies: dict[str, dict[_Place, _Copy]] = {}
         self.delivered = self.confirmed = 0
 
 
@@ -328,6 +332,8 @@ class Checker:
         self._open: dict[str, _Message] = {}
         self._recent: OrderedDict[str, _Message] = OrderedDict()
         self._ended: dict[str, _Ended] = {}
+        # A delayed message that is posted again with another due time may be passed on under either GUID.
+        self._alias: dict[str, str] = {}
         # The first reply to a request, by its GUID; where an effect has happened, by its name.
         self._replies: dict[str, str] = {}
         self._effects: dict[str, str] = {}
@@ -413,23 +419,36 @@ class Checker:
         if message is not None:
             if message.status == _REFUSED:
                 message.status = _NONE  # posted again
+            self._post_later(message, event)
             self._weigh(message)
             return
         if guid in self._ended:
             return
         message = self._open[guid] = _Message(guid, queue, process, self._events, where)
         message.crc, message.key, message.request = event.get("crc"), event.get("key"), event.get("request")
-        destination, due = event.get("destination"), event.get("due")
-        if destination is not None and due is not None:
-            # The mover posts it under a GUID that follows from this one.
-            message.target = derived_guid(guid, destination, "due", str(due))
-            if self._known(message.target) is None and message.target not in self._ended:
-                target = _Message(message.target, self._queue(destination), process, self._events, where)
-                target.crc, target.key = message.crc, message.key
-                target.due, target.moved = due / 1000, True
-                self._open[message.target] = target
-                self._weigh(target)
+        self._post_later(message, event)
         self._weigh(message)
+
+    def _post_later(self, message: _Message, event: Mapping[str, Any]) -> None:
+        """Expect a delayed message at its destination, under the GUID that the mover will give it."""
+        destination, due = event.get("destination"), event.get("due")
+        if destination is None or due is None:
+            return
+        guid = derived_guid(message.guid, destination, "due", str(due))
+        if message.target is not None:
+            if guid != message.target:
+                self._alias[guid] = message.target
+                if (target := self._known(guid)) is not None and target.due is not None:
+                    target.due = min(target.due, due / 1000)
+            return
+        message.target = guid
+        if self._known(guid) is None and guid not in self._ended:
+            target = _Message(
+                guid, self._queue(destination), message.process, self._events, message.posted_at
+            )
+            target.crc, target.key = message.crc, message.key
+            target.due, target.moved = due / 1000, True
+            self._open[guid] = target
 
     def _letter(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
         guid, uri = event["letter"], event["letter_queue"]
@@ -443,10 +462,10 @@ class Checker:
             text = f"{event['message']} is a dead letter of {guid}, which no process of {uri} has received"
             self._problem("dead-letters", text, guid, origin.queue, [process], [origin.posted_at, where])
             return
-        copy = origin.copies[uri].get(process.number)
-        if copy is not None and copy.handled == "ok":
+        own = [copy for (number, _), copy in origin.copies[uri].items() if number == process.number]
+        if own and all(copy.handled == "ok" for copy in own):
             text = f"{guid} of {uri} was put aside though its handler had succeeded"
-            self._problem("dead-letters", text, guid, origin.queue, [process], [copy.handled_at, where])
+            self._problem("dead-letters", text, guid, origin.queue, [process], [own[-1].handled_at, where])
 
     def _reply(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
         guid, request = event["message"], event["request"]
@@ -537,11 +556,12 @@ class Checker:
             if at > limit:
                 text = f"{guid} reached {uri} {at - limit:.3f} s later than promised"
                 self._problem("late", text, guid, queue, [process], [message.acked_at, where])
-        earlier = copies.pop(process.number, None)
+        place = _place(process, event)
+        earlier = copies.pop(place, None)
         if earlier is not None and earlier.handled == "invoke":
             # A worker that is still busy with it takes the new one for the old one.
             copy.handled, copy.handled_at, copy.attempt = "invoke", earlier.handled_at, earlier.attempt
-        copies[process.number] = copy
+        copies[place] = copy
         message.delivered |= bit
         message.confirmed &= ~bit
         if message.key is not None and "one-owner" in self._rules:
@@ -550,6 +570,7 @@ class Checker:
 
     def _delivered_late(self, guid: str, queue: _Queue, process: _Process, where: str) -> _Message:
         """A message that is not among the recent ones is delivered."""
+        guid = self._alias.get(guid, guid)
         ended = self._ended.pop(guid, None)
         if ended is None:
             text = f"{guid} of {queue.uri} was delivered, and no process has posted it"
@@ -580,10 +601,10 @@ class Checker:
             self._problem("early", text, guid, queue, [process], lines)
 
     def _again(
-        self, message: _Message, copies: dict[int, _Copy], copy: _Copy, process: _Process, uri: str
+        self, message: _Message, copies: dict[_Place, _Copy], copy: _Copy, process: _Process, uri: str
     ) -> None:
         """A message is delivered to an application that had it before."""
-        number, earlier = next(reversed(copies.items()), (-1, copy))
+        (number, _), earlier = next(reversed(copies.items()), ((-1, ""), copy))
         if number != process.number:
             self._duplicates["other process"] += 1
         elif not earlier.confirmed:
@@ -623,7 +644,7 @@ class Checker:
         assert message.key is not None
         application = uri, message.key
         held = uri, message.guid
-        for number in list(message.copies[uri]):  # another process has lost it
+        for number, _ in list(message.copies[uri]):  # another process has lost it
             other = self._lives[number]
             if held in other.holds:
                 del other.holds[held]
@@ -655,7 +676,7 @@ class Checker:
         process.confirmed += 1
         self._confirmed += 1
         message = self._known(guid)
-        copy = None if message is None else message.copies.get(uri, {}).get(process.number)
+        copy = None if message is None else _copy_of(message, process, event)
         if message is None or copy is None:
             if guid not in self._ended:
                 text = f"{process.name} confirmed {guid} of {uri}, which it has not received"
@@ -695,7 +716,7 @@ class Checker:
     def _handle(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
         guid, uri = event["message"], event["queue"]
         message = self._known(guid)
-        copy = None if message is None else message.copies.get(uri, {}).get(process.number)
+        copy = None if message is None else _copy_of(message, process, event)
         if message is None or copy is None:
             return
         later = event.get("connection", copy.connection) != copy.connection
@@ -721,7 +742,7 @@ class Checker:
         guid, uri = event["message"], event["queue"]
         self._handled[event["type"]] += 1
         message = self._known(guid)
-        copy = None if message is None else message.copies.get(uri, {}).get(process.number)
+        copy = None if message is None else _copy_of(message, process, event)
         if message is None or copy is None:
             return
         copy.handled, copy.handled_at = event["type"], where
@@ -782,6 +803,7 @@ class Checker:
         return queue
 
     def _known(self, guid: str) -> _Message | None:
+        guid = self._alias.get(guid, guid)
         return self._open.get(guid) or self._recent.get(guid)
 
     def _expected(self, message: _Message) -> bool:
@@ -873,7 +895,7 @@ class Checker:
             self._lost(guid, queue, missing, message.process, lines)
         for uri in queue.names(message.delivered & ~message.confirmed):
             copies = message.copies.get(uri, {})
-            processes = [self._lives[number] for number in copies]
+            processes = [self._lives[number] for number, _ in copies]
             text = f"{guid} reached {uri} and was never confirmed"
             where = [copy.where for copy in copies.values()]
             self._problem("unfinished", text, guid, queue, processes, [*lines, *where])
@@ -884,6 +906,19 @@ class Checker:
         whom = ", ".join(queue.names(missing)) or "any process: no process reads this queue"
         text = f"{guid} of {queue.uri} was acknowledged and never reached {whom}"
         self._problem("lost", text, guid, queue, [poster] if poster else [], lines)
+
+
+def _place(process: _Process, event: Mapping[str, Any]) -> _Place:
+    """Where a message is: in which session of a process."""
+    return process.number, str(event.get("connection", "")).partition(".")[0]
+
+
+def _copy_of(message: _Message, process: _Process, event: Mapping[str, Any]) -> _Copy | None:
+    """The delivery that an event is about; without a connection, the last one to the process."""
+    copies = message.copies.get(event["queue"], {})
+    if "connection" in event:
+        return copies.get(_place(process, event))
+    return next((copy for place, copy in reversed(copies.items()) if place[0] == process.number), None)
 
 
 def _rules(name: str, given: Iterable[str]) -> list[str]:

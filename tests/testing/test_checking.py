@@ -52,16 +52,18 @@ class Scene:
         self.event(to, "deliver", "ok", message=message, queue=queue, **fields)
 
     def confirm(self, message: str, by: str = "a", queue: str = QUEUE, **fields: Any) -> None:
+        fields = {"connection": "0.0", **fields}
         self.event(by, "confirm", "ok", message=message, queue=queue, **fields)
 
     def received(self, *messages: str, by: str = "a", queue: str = QUEUE, **fields: Any) -> None:
         for message in messages:
             self.deliver(message, by, queue, **fields)
-            self.confirm(message, by, queue)
+            self.confirm(message, by, queue, connection=fields.get("connection", "0.0"))
 
     def handle(self, message: str, *kinds: str, by: str = "a", attempt: int = 1) -> None:
         for kind in kinds:
-            self.event(by, "handle", kind, message=message, queue=QUEUE, attempt=attempt, handler="h")
+            where = {"message": message, "queue": QUEUE, "connection": "0.0"}
+            self.event(by, "handle", kind, **where, attempt=attempt, handler="h")
 
 
 def guid(*words: str) -> str:
@@ -363,6 +365,27 @@ def handlers_of_a_key_follow_each_other(s: Scene) -> None:
     for message in "12":
         s.handle(message, "invoke", "ok")
         s.confirm(message)
+
+
+@story("lost", breaks=False)
+def a_delayed_message_is_posted_again_with_another_time(s: Scene) -> None:
+    for due in (8000, 9000):
+        s.post("1", by="a", queue=f"{QUEUE}.delayed", due=due, destination=QUEUE)
+        s.history.killed("a")
+    s.posted("1", by="b", queue=f"{QUEUE}.delayed", due=9000, destination=QUEUE)
+    s.now = 9.0
+    s.received(MOVED)
+
+
+@story("dead-letters", breaks=False)
+def another_session_of_the_process_puts_a_message_aside(s: Scene) -> None:
+    s.history.applications(DEAD, [])
+    s.posted("1")
+    s.deliver("1")
+    s.handle("1", "invoke", "ok")
+    s.deliver("1", connection="1.0", redelivered=True)
+    s.posted(LETTER, by="a", queue=DEAD, letter="1", letter_queue=QUEUE)
+    s.confirm("1", connection="1.0")
 
 
 @story("early", breaks=True)
@@ -744,7 +767,7 @@ def many(count: int, checker: Checker) -> None:
             read("post", "ok", "p", number)
             read("deliver", "ok", "a", number, connection="0.0", consumer=0)
         for number in range(first, first + 10):
-            read("confirm", "ok", "a", number)
+            read("confirm", "ok", "a", number, connection="0.0")
 
 
 def test_time_is_linear_in_the_number_of_events() -> None:

@@ -1,0 +1,581 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services of every kind in a world of faults: nothing goes wrong, and everything is there afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import sqlalchemy
+
+import bmq
+from bmq.broker import DomainConfig, Limits, Mode
+from bmq.taskiq import BmqBroker
+from bmq.testing import Recorder, Simulation, examine
+from bmq.testing._checker import DEFAULT_RULES
+from examples import outbox
+from tests.simulation.world import APP_IDS, World
+
+__all__ = ["SERVICES"]
+
+#: What a world does, after its making.
+Scene = Callable[[], Awaitable[None]]
+SERVICES: dict[str, Callable[[Simulation], Awaitable[None]]] = {}
+DOMAINS = (
+    DomainConfig("sim.small", Mode.PRIORITY, queue_limits=Limits(5, 10_000), message_ttl=30 * 86400),
+    DomainConfig("sim.short", Mode.PRIORITY, message_ttl=3),
+)
+
+
+def scene(make: Callable[[World], Scene]) -> Callable[[World], Scene]:
+    """Register what makes a world."""
+
+    async def run(sim: Simulation) -> None:
+        await make(World(sim, DOMAINS))()
+
+    SERVICES[make.__name__.replace("_", " ")] = run
+    return make
+
+
+def some(world: World) -> float:
+    """Return how long a handler takes, in seconds."""
+    return world.random.choice((0.0, 0.001, 0.05, 0.5)) * world.random.random()
+
+
+async def end_of_trouble(world: World, *producers: Any, seconds: float = 60) -> None:
+    """Inject faults, and wait until the producers have posted everything."""
+    await world.trouble(seconds)
+    await world.sim.until(lambda: not any(each.running for each in producers), timeout=3600)
+
+
+@scene
+def fanout(world: World) -> Scene:
+    """Three applications of a fanout queue, one of them with two processes; each confirms in its own way."""
+    uri = world.uri("news", "fanout")
+    world.history.applications(uri, APP_IDS)
+
+    async def each(recorder: Recorder, app_id: str) -> None:
+        async with world.connect(recorder, retry_first_connect=True) as session:
+            queue = await session.open_queue(f"{uri}?id={app_id}", read=True)
+            async for message in queue:
+                async with message:
+                    await asyncio.sleep(some(world) / 10)
+
+    async def batches(recorder: Recorder, app_id: str) -> None:
+        async with world.connect(recorder, retry_first_connect=True) as session:
+            queue = await session.open_queue(f"{uri}?id={app_id}", read=True)
+            async for batch in queue.batches(20):
+                await asyncio.sleep(some(world))
+                batch.confirm()
+
+    async def main() -> None:
+        for number, (app_id, read) in enumerate((("a", each), ("a", each), ("b", batches), ("c", batches))):
+            world.program(f"{app_id}{number}", lambda recorder, a=app_id, r=read: r(recorder, a))  # type: ignore[misc]
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 200, over=50))
+        await end_of_trouble(world, producer)
+        await world.settle()
+
+    return main
+
+
+@scene
+def broadcast(world: World) -> Scene:
+    """At most once: no message is delivered twice or in disorder, and what is posted in peace arrives."""
+    uri = world.uri("ticker", "broadcast")
+    received: dict[str, list[bytes]] = {}
+
+    async def read(recorder: Recorder) -> None:
+        async with world.connect(recorder, retry_first_connect=True) as session:
+            queue = await session.open_queue(uri, read=True)
+            mine = received[recorder.name] = []
+            async for message in queue:
+                mine.append(message.data)
+                message.confirm()
+
+    async def main() -> None:
+        for name in ("first", "second"):
+            world.program(name, read)
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 100, over=40))
+        await end_of_trouble(world, producer, seconds=50)
+        await asyncio.sleep(60)  # everybody is connected again
+        for mine in received.values():
+            mine.clear()
+        async with bmq.connect(world.broker.uri) as session:
+            queue = await session.open_queue(uri, write=True)
+            for number in range(10):
+                await queue.post(b"calm %d" % number)
+        calm = [b"calm %d" % number for number in range(10)]
+        await world.sim.until(lambda: list(received.values()) == [calm, calm], timeout=60)
+        world.check(rules=["outcome", "order", "again"])
+
+    return main
+
+
+@scene
+def subscriptions(world: World) -> Scene:
+    """Consumers change their subscriptions all the time; in the end one of them takes everything."""
+    uri = world.uri("orders")
+    peace = False
+
+    async def read(recorder: Recorder, last: bool) -> None:
+        async with world.connect(recorder, retry_first_connect=True) as session:
+            queue = await session.open_queue(uri, read=True, default_subscription=False)
+            while True:
+                low = world.random.randrange(10)
+                text = f"x >= {low} && x < {low + 5}"
+                wanted = None if peace and last else text
+                limit = world.random.choice((None, 1, 5))
+                until = asyncio.get_running_loop().time() + world.random.uniform(0.1, 5)
+                async with queue.subscribe(
+                    wanted, priority=world.random.randrange(3), max_unconfirmed_messages=limit
+                ) as consumer:
+                    while wanted is None or asyncio.get_running_loop().time() < until:
+                        with contextlib.suppress(TimeoutError):
+                            async with await consumer.receive(timeout=world.random.choice((0.0, 0.3, 1.0))):
+                                await asyncio.sleep(some(world) / 10)
+
+    async def main() -> None:
+        nonlocal peace
+        for name in ("first", "second", "last"):
+            world.program(name, lambda recorder, name=name: read(recorder, name == "last"))  # type: ignore[misc]
+        producer = world.program(
+            "producer",
+            lambda recorder: world.post(recorder, uri, 150, over=50, properties=lambda n: {"x": n % 15}),
+        )
+        await end_of_trouble(world, producer)
+        peace = True
+        # Consumers that leave hand back messages that another one had before: in disorder, and marked.
+        await world.settle(600)
+
+    return main
+
+
+@scene
+def lanes(world: World) -> Scene:
+    """Workers with lanes: the messages of a key one by one; failures are tried again and put aside."""
+    uri, dead = world.uri("work"), world.uri("dead")
+
+    async def work(recorder: Recorder) -> None:
+        app = world.app(recorder, grace=5)
+        retry = bmq.Backoff(world.random.choice((0.1, 3.0)), retries=2, then=bmq.DeadLetter(dead))
+
+        @app.consumer(uri, key="k", concurrency=world.random.choice((1, 3, 10)), retry=retry)
+        async def handle(message: bmq.Message) -> None:
+            await asyncio.sleep(some(world))
+            if int(message.data) % 7 == 0 or world.random.random() < 0.1:
+                raise OSError("not now")
+
+        await app.run(signals=False)
+
+    async def main() -> None:
+        for name in ("first", "second"):
+            world.program(name, work)
+        world.program("graves", lambda recorder: world.read(recorder, dead))
+        producer = world.program(
+            "producer",
+            lambda recorder: world.post(recorder, uri, 120, over=50, properties=lambda n: {"k": n % 9}),
+        )
+        await end_of_trouble(world, producer)
+        await world.settle(600, rules=[*DEFAULT_RULES, "key-order", "one-at-a-time"])
+
+    return main
+
+
+@scene
+def batches(world: World) -> Scene:
+    """Handlers of batches, which fail as a whole and are tried again."""
+    uri, dead = world.uri("rows"), world.uri("dead")
+
+    async def work(recorder: Recorder) -> None:
+        app = world.app(recorder, grace=5)
+        retry = bmq.Backoff(world.random.choice((0.1, 3.0)), retries=2, then=bmq.DeadLetter(dead))
+
+        @app.batch_consumer(
+            uri,
+            max_messages=world.random.choice((1, 5, 50)),
+            max_wait=world.random.choice((0.0, 0.5)),
+            retry=retry,
+        )
+        async def load(messages: list[bmq.Message]) -> None:
+            await asyncio.sleep(some(world))
+            if any(int(message.data) % 31 == 0 for message in messages) or world.random.random() < 0.1:
+                raise OSError("not now")
+
+        await app.run(signals=False)
+
+    async def main() -> None:
+        for name in ("first", "second"):
+            world.program(name, work)
+        world.program("graves", lambda recorder: world.read(recorder, dead))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 150, over=50))
+        await end_of_trouble(world, producer)
+        await world.settle(600)
+
+    return main
+
+
+@scene
+def durable(world: World) -> Scene:
+    """Retries that wait in the broker, passed on by the workers' own movers: each message has one fate."""
+    uri, dead = world.uri("tasks"), world.uri("dead")
+
+    async def work(recorder: Recorder) -> None:
+        app = world.app(recorder, grace=5)
+        retry = bmq.Backoff(2.0, retries=2, durable=True, then=bmq.DeadLetter(dead))
+
+        @app.consumer(uri, concurrency=3, retry=retry)
+        async def handle(message: bmq.Message) -> None:
+            await asyncio.sleep(some(world))
+            if int(message.data) % 7 == 0 or world.random.random() < 0.2:
+                raise OSError("not now")
+
+        await app.run(signals=False)
+
+    async def main() -> None:
+        for name in ("first", "second"):
+            world.program(name, work)
+        world.program("graves", lambda recorder: world.read(recorder, dead))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 80, over=50))
+        await end_of_trouble(world, producer)
+        await world.settle(600)
+
+    return main
+
+
+@scene
+def sweeping(world: World) -> Scene:
+    """A worker takes some messages, the sweeper puts aside what no subscription takes."""
+    uri, aside = world.uri("mail"), world.uri("aside")
+
+    async def work(recorder: Recorder) -> None:
+        app = world.app(recorder, grace=5)
+
+        @app.consumer(uri, subscription="x < 5", concurrency=2)
+        async def handle(message: bmq.Message) -> None:
+            await asyncio.sleep(some(world))
+            assert message.properties["x"] < 5  # type: ignore[operator]
+
+        app.sweeper(uri, put_aside=aside, hand_back_every=20)
+        await app.run(signals=False)
+
+    async def main() -> None:
+        for name in ("first", "second"):
+            world.program(name, work)
+        world.program("clerk", lambda recorder: world.read(recorder, aside))
+        producer = world.program(
+            "producer",
+            lambda recorder: world.post(recorder, uri, 100, over=50, properties=lambda n: {"x": n % 10}),
+        )
+        await end_of_trouble(world, producer)
+        await world.settle(600)
+
+    return main
+
+
+@scene
+def requests(world: World) -> Scene:
+    """Two responders, two requesters: each request has one reply, and the right one."""
+    uri = world.uri("questions")
+
+    async def respond(recorder: Recorder) -> None:
+        app = world.app(recorder, grace=5)
+
+        @app.responder(uri, concurrency=3)
+        async def double(message: bmq.Message) -> bytes:
+            await asyncio.sleep(some(world))
+            if int(message.data) % 5 == 0:
+                raise ValueError("five")
+            return b"%d" % (2 * int(message.data))
+
+        await app.run(signals=False)
+
+    async def ask(recorder: Recorder) -> None:
+        async with world.connect(recorder, retry_first_connect=True) as session:
+            queue = await session.open_queue(uri, write=True)
+            for number in range(1, 40):
+                try:
+                    reply = await queue.request(b"%d" % number, timeout=1200)
+                except bmq.ResponderError:
+                    assert number % 5 == 0
+                else:
+                    assert reply.data == b"%d" % (2 * number)
+                await asyncio.sleep(world.random.expovariate(1))
+
+    async def main() -> None:
+        for name in ("first", "second"):
+            world.program(name, respond)
+        asking = [world.program(name, ask) for name in ("alice", "bob")]
+        await end_of_trouble(world, *asking)
+        await world.settle(600)
+
+    return main
+
+
+@scene
+def shop(world: World) -> Scene:
+    """An outbox on SQLite: what was committed is posted once, by two relays that die."""
+    uri = world.uri("outbox")
+    database = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool)
+    committed: list[bytes] = []
+    received: list[bytes] = []
+
+    async def sell(recorder: Recorder) -> None:
+        while len(committed) < 60:
+            data = b"order %d" % len(committed)
+            with database.begin() as connection:
+                outbox.record(connection, data)
+            committed.append(data)
+            await asyncio.sleep(world.random.expovariate(2))
+
+    async def relay(recorder: Recorder) -> None:
+        async with world.connect(recorder, retry_first_connect=True) as session:
+            await outbox.relay(database, "shop", await session.open_queue(uri, write=True))
+
+    async def read(recorder: Recorder) -> None:
+        async with world.connect(recorder, retry_first_connect=True) as session:
+            async for message in await session.open_queue(uri, read=True):
+                received.append(message.data)
+                message.confirm()
+
+    async def main() -> None:
+        outbox.metadata.create_all(database)
+        for name in ("relay1", "relay2"):
+            world.program(name, relay)
+        world.program("reader", read)
+        selling = world.sim.process("shop", sell, None)
+        await end_of_trouble(world, selling)
+        await world.sim.until(lambda: set(received) == set(committed), timeout=300)
+        await world.settle(without=["order"])
+        stored = {event["message"] for event in world.history.events(op="deliver")}
+        assert len(stored) == len(committed)
+        database.dispose()
+
+    return main
+
+
+@scene
+def taskiq(world: World) -> Scene:
+    """Tasks of taskiq, at once and delayed: each is acknowledged in the end."""
+    uri = world.uri("jobs")
+
+    async def work(recorder: Recorder) -> None:
+        broker = BmqBroker(
+            world.broker.uri,
+            uri,
+            interceptors=[recorder],
+            on_event=recorder.on_event,
+            retry_first_connect=True,
+            **world.options,
+        )
+        broker.is_worker_process = True
+        await broker.startup()
+        try:
+            async for task in broker.listen():
+                await asyncio.sleep(some(world))
+                await task.ack()  # type: ignore[misc]
+        finally:
+            await broker.shutdown()
+
+    async def send(recorder: Recorder) -> None:
+        broker = BmqBroker(
+            world.broker.uri, uri, interceptors=[recorder], retry_first_connect=True, **world.options
+        )
+
+        @broker.task
+        async def add(one: int, two: int) -> int:
+            return one + two
+
+        await broker.startup()
+        for number in range(60):
+            kicker = add.kicker()
+            if number % 3 == 0:
+                kicker = kicker.with_labels(delay=world.random.choice((1, 20)))
+            with contextlib.suppress(Exception):
+                await kicker.kiq(number, 1)
+            await asyncio.sleep(world.random.expovariate(1.5))
+        await broker.shutdown()
+
+    async def main() -> None:
+        for name in ("first", "second"):
+            world.program(name, work)
+        sender = world.program("sender", send)
+        await end_of_trouble(world, sender)
+        await world.settle(600)
+
+    return main
+
+
+@scene
+def asked(world: World) -> Scene:
+    """Admin sessions ask a broker that comes and goes: an answer or an error, and the right one in peace."""
+    uri = world.uri("stock")
+    answers = 0
+
+    async def ask(recorder: Recorder) -> None:
+        nonlocal answers
+        while True:
+            with contextlib.suppress(bmq.Error):
+                async with asyncio.timeout(300), bmq.admin.connect(world.broker.uri) as admin:
+                    for _ in range(5):
+                        depth = await admin.queue(uri).depth()
+                        assert 0 <= depth.messages <= 100
+                        answers += 1
+                        await asyncio.sleep(some(world))
+            await asyncio.sleep(0.5)
+
+    async def main() -> None:
+        world.program("admin", ask)
+        world.program("reader", lambda recorder: world.read(recorder, uri))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 100, over=40))
+        await end_of_trouble(world, producer, seconds=50)
+        await world.settle()
+        before = answers
+        await world.sim.until(lambda: answers > before + 5, timeout=60)
+        async with bmq.admin.connect(world.broker.uri) as admin:
+            assert (await admin.queue(uri).depth()).messages == 0
+
+    return main
+
+
+class Broken(bmq.Interceptor):
+    """Fails in every method, now and then."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def _fail(self) -> None:
+        if self._world.random.random() < 0.3:
+            raise self._world.random.choice((ValueError("no"), asyncio.CancelledError(), KeyError("x")))
+
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> Any:
+        self._fail()
+
+    def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:
+        self._fail()
+
+    def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+        self._fail()
+
+    def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+        self._fail()
+
+    def around_handle(self, handling: bmq.Handling) -> Any:
+        @contextlib.contextmanager
+        def around() -> Iterator[None]:
+            self._fail()
+            try:
+                yield
+            finally:
+                self._fail()
+
+        self._fail()
+        return around()
+
+
+@scene
+def interceptors(world: World) -> Scene:
+    """Interceptors that fail change nothing."""
+    uri = world.uri("seen")
+
+    async def work(recorder: Recorder) -> None:
+        app = world.app(recorder, grace=5, interceptors=[Broken(world), recorder, Broken(world)])
+
+        @app.consumer(uri, concurrency=3)
+        async def handle(message: bmq.Message) -> None:
+            await asyncio.sleep(some(world))
+
+        await app.run(signals=False)
+
+    async def main() -> None:
+        for name in ("first", "second"):
+            world.program(name, work)
+        producer = world.program(
+            "producer",
+            lambda recorder: world.post(
+                recorder, uri, 150, over=50, interceptors=[Broken(world), recorder, Broken(world)]
+            ),
+        )
+        await end_of_trouble(world, producer)
+        await world.settle(600)
+
+    return main
+
+
+@scene
+def quotas(world: World) -> Scene:
+    """A queue with room for a few messages: what was refused never arrives, what was accepted does."""
+    uri = world.uri("small", "small")
+
+    async def main() -> None:
+        world.program("reader", lambda recorder: world.read(recorder, uri, lambda: 0.2 + some(world)))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 150, over=50))
+        await end_of_trouble(world, producer)
+        verdict = await world.settle()
+        assert set(verdict.refused) <= {"LIMIT_MESSAGES", "TIMEOUT", "CANCELED", "UNKNOWN"}
+
+    return main
+
+
+@scene
+def expiry(world: World) -> Scene:
+    """Messages that live for 3 seconds, and a slow reader: some expire, no other one is missing."""
+    uri = world.uri("short", "short")
+
+    async def main() -> None:
+        world.program("reader", lambda recorder: world.read(recorder, uri, lambda: 0.3 + some(world)))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 150, over=40))
+        await end_of_trouble(world, producer)
+        await asyncio.sleep(120)  # what had waited is read, or has expired
+        assert not len(world.broker.broker.queues[uri])
+        verdict = examine(world.history)
+        assert set(verdict.broken) <= {"lost", "unfinished"}, verdict
+        last = world.program("last", lambda recorder: world.post(recorder, uri, 5, over=5))
+        await last.wait()
+        await asyncio.sleep(60)
+        again = examine(world.history)
+        assert (again.posted, again.broken) == (verdict.posted + 5, verdict.broken), again
+
+    return main
+
+
+@scene
+def moody(world: World) -> Scene:
+    """A broker that refuses, acknowledges late or never, opens late or not, and delivers twice."""
+    uri = world.uri("moody")
+
+    def mood() -> None:
+        faults, random = world.broker.broker.faults, world.random
+        random.choice(
+            (
+                lambda: faults.delay_acks(random.choice((0.01, 3.0))),
+                lambda: faults.drop_acks(random.randrange(1, 20)),
+                lambda: faults.nack(
+                    random.choice((bmq.AckStatus.UNKNOWN, bmq.AckStatus.NOT_READY)), random.randrange(1, 20)
+                ),
+                lambda: faults.duplicate_pushes(random.randrange(1, 20)),
+                lambda: faults.refuse_open(count=1, category=bmq.StatusCategory.E_NOT_READY),
+                lambda: setattr(faults, "negotiation_delay", random.choice((0.1, 2.0))),
+            )
+        )()
+
+    async def moods() -> None:
+        for _ in range(20):
+            await asyncio.sleep(3)
+            mood()
+        world.broker.broker.faults.clear()
+
+    async def main() -> None:
+        world.program("reader", lambda recorder: world.read(recorder, uri))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 150, over=50))
+        changing = asyncio.create_task(moods())
+        await world.trouble(60)
+        await changing
+        for connection in world.sim.network.connections:
+            connection.reset()  # acknowledgements that were dropped are asked for again
+        await world.sim.until(lambda: not producer.running, timeout=3600)
+        # Posts that were refused in silence are sent again, behind newer ones.
+        await world.settle(without=["again", "order"])
+
+    return main
