@@ -691,7 +691,7 @@ class Checker:
         elif copy.handled == "unknown":
             text = f"{guid} of {uri} was confirmed though its handler was cancelled"
             self._problem("confirm", text, guid, message.queue, [process], lines)
-        elif copy.handled == "fail" and not self._put_aside(message, uri, copy):
+        elif copy.handled == "fail" and not self._put_aside(message, guid, uri, copy):
             text = f"{guid} of {uri} was confirmed after its handler had failed, and was not put aside before"
             self._problem("dead-letters", text, guid, message.queue, [process], lines)
         if event.get("connection", copy.connection) == copy.connection:
@@ -702,12 +702,12 @@ class Checker:
             self._release(process, held)
         self._weigh(message)
 
-    def _put_aside(self, message: _Message, uri: str, copy: _Copy) -> bool:
+    def _put_aside(self, message: _Message, received: str, uri: str, copy: _Copy) -> bool:
         """Whether another message goes on where the handler has failed."""
         if message.replied:
             return True
         for words in (("dead letter",), ("attempt", str(copy.attempt))):
-            guid = derived_guid(message.guid, uri, *words)
+            guid = derived_guid(received, uri, *words)
             successor = self._known(guid)
             if guid in self._ended or (successor is not None and successor.status == _ACKED):
                 return True
