@@ -15,8 +15,10 @@ from functools import partial
 from itertools import islice
 
 from bmq.testing import Simulation
-from tests.simulation.worlds import WORLDS
+from tests.simulation.services import SERVICES
+from tests.simulation.worlds import WORLDS as FIRST
 
+WORLDS = {**FIRST, **SERVICES}
 _AT_ONCE = 4
 #: How often a failing run is tried with fewer faults.
 _MOST_TRIES = 60
