@@ -23,7 +23,7 @@ from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.properties import Properties, split_properties
 from bmq.wire.push_columns import PushColumns
 
-__all__ = ["MAP", "Decoded", "TableDecoder", "guid_texts", "to_arrow"]
+__all__ = ["MAP", "Decoded", "TableDecoder", "guid_texts", "pieces", "to_arrow"]
 
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
@@ -199,13 +199,13 @@ class TableDecoder:
         self, columns: PushColumns, starts: Array, singles: list[_Single], errors: dict[int, ProtocolError]
     ) -> ArrowArray:
         if not singles:
-            return _pieces(columns.buffer, starts, columns.stops)
+            return pieces(columns.buffer, starts, columns.stops)
         own = np.ones(columns.count, bool)
         own[[each.row for each in singles]] = False
         rest = np.flatnonzero(own)
         return _together(
             [
-                (rest, _pieces(columns.buffer, starts[rest], columns.stops[rest])),
+                (rest, pieces(columns.buffer, starts[rest], columns.stops[rest])),
                 (_rows(singles), pa.array([each.payload for each in singles], pa.binary())),
             ]
         )
@@ -258,7 +258,7 @@ def _together(parts: list[tuple[Array, ArrowArray]], kind: ArrowType = None) -> 
     return pa.concat_arrays([part[1] for part in parts]).take(to_arrow(back))
 
 
-def _pieces(buffer: bytes, starts: Array, stops: Array) -> ArrowArray:
+def pieces(buffer: bytes, starts: Array, stops: Array) -> ArrowArray:
     """Return slices of a buffer as a binary array; no slice begins before the end of the previous one."""
     count = len(starts)
     if not count:
@@ -453,9 +453,9 @@ def _values(buffer: bytes, alike: _Alike, name: str, wanted: ArrowType, convert:
             return truths.cast(pa.string())
     elif kind is PropertyType.STRING:
         if types.is_string(wanted):
-            return _strings(_pieces(buffer, starts, stops))
+            return _strings(pieces(buffer, starts, stops))
     else:
-        raw = _pieces(buffer, starts, stops)
+        raw = pieces(buffer, starts, stops)
         if types.is_binary(wanted):
             return raw
         if types.is_string(wanted):

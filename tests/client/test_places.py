@@ -39,6 +39,7 @@ PLACES = {
     "client/_columns.py: Taken.messages": "the rows of a batch",
     "client/_columns.py: Receipt.messages": "the rows of a batch",
     "client/tables.py: _Late._receipts": "the limits, which grow by what is left out: GUIDs alone",
+    "client/raw.py: RawMessages._out": "what the application holds: GUIDs alone",
     "client/tables.py: Tables._out": "what the application holds: GUIDs alone",
     "blocking/_line.py: Line._messages": "a constant",
     "blocking/_tables.py: Tables._left": "a batch that a call was cancelled for",
