@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,10 +38,15 @@ from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailab
 from spark_jobs import PAYLOAD, Cases, main, start_spark
 
 import bmq
-from bmq.spark._ledger import Ledger, guid_keys
+import bmq.spark
+from bmq.client.raw import RawBatch
+from bmq.spark._ledger import Ledger
 from bmq.spark._log import BatchLog
-from bmq.spark._receiving import GUID, RECEIVED_AT, REDELIVERED, VALUE, Arrived
+from bmq.spark._raw import Source, guid_keys, raw_rows, raw_schema
 from bmq.spark._rows import RowMaker, source_ddl
+from bmq.wire.constants import PushFlags
+from bmq.wire.properties import encode_properties
+from bmq.wire.push_columns import PushColumns
 
 TRIGGERS = (10_000, 100_000)
 PART = 10_000
@@ -84,6 +88,7 @@ def received(queue: str) -> Iterator[pa.RecordBatch]:
         "subscription": pa.nulls(PART, pa.string()),
         "redelivered": pa.repeat(pa.scalar(False), PART),
         "receivedAt": pa.repeat(now, PART),
+        "error": pa.nulls(PART, pa.string()),
     }
     for number in itertools.count():
         columns["guid"] = pa.StringArray.from_buffers(PART, ends, digits.slice(number % 32))
@@ -159,10 +164,13 @@ class Bench:
 
     def batch(self, out: str) -> dict[str, Any]:
         queue = self.job("raw", "drain").queue
-        reader = self.spark.read.format("bmq").options(broker=self.uri, queue=queue)
-        each = -(-self.count // self.cores)
-        reader.options(propertiesSchema=PROPERTIES, maxMessages=each, numPartitions=self.cores)
-        return self._save(reader.load(), out)
+        folder = tempfile.mkdtemp(dir=self.folder)
+        options = {"broker": self.uri, "queue": queue, "checkpointLocation": folder, "confirm": "onStore"}
+        options |= {"propertiesSchema": PROPERTIES, "maxMessages": str(self.count)}
+        reader = self.spark.read.format("bmq").options(**options, numPartitions=self.cores)
+        result = self._save(reader.load(), out, lambda: bmq.spark.confirm(options))
+        shutil.rmtree(folder, ignore_errors=True)
+        return result
 
     def local(self, out: str) -> dict[str, Any]:
         cores, count = self.cores, self.count
@@ -175,10 +183,11 @@ class Bench:
         frame = self.spark.range(0, cores, 1, cores).mapInArrow(make, source_ddl(PROPERTIES))
         return self._save(frame, out)
 
-    def _save(self, frame: DataFrame, out: str) -> dict[str, Any]:
+    def _save(self, frame: DataFrame, out: str, after: Callable[[], object] = lambda: None) -> dict[str, Any]:
         with Watch() as watch:
             started = time.perf_counter()
             frame.write.format(out).mode("overwrite").save(str(self.folder / "batch"))
+            after()
             seconds = time.perf_counter() - started
         if out == "parquet":
             found = self.spark.read.parquet(str(self.folder / "batch")).count()
@@ -260,13 +269,17 @@ class Bench:
 
 def stages() -> dict[str, float]:
     """Processor time a row, in us, of what a stream's process does besides receiving, and of its log."""
-    batch, rng = next(received(QUEUE)), np.random.default_rng(1)
-    maker = RowMaker(from_arrow_schema(batch.schema))
-    names = {VALUE: "value", GUID: "guid", REDELIVERED: "redelivered", RECEIVED_AT: "receivedAt"}
-    columns = {name: batch[column] for name, column in names.items()}
-    columns |= {name: batch["properties"].field(name) for name in ("CustomerId", "OrderType")}
-    arrived: Any = Arrived(None, SimpleNamespace(uri=QUEUE), None, pa.record_batch(columns))  # type: ignore[arg-type]
-    keys = [np.frombuffer(rng.bytes(32 * PART), "S32").tolist() for _ in range(10)]
+    rng = np.random.default_rng(1)
+    area = encode_properties({"CustomerId": 1234, "OrderType": "EXPRESS"}, new=True)
+    flags = int(PushFlags.MESSAGE_PROPERTIES)
+    values = posted()["value"].to_pylist()
+    pushes = [(0, (0,), rng.bytes(16), flags, 1, 0, area + value) for value in values]
+    raw = RawBatch(PushColumns.of(pushes), np.zeros(PART, np.int64))
+    sources: list[Source] = [(QUEUE, None)]
+    schema = raw_schema(sources)
+    batch = raw_rows(raw, 0, schema)
+    maker = RowMaker(from_arrow_schema(next(received(QUEUE)).schema))
+    keys = [np.frombuffer(rng.bytes(16 * PART), "V16").tolist() for _ in range(10)]
     with tempfile.TemporaryDirectory(dir=HERE.parent / "build") as folder:
         log = BatchLog(folder)
 
@@ -282,16 +295,21 @@ def stages() -> dict[str, float]:
                 ledger.arrive(QUEUE, each)
 
         def read() -> None:
-            for each in log.read(path, batch.schema.names):
-                pa.RecordBatchStreamWriter(pa.BufferOutputStream(), each.schema).write_batch(each)
+            rows, found = log.read(path)
+            for each in rows:
+                for made in maker.make(each, found):
+                    pa.RecordBatchStreamWriter(pa.BufferOutputStream(), made.schema).write_batch(made)
 
         path = write()
         parts: dict[str, Callable[[], Any]] = {
-            "the columns of Spark's schema": lambda: [maker.make(arrived) for _ in range(10)],
-            "GUIDs out of their column": lambda: [guid_keys(batch["guid"]) for _ in range(10)],
+            "the columns of the log": lambda: [raw_rows(raw, 0, schema) for _ in range(10)],
+            "GUIDs out of their column": lambda: [guid_keys(batch) for _ in range(10)],
+            "the columns of Spark's schema (in a worker)": lambda: [
+                list(maker.make(batch, sources)) for _ in range(10)
+            ],
             "whether they are known": known,
             "the log, written and synchronised": write,
-            "the log, read and written to a stream (in a worker)": read,
+            "the log, read, decoded and written to a stream (in a worker)": read,
         }
         found: dict[str, float] = {}
         for name, part in parts.items():

@@ -34,7 +34,6 @@ _HARMLESS = {
     "spark/_inlet.py: batch.waiting": "a number; a set of the same name is local",
     "spark/_inlet.py: self._again, which has sets in it": "sorted before each use",
     "spark/_ledger.py: self._known, which has sets in it": "asked for members only",
-    "spark/_options.py: given": "a mapping; a set of the same name is an attribute",
     "spark/_portal.py: asyncio.all_tasks()": "sorted in the next line",
 }
 

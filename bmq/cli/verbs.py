@@ -27,5 +27,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "record": ("bmq.cli.record", "Write down what a client and a broker say to each other."),
     "replay": ("bmq.cli.replay", "Play one half of a recorded conversation."),
     "run": ("bmq.cli.run", "Run an app of workers, until a signal."),
+    "spark": ("bmq.cli.spark", "Have a Spark query go on that refuses its checkpoint."),
     "broker": ("bmq.cli.broker", "Run the embedded broker, for development and tests."),
 }

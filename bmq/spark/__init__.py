@@ -7,12 +7,14 @@ do.
 """
 
 try:
+    from bmq.spark._confirm import confirm
     from bmq.spark._datasource import BmqDataSource
     from bmq.spark._guids import GuidMode
     from bmq.spark._helper import summary_accumulator, write
     from bmq.spark._java import check_java
     from bmq.spark._metrics import QueryMetrics, QueryStats
     from bmq.spark._partition import write_partition
+    from bmq.spark._repair import repair
     from bmq.spark._summary import PartitionReport, Summary
 except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
@@ -30,6 +32,8 @@ __all__ = [
     "QueryStats",
     "Summary",
     "check_java",
+    "confirm",
+    "repair",
     "summary_accumulator",
     "write",
     "write_partition",

@@ -1,82 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``spark.read.format("bmq")``: take what is in a queue."""
+"""``spark.read.format("bmq")``: what is in a queue, as rows that can be read as often as Spark likes."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from bmq.spark._portal import portal
-from bmq.spark._receiving import SourceReceiver, SourceSettings
-from bmq.spark._rows import RowMaker
+from bmq.spark._log_partition import LogPartition, read_partition
+from bmq.spark._reads import ReadLimits, Reads, read_unconfirmed
+from bmq.spark._receiving import SourceSettings
+from bmq.spark._rows import OnInvalidMessage, RowMaker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchLimits", "BatchReader"]
+__all__ = ["BatchReader"]
 
-logger = logging.getLogger("bmq.spark")
-
-_ROWS = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """When a batch read ends, and whether it confirms.
-
-    Attributes:
-        max_messages: how many messages to read at most, in each partition.
-        idle: seconds without a message after which the queue counts as drained.
-        confirm: whether messages are taken out of the queue.
-        partitions: how many consumers share the queue.
-    """
-
-    max_messages: int
-    idle: float
-    confirm: bool
-    partitions: int
+_GONE_TEMPORARY = (
+    "a read without the option checkpointLocation stores its rows in a folder of the driver's machine, which "
+    "other machines do not reach, and which is removed when the application has ended. On a cluster give "
+    "checkpointLocation, a folder that all machines reach"
+)
+_GONE = (
+    "this read was confirmed, and its rows were removed by the read after it; or the folder of option "
+    "checkpointLocation is not reachable from here"
+)
 
 
 class BatchReader(DataSourceReader):
-    """Reads up to a count or an idle time; each partition is a consumer of its own.
+    """Stores what a queue holds while the read is planned; tasks read what is stored.
 
-    A partition confirms its messages once Spark has taken all of them; one that fails confirms nothing, and
-    the broker delivers them again to the next attempt. What Spark does with them afterwards may still fail.
+    Args:
+        settings: what to read.
+        limits: when the read ends.
+        schema: the columns.
+        checkpoint: where reads are stored until they are confirmed; "" for a temporary folder, and nothing is
+            ever confirmed.
+        on_invalid: what becomes of messages that cannot be decoded.
     """
 
-    def __init__(self, settings: SourceSettings, limits: BatchLimits, schema: StructType) -> None:
+    def __init__(
+        self,
+        settings: SourceSettings,
+        limits: ReadLimits,
+        schema: StructType,
+        checkpoint: str = "",
+        on_invalid: OnInvalidMessage = OnInvalidMessage.ROW,
+    ) -> None:
         self._settings = settings
         self._limits = limits
         self._schema = schema
+        self._checkpoint = checkpoint
+        self._on_invalid = on_invalid
         RowMaker(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return a partition for each consumer."""
-        return [InputPartition(number) for number in range(self._limits.partitions)]
+        """Receive and store what the queue holds; return where it is.
+
+        Raises:
+            Error: see :meth:`bmq.spark._reads.Reads.plan`.
+        """
+        if self._checkpoint:
+            planned: Sequence[InputPartition] = Reads(self._checkpoint).plan(self._settings, self._limits)
+        else:
+            planned = read_unconfirmed(self._settings, self._limits)
+        return planned or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Receive messages until there are enough, or no more for a while."""
-        limits = self._limits
-        maker = RowMaker(self._schema)
-        receiver = SourceReceiver(self._settings, maker.properties)
-        count = 0
-        with portal() as here:
-            try:
-                here.run(receiver.open())
-                while count < limits.max_messages:
-                    wanted = min(_ROWS, limits.max_messages - count)
-                    arrived = here.run(receiver.take(wanted, limits.idle, drains=True))
-                    if not arrived:
-                        break
-                    for each in arrived:
-                        count += each.batch.num_rows
-                        yield maker.make(each)
-                if limits.confirm:
-                    here.run(receiver.confirm_taken())
-            finally:
-                here.run(receiver.close())
-        logger.info("partition %s: %d messages read", partition.value, count)
+        """Read stored rows: the same ones in each attempt."""
+        if isinstance(partition, LogPartition):
+            gone = _GONE if self._checkpoint else _GONE_TEMPORARY
+            yield from read_partition(partition, self._schema, self._on_invalid, gone)

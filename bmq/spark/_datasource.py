@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -17,7 +16,7 @@ from pyspark.sql.datasource import (
 )
 
 from bmq.errors import UsageError
-from bmq.spark._batch_reader import BatchLimits, BatchReader
+from bmq.spark._batch_reader import BatchReader
 from bmq.spark._inlet import StreamLimits
 from bmq.spark._lag import LaggingReader, check_progress
 from bmq.spark._options import (
@@ -27,13 +26,12 @@ from bmq.spark._options import (
     WRITE_OPTIONS,
     Options,
     check_reading,
-    connection,
-    queues,
+    log_place,
+    read_settings,
     sink_settings,
-    subscriptions,
+    source_settings,
 )
 from bmq.spark._pushdown import FilteredReader
-from bmq.spark._receiving import SourceSettings
 from bmq.spark._refused import RefusedReader
 from bmq.spark._rows import source_ddl
 from bmq.spark._stream_reader import READ_LIMITS, StreamReader
@@ -111,14 +109,10 @@ class BmqDataSource(DataSource):
             UsageError: an option or column is not legal.
         """
         options = Options(self.options, READ_OPTIONS)
-        limits = BatchLimits(
-            max_messages=options["maxMessages"],
-            idle=options["idleTimeoutMs"],
-            confirm=options["confirm"] == "onRead",
-            partitions=options["numPartitions"],
-        )
         make = FilteredReader if options["pushFilters"] == "true" else BatchReader
-        return make(_source(options, limits.max_messages), limits, schema)
+        settings, limits = read_settings(options)
+        checkpoint: str = options["checkpointLocation"]
+        return make(settings, limits, schema, checkpoint, options["onInvalidMessage"])
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Check options and columns, and return what reads a queue as a stream.
@@ -161,52 +155,15 @@ class BmqDataSource(DataSource):
             partitions=options["numPartitions"],
         )
         # A batch is confirmed when the next one is asked for; by then the one after that should be arriving.
-        settings = _source(options, 3 * limits.per_trigger, options["numReceivers"])
-        whole = schema if {"queue", "guid"} <= set(schema.fieldNames()) else _with_keys(schema)
+        settings = replace(
+            source_settings(options, 3 * limits.per_trigger), receivers=options["numReceivers"]
+        )
         make = StreamReader
         if options["lag"] == "true":
             check_progress()
             make = LaggingReader
-        return make(settings, limits, log_path(options), schema, whole)
+        return make(settings, limits, log_place(options), schema, options["onInvalidMessage"])
 
     def _partition(self, schema: StructType) -> ArrowPartition:
         settings = sink_settings(Options(self.options, WRITE_OPTIONS), schema.fieldNames())
         return ArrowPartition(settings, schema)
-
-
-def _source(options: Options, max_unconfirmed: int, receivers: int = 1) -> SourceSettings:
-    return SourceSettings(
-        connection=connection(options),
-        queues=tuple(queues(options)),
-        subscriptions=tuple(subscriptions(options).items()),
-        priority=options["consumerPriority"],
-        max_unconfirmed=max_unconfirmed,
-        receivers=receivers,
-    )
-
-
-def _with_keys(schema: StructType) -> StructType:
-    """Return a schema with the columns that the log of a stream needs."""
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    missing = [name for name in ("queue", "guid") if name not in schema.fieldNames()]
-    return StructType([*schema.fields, *(StructField(name, StringType()) for name in missing)])
-
-
-def log_path(options: Options) -> str:
-    """Return where the log of a streaming read is.
-
-    Raises:
-        UsageError: the options do not say.
-    """
-    if options["logPath"]:
-        return str(options["logPath"])
-    checkpoint: str = options["checkpointLocation"]
-    if not checkpoint:
-        raise UsageError(
-            "option checkpointLocation is missing: give readStream the same as writeStream. Messages that "
-            "were handed out are kept there until their batch is committed"
-        )
-    # Two sources of one query are told apart by what they read.
-    what = json.dumps([queues(options), subscriptions(options)])
-    return f"{checkpoint.rstrip('/')}/bmq/{hashlib.blake2b(what.encode(), digest_size=6).hexdigest()}"

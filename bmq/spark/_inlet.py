@@ -4,27 +4,40 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bmq.client.queue import Queue
-from bmq.client.tables import Tables
+from bmq.client.raw import RawMessages
+from bmq.errors import OpenQueueError, StateError
 from bmq.spark._arrow import RecordBatch, pa
-from bmq.spark._ledger import Guids, Ledger, guid_keys
+from bmq.spark._aside import PutAside
+from bmq.spark._checkpoint import Checkpoint
+from bmq.spark._ledger import Guids, Ledger
 from bmq.spark._log import BatchLog, LoggedBatch, OpenBatch
 from bmq.spark._portal import Portal, portal
-from bmq.spark._receiving import GUID, VALUE, Arrived, SourceReceiver, SourceSettings
-from bmq.spark._rows import RowMaker
+from bmq.spark._raw import guid_keys, sizes_of, texts_of
+from bmq.spark._receiving import Arrived, SourceReceiver, SourceSettings, confirm_guids
+from bmq.spark._state import (
+    DROPPED_ADVICE,
+    LogPlace,
+    check_log,
+    dropped_since,
+    look_for_others,
+    note_state,
+    refuse,
+)
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+__all__ = ["Inlet", "StreamLimits", "confirm_repeated"]
 
-__all__ = ["Inlet", "StreamLimits"]
+logger = logging.getLogger("bmq.spark")
 
 # So many rows are taken, and written, together.
 _ROWS = 10_000
@@ -32,6 +45,9 @@ _ROWS = 10_000
 _READY = 2
 # Seconds that a wait without an end takes at once.
 _LONG = 3600.0
+# Seconds between two looks at Spark's log of commits, and between two questions to the broker.
+_LOOK, _LOOK_REMOTE = 0.5, 10.0
+_ASK = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +56,8 @@ class StreamLimits:
 
     Attributes:
         per_trigger: messages in a batch at most.
-        bytes_per_trigger: bytes of payload in a batch at most, unless it is one message; None for no limit.
+        bytes_per_trigger: bytes in a batch at most, as messages travelled, unless it is one message; None for
+            no limit.
         least: a batch of fewer messages is held back ...
         delay: ... until its first message has waited so many seconds.
         poll: seconds to wait for a batch.
@@ -69,7 +86,7 @@ class _Batch:
         file: where it is written.
         since: when its first message came, on the clock of :func:`time.monotonic`.
         rows: how many messages it has.
-        size: how many bytes of payload.
+        size: how many bytes they travelled with.
         waiting: what is not written yet.
         guids: its messages.
         taken: how many messages each consumer has received for it, those included that were known.
@@ -82,7 +99,7 @@ class _Batch:
     size: int = 0
     waiting: list[RecordBatch] = field(default_factory=list[RecordBatch])
     guids: Guids = field(default_factory=Guids)
-    taken: dict[Tables, int] = field(default_factory=dict[Tables, int])
+    taken: dict[RawMessages, int] = field(default_factory=dict[RawMessages, int])
     logged: LoggedBatch | None = None
 
 
@@ -92,44 +109,48 @@ class Inlet:
     Args:
         settings: what to read.
         limits: how much goes into a batch.
-        log_path: where the log is.
-        schema: the columns of the log.
+        place: where the log is, and what it is checked against.
         available_now: whether to end when the queue is drained.
 
     Attributes:
         end: how many messages were handed out since the start of the query; None before the first
             :meth:`advance`.
+        dropped: how many messages the broker dropped unread, by queue: while the query runs, and before it
+            started again.
     """
 
     def __init__(
-        self,
-        settings: SourceSettings,
-        limits: StreamLimits,
-        log_path: str,
-        schema: StructType,
-        *,
-        available_now: bool = False,
+        self, settings: SourceSettings, limits: StreamLimits, place: LogPlace, *, available_now: bool = False
     ) -> None:
         self.end: int | None = None
+        self.dropped: dict[str, int] = {}
+        self._settings = settings
         self._limits = limits
+        self._place = place
         self._available_now = available_now
-        self._log = BatchLog(log_path)
-        self._maker = RowMaker(schema)
+        self._log = BatchLog(place.path)
+        self._checkpoint = Checkpoint(place.checkpoint, place.source) if place.checkpoint else None
         self._ledger = Ledger()
-        self._receiver = SourceReceiver(settings, self._maker.properties)
+        self._receiver = SourceReceiver(settings)
+        self._aside = PutAside(settings)
+        # What the log was begun with, if that has changed, until all that is committed is confirmed.
+        self._unsettled = False
         # What is received and not handed out; what is handed out and not committed, and who received it.
         self._open: _Batch | None = None
         self._ready: deque[_Batch] = deque()
-        self._out: deque[tuple[int, dict[Tables, int]]] = deque()
+        self._out: deque[tuple[int, dict[RawMessages, int]]] = deque()
         # What came once more before it was committed: by whom.
         self._again: dict[Queue, set[bytes]] = {}
         # How many known messages each consumer has received since its last new one.
-        self._skipped: dict[Tables, int] = {}
+        self._skipped: dict[RawMessages, int] = {}
         self._received = 0
         self._written = 0
         self._pump: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._loss: StateError | None = None
         # Whoever changes these batches holds it, and says so.
         self._changed = asyncio.Condition()
+        self._committing = asyncio.Lock()
         self._context = portal()
         self._portal: Portal = self._context.__enter__()
 
@@ -148,9 +169,9 @@ class Inlet:
         Raises:
             ConnectionFailed: the broker cannot be reached.
             SessionClosed, QueueClosed: the connection is lost for good.
-            ProtocolError: a message is malformed; the error names it.
             OSError: the log cannot be written.
-            StateError: another query uses the log.
+            StateError: another query uses the log; the log does not fit the query; the broker has dropped
+                messages; or others read a queue that is to be exclusive.
         """
         if self.end is None:
             self._log.acquire()
@@ -162,7 +183,7 @@ class Inlet:
         self._portal.run(self._commit(end))
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect, and confirm before what Spark has committed meanwhile."""
         self._portal.run(self._close(), timeout=15)
         self._context.__exit__()
         self._log.release()
@@ -173,16 +194,15 @@ class Inlet:
         What lies beyond ``start`` was never seen by Spark, nor confirmed: the broker delivers it again.
         """
         self._log.clear()
+        self._unsettled = check_log(self._log, self._place, self._settings, start)
         end = start or 0
         for batch in self._log.batches():
-            if start is not None and batch.start >= start:
+            if start is not None and batch.start >= start and batch.end > start:
                 self._log.remove(batch)
                 continue
             guids: Guids = {}
-            for rows in self._log.read(batch.path, ["queue", "guid"]):
-                keys = guid_keys(rows.column("guid"))
-                for uri, key in zip(rows.column("queue").to_pylist(), keys, strict=True):
-                    guids.setdefault(uri, []).append(key)
+            for uri, keys in self._log.guids(batch.path):
+                guids.setdefault(uri, []).extend(keys)
             self._ledger.recall(batch.end, guids)
             end = max(end, batch.end)
         return end
@@ -195,8 +215,10 @@ class Inlet:
             if start < end:
                 return end  # asked again for what was handed out
         if self._pump is None:
-            await self._receiver.open()
+            await self._begin()
             self._pump = asyncio.ensure_future(self._receive())
+            self._watch = asyncio.ensure_future(self._look())
+        self._raise_loss()
         async with self._changed:
             batch = await self._next()
             self._changed.notify_all()
@@ -206,6 +228,59 @@ class Inlet:
             self._ledger.hand_out(end, batch.guids)
             self._out.append((end, batch.taken))
         return end
+
+    async def _begin(self) -> None:
+        """Confirm what an earlier run with other options could not, look who else reads, and subscribe."""
+        settings, strict = self._settings, self._place.strict
+        if self._unsettled:
+            guids = self._ledger.all_committed()
+            try:
+                await confirm_guids(settings.connection, guids)
+            except OpenQueueError as error:
+                text = f"what was committed cannot be confirmed any more: {error}"
+                refuse(text, "without", strict=strict)
+            self._unsettled = False
+        note_state(self._log, self._place, settings)
+        await look_for_others(settings)
+        await self._count_dropped()
+        await self._receiver.open()
+
+    async def _look(self) -> None:
+        """Confirm what Spark has committed while it is idle, and ask the broker what it has dropped."""
+        pause = _LOOK if self._log.local else _LOOK_REMOTE
+        asked = time.monotonic()
+        while True:
+            await asyncio.sleep(pause)
+            await self._commit_known()
+            if time.monotonic() > asked + _ASK:
+                await self._count_dropped()
+                asked = time.monotonic()
+
+    async def _commit_known(self) -> None:
+        """Confirm what Spark's own log of commits has."""
+        if self._checkpoint is None or not self._out:
+            return
+        end = await asyncio.to_thread(self._checkpoint.committed)
+        if end is not None and self.end is not None and end <= self.end:
+            await self._commit(end)
+
+    async def _count_dropped(self) -> None:
+        """Ask the broker what it has dropped; an error is due to whoever asks for the next batch."""
+        more = await dropped_since(self._log, self._settings)
+        for uri, count in more.items():
+            self.dropped[uri] = self.dropped.get(uri, 0) + count
+        if more:
+            listed = ", ".join(f"{count:,} of {uri}" for uri, count in more.items())
+            text = f"the broker has dropped messages that nobody confirmed (expired, or rejected): {listed}"
+            if self._place.strict:
+                self._loss = StateError(f"{text}. {DROPPED_ADVICE}")
+            else:
+                logger.warning("%s", text)
+
+    def _raise_loss(self) -> None:
+        loss, self._loss = self._loss, None
+        if loss is not None:
+            raise loss
 
     async def _next(self) -> _Batch | None:
         """Wait for a batch that is complete, or due."""
@@ -273,20 +348,28 @@ class Inlet:
                 self._changed.notify_all()
 
     async def _add(self, arrived: Arrived) -> None:
-        """Put messages into batches, but for those that are known."""
-        tables, count = arrived.tables, arrived.batch.num_rows
-        uri, guids = arrived.queue.uri, guid_keys(arrived.batch.column(GUID))
+        """Put messages into batches, but for those that are known and those that are put aside."""
+        messages, count = arrived.messages, arrived.batch.num_rows
+        uri, guids = arrived.queue.uri, guid_keys(arrived.batch)
         fresh, again = self._ledger.arrive(uri, guids)
-        if fresh is not None:
+        if again:
             self._came_again(arrived.queue, again)
-            arrived = arrived._replace(batch=arrived.batch.take(pa.array(fresh, pa.int64())))
+        bad = await self._aside.take(arrived, fresh)
+        if bad:
+            gone = {guids[place] for place in bad}
+            self._ledger.drop(uri, gone)
+            _confirm(arrived.queue, gone)
+            fresh = [place for place in (range(count) if fresh is None else fresh) if place not in bad]
+        rows = arrived.batch
+        if fresh is not None:
+            rows = rows.take(pa.array(fresh, pa.int64()))
             guids = [guids[place] for place in fresh]
-        rows, sizes = self._maker.make(arrived), _sizes(arrived.batch.column(VALUE))
+        sizes = sizes_of(rows)
         self._received += len(guids)
         first = last = 0
         while first < len(guids):
             if self._open is None:
-                file = await asyncio.to_thread(self._log.begin, self._written, self._maker.arrow_schema)
+                file = await asyncio.to_thread(self._log.begin, self._written, self._receiver.schema)
                 self._open = _Batch(file, time.monotonic())
             batch = self._open
             stop = first + self._fitting(batch, sizes[first:])
@@ -296,15 +379,15 @@ class Inlet:
             batch.guids.setdefault(uri, []).extend(guids[first:stop])
             # Those that are known, among them and before, are confirmed with them.
             upto = stop if fresh is None else fresh[stop - 1] + 1
-            taken = self._skipped.pop(tables, 0) + upto - last
-            batch.taken[tables] = batch.taken.get(tables, 0) + taken
+            taken = self._skipped.pop(messages, 0) + upto - last
+            batch.taken[messages] = batch.taken.get(messages, 0) + taken
             first, last = stop, upto
             if stop < len(guids) or self._full(batch):
                 await self._complete()
             elif sum(each.num_rows for each in batch.waiting) >= _ROWS:
                 await self._write(batch)
         if last < count:
-            self._skipped[tables] = self._skipped.get(tables, 0) + count - last
+            self._skipped[messages] = self._skipped.get(messages, 0) + count - last
 
     def _fitting(self, batch: _Batch, sizes: Any) -> int:
         """How many of these messages still go into the batch; one at least into an empty one."""
@@ -344,19 +427,20 @@ class Inlet:
             self._again.setdefault(queue, set()).update(waiting)
 
     async def _commit(self, end: int) -> None:
-        while self._out and self._out[0][0] <= end:
-            for tables, rows in self._out.popleft()[1].items():
-                tables.confirm(rows)
-        for guids in self._ledger.commit(end):
-            for queue, waiting in self._again.items():
-                here = waiting.intersection(guids.get(queue.uri, ()))
-                waiting -= here
-                _confirm(queue, here)
-        done = self._ledger.forget()
-        if done and self._log.local:
-            self._remove(done)  # quicker than another thread is
-        elif done:
-            await asyncio.to_thread(self._remove, done)
+        async with self._committing:
+            while self._out and self._out[0][0] <= end:
+                for messages, rows in self._out.popleft()[1].items():
+                    messages.confirm(rows)
+            for guids in self._ledger.commit(end):
+                for queue, waiting in self._again.items():
+                    here = waiting.intersection(guids.get(queue.uri, ()))
+                    waiting -= here
+                    _confirm(queue, here)
+            done = self._ledger.forget()
+            if done and self._log.local:
+                self._remove(done)  # quicker than another thread is
+            elif done:
+                await asyncio.to_thread(self._remove, done)
 
     def _remove(self, end: int) -> None:
         for batch in self._log.batches():
@@ -364,24 +448,38 @@ class Inlet:
                 self._log.remove(batch)
 
     async def _close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
         if self._pump is not None:
             async with self._changed:  # it writes nothing now
                 self._pump.cancel()
             await asyncio.wait([self._pump])
+        with suppress(OSError, ValueError):
+            await self._commit_known()
         await self._receiver.close()
+        await self._aside.close()
         if self._open is not None:
             await asyncio.to_thread(self._open.file.abandon)
 
 
+def confirm_repeated(settings: SourceSettings, place: LogPlace, end: int) -> None:
+    """Confirm the batch that ends there, if Spark has committed it: for a run of that batch alone."""
+    if not place.checkpoint or Checkpoint(place.checkpoint, place.source).committed() != end:
+        return
+    log = BatchLog(place.path)
+    guids: Guids = {}
+    for batch in log.batches():
+        if batch.end == end:
+            for uri, keys in log.guids(batch.path):
+                guids.setdefault(uri, []).extend(keys)
+    with portal() as here:
+        here.run(confirm_guids(settings.connection, guids), timeout=15)
+
+
 def _confirm(queue: Queue, guids: set[bytes]) -> None:
     if guids and not queue.closed:
-        queue.confirm(*(guid.decode() for guid in sorted(guids)))
-
-
-def _sizes(values: Any) -> Any:
-    """The length of each value."""
-    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
-    return np.diff(offsets)
+        queue.confirm(*texts_of(sorted(guids)))
 
 
 def _joined(batches: list[RecordBatch]) -> list[RecordBatch]:

@@ -3,25 +3,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from bmq import admin
 from bmq.errors import Error, UsageError
-from bmq.spark._portal import ConnectionSettings, portal
+from bmq.spark._portal import portal
+from bmq.spark._standing import PATIENCE, queue_depths
 from bmq.spark._stream_reader import StreamReader
-from bmq.wire.uri import QueueUri
 
-__all__ = ["LaggingReader", "check_progress", "queue_depths"]
+__all__ = ["LaggingReader", "check_progress"]
 
 logger = logging.getLogger("bmq.spark")
 
-# Seconds between two questions; after one without an answer it is longer, and nobody waits long for one.
-_OFTEN, _SELDOM, _PATIENCE = 5.0, 60.0, 2.0
+# Seconds between two questions; longer after one without an answer.
+_OFTEN, _SELDOM = 5.0, 60.0
 
 
 class LaggingReader(StreamReader):
@@ -50,44 +48,10 @@ class LaggingReader(StreamReader):
                 self._pause = _OFTEN
             except (Error, TimeoutError) as error:
                 if self._pause == _OFTEN:
-                    logger.warning(
-                        "no lag in the progress: %s", str(error) or f"no answer in {_PATIENCE:g} s"
-                    )
+                    logger.warning("no lag in the progress: %s", str(error) or f"no answer in {PATIENCE:g} s")
                 self._pause, self._depths = _SELDOM, None
             self._asked = time.monotonic()
         return self._depths
-
-
-async def queue_depths(connection: ConnectionSettings, queues: tuple[str, ...]) -> dict[str, int]:
-    """Ask the broker how many messages it holds in each queue that are not confirmed.
-
-    Args:
-        connection: the broker.
-        queues: their URIs; of a fanout queue with the application.
-
-    Raises:
-        Error: the broker is not there, or does not answer the question.
-        TimeoutError: not in time.
-    """
-    security = connection.security
-    found: dict[str, int] = {}
-    async with (
-        asyncio.timeout(_PATIENCE),
-        admin.connect(
-            connection.broker,
-            credentials=security.source(),
-            ssl=security.context(),
-            server_hostname=security.tls_server_name or None,
-            timeout=_PATIENCE,
-            process_name="bmq.spark",
-        ) as asked,
-    ):
-        for uri in queues:
-            depth = await asked.queue(uri).depth()
-            app = QueueUri.parse(uri).app_id
-            of_app = [each.messages for each in depth.apps if each.app_id == app]
-            found[uri] = of_app[0] if of_app else depth.messages
-    return found
 
 
 def check_progress() -> None:

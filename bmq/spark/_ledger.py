@@ -4,28 +4,19 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-import numpy as np
+__all__ = ["GuidSets", "Guids", "Known", "Ledger"]
 
-__all__ = ["Guids", "Known", "Ledger", "guid_keys"]
-
-#: GUIDs by the URI of the queue they came from: applications of a fanout queue share GUIDs. Each is its 32
-#: digits, as bytes: half of what strings cost.
+#: GUIDs by the URI of the queue they came from: applications of a fanout queue share GUIDs. Each is its 16
+#: bytes: half of what texts cost.
 Guids = dict[str, list[bytes]]
 
-_DIGITS = 32
+#: The same, to look them up.
+GuidSets = dict[str, set[bytes]]
+
 _REMEMBERED_BATCHES = 8
-
-
-def guid_keys(column: Any) -> list[bytes]:
-    """Return the GUIDs of a column of their texts."""
-    if not len(column):
-        return []
-    _, offsets, data = column.buffers()
-    first = np.frombuffer(offsets, np.int32)[column.offset]
-    keys: list[bytes] = np.frombuffer(data, f"S{_DIGITS}", len(column), first).tolist()
-    return keys
 
 
 class Known(NamedTuple):
@@ -77,6 +68,10 @@ class Ledger:
                 fresh.append(place)
         return Known(fresh, again)
 
+    def drop(self, uri: str, guids: Iterable[bytes]) -> None:
+        """Forget messages that are in no batch, and never will be."""
+        self._known.get(uri, set()).difference_update(guids)
+
     def recall(self, end: int, guids: Guids) -> None:
         """Note a batch of an earlier run, as :meth:`hand_out`."""
         for uri, each in guids.items():
@@ -98,6 +93,14 @@ class Ledger:
         wanted = set(guids)
         for _, batch in self._closed:
             found |= wanted.intersection(batch.get(uri, ()))
+        return found
+
+    def all_committed(self) -> Guids:
+        """Return all committed messages that are remembered."""
+        found: Guids = {}
+        for _, batch in self._closed:
+            for uri, guids in batch.items():
+                found.setdefault(uri, []).extend(guids)
         return found
 
     def commit(self, end: int) -> list[Guids]:

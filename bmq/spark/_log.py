@@ -8,21 +8,27 @@ range of message numbers, counted from the start of the query, once it is comple
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from bmq.errors import StateError, UsageError
+from bmq.errors import StateError
 from bmq.spark._arrow import RecordBatch, fs, pa
+from bmq.spark._checkpoint import filesystem
+from bmq.spark._ledger import GuidSets
+from bmq.spark._raw import Source, guid_keys, raw_schema, sources_of
 
 __all__ = ["BatchLog", "LoggedBatch", "OpenBatch"]
 
 _NAME = re.compile(r"(\d{20})-(\d{20})\.arrow\Z")
 _PARTIAL = ".partial"
 _LOCK_PATIENCE = 15.0
+# What a file of GUIDs has.
+_GUIDS = [pa.field("guid", pa.binary(16)), pa.field("source", pa.uint16())]
 _POSIX = os.name == "posix"
 
 
@@ -66,15 +72,18 @@ class OpenBatch:
             self._file.write_batch(batch)
             self.rows += batch.num_rows
 
-    def finish(self) -> LoggedBatch:
+    def finish(self, end: int | None = None) -> LoggedBatch:
         """Complete the file; once this returns, it survives a crash.
+
+        Args:
+            end: how many messages there are up to its end, if its rows do not tell.
 
         Raises:
             OSError: it cannot be written.
         """
         self._file.close()
         self._sink.close()
-        return self._log.complete(self._path, self.start, self.start + self.rows)
+        return self._log.complete(self._path, self.start, self.start + self.rows if end is None else end)
 
     def abandon(self) -> None:
         """Remove it again, as far as that is possible; the next run removes the rest."""
@@ -99,16 +108,15 @@ class BatchLog:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path):
-            uri = re.sub(r"\Afile:/+", "file:///", path)
-            self.fs, self.root = fs.FileSystem.from_uri(uri)
-        else:
-            self.fs, self.root = fs.LocalFileSystem(), os.path.abspath(path)
+        self.fs, self.root = filesystem(path)
         self.local = isinstance(self.fs, fs.LocalFileSystem)
         self._lock: Any = None
 
-    def acquire(self) -> None:
+    def acquire(self, patience: float | None = None) -> None:
         """Make the folder, and make sure that no other query uses it (on local file systems).
+
+        Args:
+            patience: seconds to wait for another query; None for a few.
 
         Raises:
             StateError: another one does.
@@ -121,7 +129,7 @@ class BatchLog:
         except ImportError:  # no such locks on Windows
             return
         lock = open(os.path.join(self.root, "lock"), "a")  # noqa: SIM115 - held as long as the process lives
-        deadline = time.monotonic() + _LOCK_PATIENCE
+        deadline = time.monotonic() + (_LOCK_PATIENCE if patience is None else patience)
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,6 +158,23 @@ class BatchLog:
             if match:
                 found.append(LoggedBatch(int(match[1]), int(match[2]), info.path))
         return sorted(found)
+
+    def exists(self) -> bool:
+        """Whether the folder is there."""
+        found: bool = self.fs.get_file_info(self.root).type == fs.FileType.Directory
+        return found
+
+    def files(self, prefix: str) -> list[str]:
+        """Return the names of the files whose names begin so, sorted."""
+        return sorted(info.base_name for info in self._files() if info.base_name.startswith(prefix))
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+        self.fs.delete_file(f"{self.root}/{name}")
+
+    def drop(self) -> None:
+        """Remove the folder."""
+        self.fs.delete_dir(self.root)
 
     def clear(self) -> None:
         """Remove what a query has begun to write that is no more."""
@@ -191,30 +216,99 @@ class BatchLog:
         finally:
             os.close(descriptor)
 
-    def covering(self, start: int, end: int) -> list[LoggedBatch]:
-        """Return the batches that make up a range.
-
-        Raises:
-            UsageError: some of it is not there.
-        """
+    def covering(self, start: int, end: int) -> tuple[list[LoggedBatch], bool]:
+        """Return the batches within a range, and whether they make up all of it."""
         if start == end:
-            return []
+            return [], True
         found = [each for each in self.batches() if start <= each.start and each.end <= end]
         edges = [start, *(each.end for each in found)]
-        if edges[-1] != end or any(each.start != edge for each, edge in zip(found, edges, strict=False)):
-            raise UsageError(
-                f"messages {start} to {end} of this query are in its checkpoint, but not in the log at "
-                f"{self.path}: it was removed, or the path is not the same on every machine"
-            )
+        whole = edges[-1] == end and all(each.start == edge for each, edge in zip(found, edges, strict=False))
+        return found, whole
+
+    def read(self, path: str) -> tuple[Iterator[RecordBatch], list[Source]]:
+        """Return the rows of a batch, and the sources that they name by number.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        source = pa.memory_map(path) if self.local else self.fs.open_input_file(path)
+        file = pa.ipc.open_file(source)
+
+        def batches() -> Iterator[RecordBatch]:
+            with source:
+                for number in range(file.num_record_batches):
+                    yield file.get_batch(number)
+
+        return batches(), sources_of(file.schema)
+
+    @contextmanager
+    def _opened(self, path: str) -> Generator[Any]:
+        with pa.memory_map(path) if self.local else self.fs.open_input_file(path) as source:
+            yield pa.ipc.open_file(source)
+
+    def guids(self, path: str) -> Iterator[tuple[str, list[bytes]]]:
+        """Return the GUIDs of a batch, with the URI of their queue."""
+        with self._opened(path) as file:
+            sources = sources_of(file.schema)
+            for number in range(file.num_record_batches):
+                rows = file.get_batch(number)
+                keys, numbers = guid_keys(rows), rows.column(5).to_pylist()
+                for at, (uri, _) in enumerate(sources):
+                    if len(sources) == 1:
+                        yield uri, keys
+                    else:
+                        yield uri, [key for key, source in zip(keys, numbers, strict=True) if source == at]
+
+    def write_guids(self, name: str, guids: Mapping[str, Sequence[bytes]]) -> None:
+        """Write a file of GUIDs, by the URI of their queue."""
+        schema = pa.schema(_GUIDS, metadata=raw_schema([(uri, None) for uri in guids]).metadata)
+        partial = f"{self.root}/{name}{_PARTIAL}"
+        with self.fs.open_output_stream(partial) as sink, pa.ipc.new_file(sink, schema) as file:
+            for number, keys in enumerate(guids.values()):
+                arrays = [pa.array(keys, pa.binary(16)), pa.array([number] * len(keys), pa.uint16())]
+                file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        if self.local:
+            self._sync(partial)
+        self.fs.move(partial, f"{self.root}/{name}")
+
+    def read_guids(self, names: Iterable[str]) -> GuidSets:
+        """Return the GUIDs of such files.
+
+        Raises:
+            FileNotFoundError: one is not there.
+        """
+        found: GuidSets = {}
+        for name in names:
+            with self._opened(f"{self.root}/{name}") as file:
+                sources = sources_of(file.schema)
+                for at in range(file.num_record_batches):
+                    batch = file.get_batch(at)
+                    if batch.num_rows:
+                        uri = sources[batch.column(1)[0].as_py()][0]
+                        found.setdefault(uri, set()).update(batch.column(0).to_pylist())
         return found
 
-    def read(self, path: str, columns: list[str] | None = None) -> Iterator[RecordBatch]:
-        """Read a batch again."""
-        with pa.memory_map(path) if self.local else self.fs.open_input_file(path) as source:
-            file = pa.ipc.open_file(source)
-            for number in range(file.num_record_batches):
-                batch = file.get_batch(number)
-                yield batch if columns is None else batch.select(columns)
+    def mark(self, start: int, end: int) -> None:
+        """Write a batch without messages in place of one that is lost."""
+        file = self.begin(start, raw_schema([]))
+        file.finish(end)
+
+    def note(self, name: str, document: Any) -> None:
+        """Write a small file, whole or not at all."""
+        partial = f"{self.root}/{name}{_PARTIAL}"
+        with self.fs.open_output_stream(partial) as sink:
+            sink.write(json.dumps(document, indent=1).encode())
+        if self.local:
+            self._sync(partial)
+        self.fs.move(partial, f"{self.root}/{name}")
+
+    def noted(self, name: str) -> Any:
+        """Return what :meth:`note` wrote; None if it is not there, or no such file."""
+        try:
+            with self.fs.open_input_stream(f"{self.root}/{name}") as source:
+                return json.loads(source.read())
+        except (FileNotFoundError, ValueError):
+            return None
 
     def remove(self, batch: LoggedBatch) -> None:
         """Remove a batch."""

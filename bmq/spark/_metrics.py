@@ -44,6 +44,7 @@ _COUNTERS = {
 }
 _RUNNING = ("bmq_spark_running_queries", "{query}", "Whether the query runs; of several how many do")
 _LAG = ("bmq_spark_lag_messages", "{message}", "Messages that the broker holds (option lag)")
+_DROPPED = ("bmq_spark_dropped_messages", "{message}", "Messages that the broker dropped unread")
 _SECONDS = ("bmq_spark_batch_seconds", "s", "How long a batch took")
 
 
@@ -59,6 +60,7 @@ class QueryStats:
         buckets: how many batches took up to as many seconds as :data:`BATCH_SECONDS` says, and, last, longer.
         last_seconds: how long the last batch took; None before the first.
         lag: messages that the broker holds, by queue, when it was asked last; with the option ``lag``.
+        dropped: messages that the broker dropped unread, by queue, since the query was started last.
         running: how often it runs now.
         failures: how often it ended with an error.
     """
@@ -70,6 +72,7 @@ class QueryStats:
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BATCH_SECONDS) + 1))
     last_seconds: float | None = None
     lag: dict[str, int] = field(default_factory=dict[str, int])
+    dropped: dict[str, int] = field(default_factory=dict[str, int])
     running: int = 0
     failures: int = 0
 
@@ -82,6 +85,7 @@ class QueryStats:
             list(self.buckets),
             self.last_seconds,
             dict(self.lag),
+            dict(self.dropped),
             self.running,
             self.failures,
         )
@@ -143,7 +147,8 @@ class QueryMetrics(StreamingQueryListener):
             stats.seconds += seconds
             stats.last_seconds = seconds
             stats.buckets[bisect_left(BATCH_SECONDS, seconds)] += 1
-            stats.lag.update(_lags(progress))
+            stats.lag.update(_counts(progress, "lag"))
+            stats.dropped.update(_counts(progress, "dropped"))
         for record in self._recorders:
             record(seconds, name)
 
@@ -187,6 +192,7 @@ class QueryMetrics(StreamingQueryListener):
             yield counter
         running = core.GaugeMetricFamily(_RUNNING[0], _RUNNING[2], labels=["query"])
         lag = core.GaugeMetricFamily(_LAG[0], _LAG[2], labels=["query", "queue"])
+        dropped = core.CounterMetricFamily(_DROPPED[0], _DROPPED[2], labels=["query", "queue"])
         seconds = core.HistogramMetricFamily(_SECONDS[0], _SECONDS[2], labels=["query"])
         for query, each in stats.items():
             running.add_metric([query], each.running)
@@ -196,7 +202,9 @@ class QueryMetrics(StreamingQueryListener):
             )
             for queue, count in each.lag.items():
                 lag.add_metric([query, queue], count)
-        yield from (running, lag, seconds)
+            for queue, count in each.dropped.items():
+                dropped.add_metric([query, queue], count)
+        yield from (running, lag, dropped, seconds)
 
     def exposition(self) -> bytes:
         """Return the metrics in Prometheus' text format.
@@ -247,6 +255,10 @@ class QueryMetrics(StreamingQueryListener):
         gauge = meter.create_observable_gauge
         gauge(_RUNNING[0].replace("_", ".", 2), [observed(lambda each: {"": each.running})], *_RUNNING[1:])
         gauge(_LAG[0].replace("_", ".", 2), [observed(lambda each: each.lag)], *_LAG[1:])
+        name, unit, text = _DROPPED
+        meter.create_observable_counter(
+            name.replace("_", ".", 2), [observed(lambda each: each.dropped)], unit, text
+        )
         durations = meter.create_histogram(
             _SECONDS[0].replace("_", ".", 2),
             *_SECONDS[1:],
@@ -255,17 +267,17 @@ class QueryMetrics(StreamingQueryListener):
         self._recorders.append(lambda seconds, query: durations.record(seconds, {"query": query}))
 
 
-def _lags(progress: StreamingQueryProgress) -> dict[str, int]:
-    """What the sources of a progress say of their queues."""
+def _counts(progress: StreamingQueryProgress, name: str) -> dict[str, int]:
+    """What the sources of a progress say of their queues, under a name."""
     found: dict[str, int] = {}
     for source in progress.sources:
         try:
             latest = json.loads(source.latestOffset)
         except (TypeError, ValueError):
             continue  # another source's
-        lag = cast("dict[str, Any]", latest).get("lag") if isinstance(latest, dict) else None
-        if isinstance(lag, dict):
-            found.update((str(queue), int(count)) for queue, count in cast("dict[str, Any]", lag).items())
+        given = cast("dict[str, Any]", latest).get(name) if isinstance(latest, dict) else None
+        if isinstance(given, dict):
+            found.update((str(queue), int(count)) for queue, count in cast("dict[str, Any]", given).items())
     return found
 
 

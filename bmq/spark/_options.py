@@ -12,13 +12,16 @@ from typing import Any, cast
 
 from bmq.client._address import parse_addresses
 from bmq.errors import UsageError
-from bmq.spark._columns import Columns
+from bmq.spark._columns import Columns, check_queue
 from bmq.spark._guids import GuidMode
 from bmq.spark._invalid import OnInvalidRow
 from bmq.spark._portal import ConnectionSettings
 from bmq.spark._posting import SinkSettings
-from bmq.spark._rows import SOURCE_COLUMNS
+from bmq.spark._reads import ReadLimits
+from bmq.spark._receiving import SourceSettings
+from bmq.spark._rows import SOURCE_COLUMNS, OnInvalidMessage
 from bmq.spark._security import Security
+from bmq.spark._state import LogPlace
 from bmq.subscriptions import Expression
 from bmq.wire.constants import Compression
 from bmq.wire.uri import QueueUri
@@ -32,11 +35,14 @@ __all__ = [
     "Options",
     "check_reading",
     "connection",
+    "log_place",
     "parse_compression",
     "parse_guid_mode",
     "parse_on_invalid_row",
     "queues",
+    "read_settings",
     "sink_settings",
+    "source_settings",
     "subscriptions",
 ]
 
@@ -109,6 +115,12 @@ def _addresses(text: str) -> str:
     return text
 
 
+def _source_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", text):
+        raise ValueError("letters, digits, _ and -, 100 at most")
+    return text
+
+
 def _names(text: str) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
         names: Any = json.loads(text)
@@ -142,6 +154,13 @@ def parse_on_invalid_row(text: str) -> OnInvalidRow:
         if text.lower() == each.lower():
             return each
     raise UsageError(f"onInvalidRow is {', '.join(OnInvalidRow)}, not {text!r}")
+
+
+def _on_invalid_message(text: str) -> OnInvalidMessage:
+    for each in OnInvalidMessage:
+        if text.lower() == each.lower():
+            return each
+    raise UsageError(f"onInvalidMessage is {', '.join(OnInvalidMessage)}, not {text!r}")
 
 
 def parse_compression(text: str) -> Compression:
@@ -284,20 +303,46 @@ _SOURCE = (
         "DDL such as `CustomerId BIGINT, OrderType STRING`: the column `properties` is a struct of these "
         "instead of a map of strings; a property of another type is null",
     ),
+    Option(
+        "onInvalidMessage",
+        _on_invalid_message,
+        OnInvalidMessage.ROW,
+        "what becomes of a message that [cannot be decoded](#messages-that-cannot-be-decoded): `row` is a "
+        "row with all that was delivered and the reason in `error`, `drop` leaves the message out, "
+        "`deadLetters` puts it aside, `fail` fails the task",
+    ),
+    Option("deadLetterQueue", str, "", "the queue for messages that are put aside, a URI"),
+    Option(
+        "exclusive",
+        _one_of("true", "false"),
+        "false",
+        "`true` refuses to start while others read the same queue; of a fanout queue, for the same "
+        "application",
+    ),
 )
 
 #: Options of ``spark.read``.
 READ_OPTIONS = (
     *_SOURCE,
-    Option("maxMessages", _positive, 1_000_000, "how many to read at most, in each partition"),
+    Option(
+        "checkpointLocation",
+        str,
+        "",
+        "where the rows are stored until the read [is confirmed](#confirm-a-read): a folder that all "
+        "machines reach, in any file system that pyarrow knows; without it a temporary folder, and nothing "
+        "is confirmed",
+    ),
+    Option("maxMessages", _positive, 1_000_000, "how many messages a read has at most"),
     Option("idleTimeoutMs", _seconds, 2.0, "without a message, after which a queue counts as drained"),
     Option(
         "confirm",
-        _one_of("onRead", "never"),
-        "onRead",
-        "`onRead` takes messages out, `never` leaves them",
+        _one_of("explicit", "onStore", "never"),
+        None,
+        "`explicit` confirms when `bmq.spark.confirm` is called, the default with `checkpointLocation`; "
+        "`onStore` takes messages out of the queue as soon as they are stored there; `never` is the default "
+        "without",
     ),
-    Option("numPartitions", _positive, 1, "how many consumers share the queue"),
+    Option("numPartitions", _positive, 1, "in how many partitions the stored rows are read"),
     Option(
         "pushFilters",
         _one_of("true", "false"),
@@ -318,12 +363,26 @@ STREAM_OPTIONS = (
         "until their batch is committed",
     ),
     Option("logPath", str, "", "that folder, where it is another; no two queries may share it"),
+    Option(
+        "sourceName",
+        _source_name,
+        "",
+        "tells several sources of one query apart: letters, digits, `_` and `-`; it stays the same for ever",
+    ),
+    Option(
+        "failOnDataLoss",
+        _one_of("true", "false"),
+        "true",
+        "`false` makes a warning of what [would be an error](#when-a-log-does-not-fit): a log that is gone "
+        "or is another query's, messages that the broker dropped",
+    ),
     Option("maxMessagesPerTrigger", _positive, 10_000, "how many messages a batch has at most"),
     Option(
         "maxBytesPerTrigger",
         _size,
         None,
-        "how many bytes of payload a batch has at most, unless it is one message; with k, m or g: `64m`",
+        "how many bytes a batch has at most, as messages travelled, unless it is one message; with k, m or "
+        "g: `64m`",
     ),
     Option(
         "minMessagesPerTrigger",
@@ -563,10 +622,10 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
         key=options["keyColumn"],
         not_before=options["notBeforeColumn"],
     )
-    known = {*columns.named(), queue_column, guid_column}
-    if set(SOURCE_COLUMNS) <= set(names):  # a queue is copied with all columns of a source
-        known.update(SOURCE_COLUMNS)
-    unknown = [name for name in names if name not in known]
+    useful = {*columns.named(), queue_column, guid_column}
+    if set(SOURCE_COLUMNS) - {"error"} <= set(names):  # a queue is copied with all columns of a source
+        useful.update(SOURCE_COLUMNS)
+    unknown = [name for name in names if name not in useful]
     if unknown:
         raise UsageError(
             f"column {', '.join(map(repr, unknown))} is of no use to a queue; there are: "
@@ -631,3 +690,77 @@ def subscriptions(options: Options) -> dict[str, str]:
         if expression:
             Expression(expression)
     return named
+
+
+def source_settings(options: Options, max_unconfirmed: int) -> SourceSettings:
+    """Return what to read.
+
+    Raises:
+        InvalidExpression, InvalidURI, UsageError: an option is not legal, or does not go with another one.
+    """
+    aside = options["onInvalidMessage"] is OnInvalidMessage.DEAD_LETTERS
+    letters: str = options["deadLetterQueue"]
+    if aside and not letters:
+        raise UsageError("onInvalidMessage=deadLetters needs option deadLetterQueue, the URI of a queue")
+    if letters and not aside:
+        raise UsageError("option deadLetterQueue is for onInvalidMessage=deadLetters")
+    if letters:
+        check_queue(letters)
+    return SourceSettings(
+        connection=connection(options),
+        queues=tuple(queues(options)),
+        subscriptions=tuple(subscriptions(options).items()),
+        priority=options["consumerPriority"],
+        max_unconfirmed=max_unconfirmed,
+        exclusive=options["exclusive"] == "true",
+        dead_letters=letters,
+    )
+
+
+def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
+    """Return what ``spark.read`` is to read, and how much.
+
+    Raises:
+        InvalidExpression, InvalidURI, UsageError: an option is not legal, or does not go with another one.
+    """
+    stored, confirm = bool(options["checkpointLocation"]), options["confirm"]
+    if not stored and confirm not in (None, "never"):
+        raise UsageError(
+            f"confirm={confirm} needs option checkpointLocation, where the rows are stored before messages "
+            "are taken out of the queue: Spark may read a partition any number of times"
+        )
+    if stored and confirm == "never":
+        raise UsageError(
+            "confirm=never needs no checkpointLocation: rows stored there wait for bmq.spark.confirm"
+        )
+    limits = ReadLimits(
+        max_messages=options["maxMessages"],
+        idle=options["idleTimeoutMs"],
+        partitions=options["numPartitions"],
+        on_store=confirm == "onStore",
+    )
+    settings = source_settings(options, limits.max_messages)
+    if settings.dead_letters and not stored:
+        raise UsageError(
+            "onInvalidMessage=deadLetters takes messages out of the queue, and so needs checkpointLocation"
+        )
+    return settings, limits
+
+
+def log_place(options: Options) -> LogPlace:
+    """Return where the log of a streaming read is.
+
+    Raises:
+        UsageError: the options do not say.
+    """
+    checkpoint: str = options["checkpointLocation"]
+    name: str = options["sourceName"]
+    path: str = options["logPath"]
+    if not path:
+        if not checkpoint:
+            raise UsageError(
+                "option checkpointLocation is missing: give readStream the same as writeStream. Messages "
+                "that were handed out are kept there until their batch is committed"
+            )
+        path = f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
+    return LogPlace(path=path, checkpoint=checkpoint, source=name, strict=options["failOnDataLoss"] == "true")

@@ -19,8 +19,10 @@ import pyspark
 from pyspark.sql.types import StructType
 
 from bmq.errors import InvalidExpression, UsageError
-from bmq.spark._batch_reader import BatchLimits, BatchReader
+from bmq.spark._batch_reader import BatchReader
+from bmq.spark._reads import ReadLimits
 from bmq.spark._receiving import SourceSettings
+from bmq.spark._rows import OnInvalidMessage
 from bmq.subscriptions import Expression, Filter, Operand, P
 
 if TYPE_CHECKING:
@@ -46,13 +48,20 @@ class FilteredReader(BatchReader):
         UsageError: this pyspark pushes no filters.
     """
 
-    def __init__(self, settings: SourceSettings, limits: BatchLimits, schema: StructType) -> None:
+    def __init__(
+        self,
+        settings: SourceSettings,
+        limits: ReadLimits,
+        schema: StructType,
+        checkpoint: str = "",
+        on_invalid: OnInvalidMessage = OnInvalidMessage.ROW,
+    ) -> None:
         if not hasattr(importlib.import_module("pyspark.sql.datasource"), "EqualTo"):
             raise UsageError(
                 f"option pushFilters needs pyspark 4.1 or newer, and this is {pyspark.__version__}: name the "
                 "condition in the option subscription"
             )
-        super().__init__(settings, limits, schema)
+        super().__init__(settings, limits, schema, checkpoint, on_invalid)
 
     def pushFilters(self, filters: list[SparkFilter]) -> Iterable[SparkFilter]:
         """Take over the filters that the broker can evaluate just as Spark does; return the others."""

@@ -6,27 +6,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bmq.client.queue import Queue
+from bmq.client.raw import RawBatch, RawMessages
 from bmq.client.session import Session
-from bmq.client.tables import Tables
 from bmq.errors import TimedOut
 from bmq.protocol.client.core import SessionState
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._portal import ConnectionSettings
+from bmq.spark._raw import Source, raw_rows, raw_schema, texts_of
 from bmq.subscriptions import Expression
 
-__all__ = ["GUID", "RECEIVED_AT", "REDELIVERED", "VALUE", "Arrived", "SourceReceiver", "SourceSettings"]
+__all__ = ["Arrived", "SourceReceiver", "SourceSettings", "confirm_guids"]
 
 _MAX_UNCONFIRMED_BYTES = 1 << 40
 # Enough that what a batch costs does not matter, few enough that Spark's workers get going.
 _ROWS = 10_000
-#: The columns of what arrives, besides properties: no property has such a name.
-VALUE, GUID, REDELIVERED, RECEIVED_AT = ":value", ":guid", ":redelivered", ":received_at"
-_METADATA = {"guid": GUID, "redelivered": REDELIVERED, "received_at": RECEIVED_AT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +38,8 @@ class SourceSettings:
         priority: the consumer priority.
         max_unconfirmed: how many messages may be delivered and unconfirmed, for each subscription.
         receivers: how many sessions read them all.
+        exclusive: whether nobody else may read them.
+        dead_letters: the URI of the queue for messages that cannot be decoded; "" for none.
     """
 
     connection: ConnectionSettings
@@ -48,22 +48,36 @@ class SourceSettings:
     priority: int = 0
     max_unconfirmed: int = 30_000
     receivers: int = 1
+    exclusive: bool = False
+    dead_letters: str = ""
 
 
 class Arrived(NamedTuple):
     """Messages that came together.
 
     Attributes:
-        tables: the consumer that received them.
+        messages: the consumer that received them.
         queue: the queue they came from.
-        subscription: the name of the subscription they came by; None for everything.
-        batch: a row for each: the columns named above, and the properties.
+        received: the messages.
+        batch: a row for each, as logs have them.
     """
 
-    tables: Tables
+    messages: RawMessages
     queue: Queue
-    subscription: str | None
+    received: RawBatch
     batch: RecordBatch
+
+    def part(self, start: int, stop: int) -> Arrived:
+        """Return some of the messages."""
+        columns, times = self.received
+        received = RawBatch(columns.part(start, stop), times[start:stop])
+        return self._replace(received=received, batch=self.batch.slice(start, stop - start))
+
+
+class _Consumer(NamedTuple):
+    messages: RawMessages
+    queue: Queue
+    source: int
 
 
 class SourceReceiver:
@@ -71,14 +85,20 @@ class SourceReceiver:
 
     Args:
         settings: what to read.
-        properties: the properties that become columns, and their types; None for a map of all.
+
+    Attributes:
+        schema: the columns of what arrives.
+        sessions: the sessions, once it is open.
     """
 
-    def __init__(self, settings: SourceSettings, properties: Mapping[str, Any] | None) -> None:
+    def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
-        self._properties = properties
-        self._sessions: list[Session] = []
-        self._tables: list[tuple[Tables, Queue, str | None]] = []
+        sources: list[Source] = [
+            (uri, name or None) for uri in settings.queues for name, _ in settings.subscriptions
+        ]
+        self.schema = raw_schema(sources)
+        self.sessions: list[Session] = []
+        self._consumers: list[_Consumer] = []
         self._waiting: deque[Arrived] = deque()
         self._rows = 0
 
@@ -93,29 +113,28 @@ class SourceReceiver:
         settings = self._settings
         for _ in range(settings.receivers):
             session = await settings.connection.open()
-            self._sessions.append(session)
+            self.sessions.append(session)
+            source = 0
             for uri in settings.queues:
                 queue = await session.open_queue(
                     uri, read=True, priority=settings.priority, default_subscription=False
                 )
-                for name, expression in settings.subscriptions:
-                    tables = queue.tables(
+                for _, expression in settings.subscriptions:
+                    messages = RawMessages(
+                        queue,
                         # It was checked where the options were read; Spark's filters may always hold.
                         Expression(expression, strict=False) if expression else None,
-                        properties=self._properties,
-                        value=VALUE,
-                        metadata=_METADATA,
-                        max_rows=_ROWS,
                         max_unconfirmed_messages=settings.max_unconfirmed,
                         max_unconfirmed_bytes=_MAX_UNCONFIRMED_BYTES,
-                        on_invalid="fail",
+                        priority=settings.priority,
                     )
-                    self._tables.append((await tables, queue, name or None))
+                    self._consumers.append(_Consumer(await messages.open(), queue, source))
+                    source += 1
 
     @property
     def buffered(self) -> int:
         """How many messages have arrived and wait."""
-        return self._rows + sum(tables.buffered for tables, _, _ in self._tables)
+        return self._rows + sum(each.messages.buffered for each in self._consumers)
 
     async def take(
         self, limit: int, wait: float, linger: float = 0.0, *, drains: bool = False
@@ -133,7 +152,6 @@ class SourceReceiver:
 
         Raises:
             QueueClosed, SessionClosed: the connection is lost for good.
-            ProtocolError: a message is malformed; the error names it.
         """
         deadline = time.monotonic() + wait
         some = False
@@ -151,8 +169,8 @@ class SourceReceiver:
             each = self._waiting.popleft()
             count = each.batch.num_rows
             if count > limit:
-                self._waiting.appendleft(each._replace(batch=each.batch.slice(limit)))
-                each, count = each._replace(batch=each.batch.slice(0, limit)), limit
+                self._waiting.appendleft(each.part(limit, count))
+                each, count = each.part(0, limit), limit
             taken.append(each)
             limit -= count
             self._rows -= count
@@ -160,22 +178,23 @@ class SourceReceiver:
 
     @property
     def _connected(self) -> bool:
-        return all(session.state is SessionState.STARTED for session in self._sessions)
+        return all(session.state is SessionState.STARTED for session in self.sessions)
 
     async def _receive(self, limit: int, timeout: float) -> bool:
         """Let every consumer add what it has; wait only when none has anything."""
-        ready = [each for each in self._tables if each[0].buffered]
+        ready = [each for each in self._consumers if each.messages.buffered]
         if ready:
             for each in ready:
-                self._add(await each[0].receive(max_rows=limit), each)
+                self._add(await each.messages.receive(max_rows=limit), each)
             return True
-        if len(self._tables) == 1:
+        if len(self._consumers) == 1:
+            (only,) = self._consumers
             try:
-                self._add(await self._tables[0][0].receive(timeout, max_rows=limit), self._tables[0])
+                self._add(await only.messages.receive(timeout, max_rows=limit), only)
             except TimedOut:
                 return False
             return True
-        tasks = [asyncio.ensure_future(each[0].receive(max_rows=limit)) for each in self._tables]
+        tasks = [asyncio.ensure_future(each.messages.receive(max_rows=limit)) for each in self._consumers]
         try:
             await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -184,7 +203,7 @@ class SourceReceiver:
             # A task that was cancelled too late has received messages all the same.
             results = await asyncio.gather(*tasks, return_exceptions=True)
         received = False
-        for result, each in zip(results, self._tables, strict=True):
+        for result, each in zip(results, self._consumers, strict=True):
             if isinstance(result, Exception):
                 raise result
             if not isinstance(result, BaseException):
@@ -192,17 +211,41 @@ class SourceReceiver:
                 received = True
         return received
 
-    def _add(self, batch: RecordBatch, each: tuple[Tables, Queue, str | None]) -> None:
-        self._waiting.append(Arrived(*each, batch))
+    def _add(self, received: RawBatch, each: _Consumer) -> None:
+        batch = raw_rows(received, each.source, self.schema)
+        self._waiting.append(Arrived(each.messages, each.queue, received, batch))
         self._rows += batch.num_rows
 
-    async def confirm_taken(self) -> None:
+    def confirm_taken(self) -> None:
         """Confirm everything that :meth:`take` has returned."""
-        for tables, _, _ in self._tables:
-            waiting = [each.batch.num_rows for each in self._waiting if each.tables is tables]
-            tables.confirm(tables.unconfirmed - sum(waiting))
+        for each in self._consumers:
+            waiting = [one.batch.num_rows for one in self._waiting if one.messages is each.messages]
+            each.messages.confirm(each.messages.unconfirmed - sum(waiting))
 
     async def close(self) -> None:
         """Send what is confirmed, give back what is not, disconnect."""
-        for session in self._sessions:
+        for session in self.sessions:
             await session.close(timeout=10)
+
+
+async def confirm_guids(connection: ConnectionSettings, guids: Mapping[str, Collection[bytes]]) -> None:
+    """Confirm messages of earlier sessions, by the URI of their queue; unknown ones do no harm.
+
+    Raises:
+        ConnectionFailed: the broker cannot be reached in time.
+        OpenQueueError, RequestTimeout: a queue cannot be opened or closed.
+        SessionClosed: the connection is lost for good.
+    """
+    session = await connection.open()
+    try:
+        for uri, keys in guids.items():
+            if not keys:
+                continue
+            queue = await session.open_queue(uri, read=True, default_subscription=False)
+            every = list(keys)
+            for first in range(0, len(every), _ROWS):
+                queue.confirm(*texts_of(every[first : first + _ROWS]))
+                await asyncio.sleep(0)
+            await queue.close()  # answered by the broker after all of these
+    finally:
+        await session.close(timeout=10)

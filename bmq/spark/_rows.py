@@ -1,25 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what arrives to rows: the columns a queue has as a source."""
+"""From messages as they travelled to rows: the columns a queue has as a source."""
 
 from __future__ import annotations
 
 import inspect
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyspark.sql.pandas import types as arrow_types
 
-from bmq.errors import UsageError
-from bmq.spark._arrow import RecordBatch, pa
-from bmq.spark._receiving import GUID, RECEIVED_AT, REDELIVERED, VALUE, Arrived
+from bmq._log_limit import LogLimit
+from bmq.errors import ProtocolError, UsageError
+from bmq.spark._arrow import RecordBatch, pa, pc
+from bmq.spark._raw import Source, columns_of
+from bmq.wire.constants import PushFlags
+from bmq.wire.guid import guid_to_text
+from bmq.wire.printable import printable
+from bmq.wire.push_columns import PushColumns
+from bmq.wire.push_table import Decoded, TableDecoder, guid_texts, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["SOURCE_COLUMNS", "RowMaker", "source_ddl"]
+__all__ = ["SOURCE_COLUMNS", "OnInvalidMessage", "RowMaker", "source_ddl"]
 
+logger = logging.getLogger("bmq.spark")
 
 #: The columns of a source.
-SOURCE_COLUMNS = ("value", "properties", "guid", "queue", "subscription", "redelivered", "receivedAt")
+SOURCE_COLUMNS = (
+    "value",
+    "properties",
+    "guid",
+    "queue",
+    "subscription",
+    "redelivered",
+    "receivedAt",
+    "error",
+)
+
+
+class OnInvalidMessage(StrEnum):
+    """What becomes of a message that cannot be decoded."""
+
+    FAIL = "fail"
+    DROP = "drop"
+    DEAD_LETTERS = "deadLetters"
+    ROW = "row"
 
 
 def source_ddl(properties: str = "") -> str:
@@ -31,25 +60,27 @@ def source_ddl(properties: str = "") -> str:
     kind = f"STRUCT<{properties}>" if properties else "MAP<STRING, STRING>"
     return (
         f"value BINARY, properties {kind}, guid STRING, queue STRING, subscription STRING, "
-        "redelivered BOOLEAN, receivedAt TIMESTAMP"
+        "redelivered BOOLEAN, receivedAt TIMESTAMP, error STRING"
     )
 
 
 class RowMaker:
-    """Makes Arrow batches of one schema from what arrives.
+    """Makes Arrow batches of one schema from the rows of a log.
 
     Args:
         schema: the columns wanted.
+        on_invalid: what becomes of a message that cannot be decoded. Dead letters were put aside before a
+            log was written: one that is in a log all the same becomes a row.
 
     Raises:
         UsageError: there is no such column, or no property can be read as such a type.
 
     Attributes:
-        properties: the properties that are wanted, and their types; None for a map of all.
         arrow_schema: the columns.
+        dropped: how many messages were left out, because they could not be decoded.
     """
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, on_invalid: OnInvalidMessage = OnInvalidMessage.ROW) -> None:
         unknown = [name for name in schema.fieldNames() if name not in SOURCE_COLUMNS]
         if unknown:
             raise UsageError(
@@ -57,32 +88,98 @@ class RowMaker:
                 f"{', '.join(SOURCE_COLUMNS)}"
             )
         self.arrow_schema = _arrow_schema(schema)
-        self.properties: dict[str, Any] | None = {}
+        self.dropped = 0
+        self._on_invalid = on_invalid
+        self._limit = LogLimit(logger)
+        properties: dict[str, Any] | None = {}
         if "properties" in schema.fieldNames():
-            self.properties = _wanted(schema, self.arrow_schema.field("properties").type)
+            properties = _wanted(schema, self.arrow_schema.field("properties").type)
+        self._properties = properties
+        self._decoder = TableDecoder(properties, payload="value" in schema.fieldNames())
 
-    def make(self, arrived: Arrived) -> RecordBatch:
-        """Return a row for each message."""
-        arrays = [self._column(field, arrived) for field in self.arrow_schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+    def make(self, rows: RecordBatch, sources: Sequence[Source]) -> Iterator[RecordBatch]:
+        """Decode rows of a log: in one batch, unless they become very large.
 
-    def _column(self, field: Any, arrived: Arrived) -> Any:
-        batch = arrived.batch
-        if field.name == "properties":
-            if self.properties is None:
-                return batch.column("properties").cast(field.type)
-            columns = [batch.column(name) for name in self.properties]
-            if not columns:
-                return pa.array([{}] * batch.num_rows, field.type)
-            return pa.StructArray.from_arrays(columns, fields=list(field.type))
-        if field.name == "queue":
-            return pa.repeat(pa.scalar(arrived.queue.uri, field.type), batch.num_rows)
-        if field.name == "subscription":
-            return pa.repeat(pa.scalar(arrived.subscription, field.type), batch.num_rows)
-        return batch.column(_FOUND_IN[field.name]).cast(field.type)
+        Args:
+            rows: the rows.
+            sources: what the log says of the sources.
+
+        Raises:
+            ProtocolError: a message cannot be decoded, with ``fail``.
+        """
+        columns = columns_of(rows)
+        while columns.count:
+            decoded = self._decoder.decode(columns)
+            count = decoded.rows
+            yield self._batch(rows.slice(0, count), columns.part(0, count), decoded, sources)
+            rows, columns = rows.slice(count), columns.part(count, columns.count)
+
+    def _batch(
+        self, rows: RecordBatch, columns: PushColumns, decoded: Decoded, sources: Sequence[Source]
+    ) -> RecordBatch:
+        arrays = [self._column(field, rows, columns, decoded, sources) for field in self.arrow_schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+        if not decoded.errors or self._on_invalid in (OnInvalidMessage.ROW, OnInvalidMessage.DEAD_LETTERS):
+            return batch
+        row, error = min(decoded.errors.items())
+        queue = sources[rows.column(5)[row].as_py()][0]
+        name = f"message {guid_to_text(columns.guids[row].tobytes())} of {queue} cannot be decoded"
+        if self._on_invalid is OnInvalidMessage.FAIL:
+            raise ProtocolError(
+                f"{name}: {error.reason}. It is in the log of this read and not confirmed; another "
+                "onInvalidMessage (row, drop) goes on with the same batch"
+            ) from error
+        self.dropped += len(decoded.errors)
+        self._limit.warning("dropped", "%s, and is left out: %s", name, printable(error.reason))
+        good = np.ones(columns.count, bool)
+        good[list(decoded.errors)] = False
+        return batch.filter(to_arrow(good))
+
+    def _column(
+        self,
+        field: Any,
+        rows: RecordBatch,
+        columns: PushColumns,
+        decoded: Decoded,
+        sources: Sequence[Source],
+    ) -> Any:
+        name, kind = field.name, field.type
+        if name == "value":
+            return _with_raw(decoded, rows.column(0)).cast(kind)
+        if name == "properties":
+            return self._properties_column(kind, decoded)
+        if name == "guid":
+            return guid_texts(columns.guids).cast(kind)
+        if name == "redelivered":
+            return to_arrow((columns.flags & PushFlags.OUT_OF_ORDER) != 0)
+        if name == "receivedAt":
+            return rows.column(6).cast(kind)
+        if name == "error":
+            return _reasons(decoded.errors, columns.count, kind)
+        values = [uri if name == "queue" else subscription for uri, subscription in sources]
+        return pa.array(values, kind).take(rows.column(5))
+
+    def _properties_column(self, kind: Any, decoded: Decoded) -> Any:
+        if self._properties is None:
+            return decoded.properties[0].cast(kind)
+        if not decoded.properties:
+            return pa.array([{}] * decoded.rows, kind)
+        return pa.StructArray.from_arrays(decoded.properties, fields=list(kind))
 
 
-_FOUND_IN = {"value": VALUE, "guid": GUID, "redelivered": REDELIVERED, "receivedAt": RECEIVED_AT}
+def _with_raw(decoded: Decoded, data: Any) -> Any:
+    """The payloads; of messages that cannot be decoded all that was delivered."""
+    if not decoded.errors:
+        return decoded.payload
+    good = np.ones(decoded.rows, bool)
+    good[list(decoded.errors)] = False
+    return pc.if_else(to_arrow(good), decoded.payload, data)
+
+
+def _reasons(errors: Mapping[int, ProtocolError], count: int, kind: Any) -> Any:
+    if not errors:
+        return pa.nulls(count, kind)
+    return pa.array([errors[row].reason if row in errors else None for row in range(count)], kind)
 
 
 def _arrow_schema(schema: StructType) -> Any:

@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from bmq._signals import exit_on_sigterm
-from bmq.spark._inlet import Inlet, StreamLimits
+from bmq.spark._inlet import Inlet, StreamLimits, confirm_repeated
 from bmq.spark._log import BatchLog
+from bmq.spark._log_partition import LogPartition, cut, read_partition
 from bmq.spark._receiving import SourceSettings
-from bmq.spark._rows import RowMaker
+from bmq.spark._rows import OnInvalidMessage, RowMaker
+from bmq.spark._state import STATE, LogPlace, check_owner, refuse
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -32,22 +34,10 @@ else:
     except ImportError:  # pyspark 4.0 and 4.1 have no read limits
         SupportsTriggerAvailableNow = object
 
-__all__ = ["READ_LIMITS", "LogPartition", "StreamReader"]
+__all__ = ["READ_LIMITS", "StreamReader"]
 
 #: Whether this pyspark has read limits, and says when a run ends with what is available now.
 READ_LIMITS = SupportsTriggerAvailableNow is not object
-
-_ROWS = 10_000
-
-
-class LogPartition(InputPartition):
-    """Some rows of a batch in the log."""
-
-    def __init__(self, path: str, first: int, count: int) -> None:
-        super().__init__((path, first, count))
-        self.path = path
-        self.first = first
-        self.count = count
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -57,25 +47,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self,
         settings: SourceSettings,
         limits: StreamLimits,
-        log_path: str,
+        place: LogPlace,
         schema: StructType,
-        whole_schema: StructType,
+        on_invalid: OnInvalidMessage = OnInvalidMessage.ROW,
     ) -> None:
         # Spark makes several of these and pickles one: nothing is opened before it is needed.
         self._settings = settings
         self._limits = limits
-        self._log_path = log_path
+        self._place = place
         self._schema = schema
-        self._whole_schema = whole_schema
+        self._on_invalid = on_invalid
         self._available_now = False
         self._inlet: Inlet | None = None
+        # Up to where a batch of an earlier run goes that was planned again, and nothing since.
+        self._repeated: int | None = None
         RowMaker(schema)
 
     # in the process that plans the query
 
     def initialOffset(self) -> dict[str, int]:
         """Return the offset of a new query: no messages."""
-        return {"messages": 0}
+        return self._offset(0)
+
+    def _offset(self, messages: int) -> dict[str, int]:
+        offset: dict[str, Any] = {"messages": messages}
+        if self._place.source:
+            offset["source"] = self._place.source
+        return offset
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the option maxMessagesPerTrigger."""
@@ -107,30 +105,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._inlet = Inlet(
                 self._settings,
                 self._limits,
-                self._log_path,
-                self._whole_schema,
+                self._place,
                 available_now=self._available_now,
             )
-        return {"messages": self._inlet.advance(None if start is None else start["messages"])}
+        return self._offset(self._inlet.advance(None if start is None else start["messages"]))
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         """Return how far it would go with what has arrived, for the progress of the query."""
-        return {"messages": self._inlet.arrived} if self._inlet is not None else None
+        if self._inlet is None:
+            return None
+        latest: dict[str, Any] = self._offset(self._inlet.arrived)
+        if self._inlet.dropped:
+            latest["dropped"] = dict(self._inlet.dropped)
+        return latest
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Return where in the log a batch is.
 
         Raises:
-            UsageError: some of it is not in the log.
+            StateError: some of it is not in the log, or the log is another query's.
         """
-        partitions: list[InputPartition] = []
-        for batch in BatchLog(self._log_path).covering(start["messages"], end["messages"]):
-            total = batch.end - batch.start
-            size = -(-total // self._limits.partitions)
-            partitions.extend(
-                LogPartition(batch.path, first, min(size, total - first)) for first in range(0, total, size)
+        place, first, last = self._place, start["messages"], end["messages"]
+        log = BatchLog(place.path)
+        if self._inlet is None:
+            exit_on_sigterm()
+            self._repeated = last
+            check_owner(log, place, log.noted(STATE))
+        batches, whole = log.covering(first, last)
+        if not whole:
+            refuse(
+                f"messages {first} to {last} of this query are in its checkpoint, but not in the log at "
+                f"{place.path}: it was removed, or the path is not the same on every machine. The broker "
+                "still holds those that are not confirmed. Put the log back",
+                "with a smaller batch in place of this one; its messages come in a later batch",
+                strict=place.strict,
+                checkpoint=place.checkpoint,
             )
-        return partitions
+        return list(cut(place.path, batches, self._limits.partitions))
 
     def commit(self, end: dict[str, int]) -> None:
         """Confirm what is committed; :meth:`latestOffset` did so before, on pyspark 4.2 and later."""
@@ -140,18 +151,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Disconnect; what is not confirmed goes back to the queue. Spark does not always call it."""
         inlet, self._inlet = self._inlet, None
+        repeated, self._repeated = self._repeated, None
         if inlet is not None:
             inlet.close()
+        elif repeated is not None:
+            confirm_repeated(self._settings, self._place, repeated)
 
     # in the workers
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read a part of a batch from the log."""
-        assert isinstance(partition, LogPartition)
-        skip, left = partition.first, partition.count
-        for batch in BatchLog(self._log_path).read(partition.path, self._schema.fieldNames()):
-            part = batch.slice(skip, left)
-            skip = max(0, skip - batch.num_rows)
-            left -= part.num_rows
-            for first in range(0, part.num_rows, _ROWS):
-                yield part.slice(first, _ROWS)
+        if isinstance(partition, LogPartition):
+            yield from read_partition(partition, self._schema, self._on_invalid)

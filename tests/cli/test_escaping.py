@@ -205,6 +205,7 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["decode", "--file", "RECORDING", "--brief"], ""),
         (["decode", "--file", "RECORDING", "--json"], ""),
     ],
+    "spark": [(["spark", "repair", "DIRECTORY"], "")],
     "bench": [(["bench", f"{DOMAIN}/bench", "--messages", "1", "--rounds", "1"], "")],
     "record": [(["record", "FILE"], "ready")],
     "replay": [(["replay", "RECORDING"], "")],
@@ -219,7 +220,7 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
 _OTHERS = {"broker"}
 # Seconds after which a verb that goes on, and does not print its words, is cancelled all the same.
 _PATIENCE = 0.5
-_OFFLINE = {"check", "decode", "run"}
+_OFFLINE = {"check", "decode", "run", "spark"}
 _APP = f"""
 import bmq
 app = bmq.App()

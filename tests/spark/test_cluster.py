@@ -7,7 +7,9 @@ order: what a single process never shows.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -135,3 +137,39 @@ def test_a_restart_from_the_checkpoint(
     (tmp_path / "out of order").unlink()
     go()
     assert got(broker, queue) == EXPECTED
+
+
+def test_executors_that_are_killed_lose_no_row(
+    cluster: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    """What is cached is gone with them, and is computed again."""
+    broker.post(queue, [b"%d" % number for number in range(300)])
+    options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": "200", "numPartitions": "2"}
+    options["checkpointLocation"] = str(tmp_path)
+    kept = cluster.read.format("bmq").options(**options).load().cache()
+    assert kept.count() == 300
+    killed = executors()
+    assert len(killed) == 2
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    assert kept.count() == 300
+    assert kept.orderBy("guid").select("guid").distinct().count() == 300
+    assert bmq.spark.confirm(options) == 300
+    assert broker.drain(queue, idle=0.3) == []
+
+
+def executors() -> list[int]:
+    """The executors of this process's local cluster."""
+    found: list[int] = []
+    mine = {os.getpid()}
+    for entry in sorted((int(path.name), path) for path in Path("/proc").iterdir() if path.name.isdigit()):
+        try:
+            command = (entry[1] / "cmdline").read_bytes()
+            stat = (entry[1] / "stat").read_text()
+        except OSError:
+            continue
+        if int(stat[stat.rindex(")") :].split()[2]) in mine:
+            mine.add(entry[0])
+            if b"CoarseGrainedExecutorBackend" in command and b"java" in command.split(b"\0")[0]:
+                found.append(entry[0])
+    return found

@@ -16,31 +16,31 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark import cloudpickle
 from pyspark.sql import Row
-from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
-    DataType,
     DoubleType,
     IntegerType,
     LongType,
     MapType,
     StringType,
-    StructField,
     StructType,
     TimestampType,
 )
 
 import bmq
+import bmq.spark
 from bmq.conventions import waiting_queue
 from bmq.delays import Mover
-from bmq.spark import BmqDataSource
 from bmq.spark._keys import bucket_column, due_column
+from bmq.spark._options import READ_OPTIONS, Options, read_settings
 from bmq.spark._portal import ConnectionSettings, portal, shutdown
+from bmq.spark._receiving import SourceReceiver
+from bmq.wire.constants import PutFlags
 from bmq.wire.keys import key_bucket
 from tests.spark.brokers import DOMAIN, BrokerThread
+from tests.spark.readers import WHOLE, read, rows_of, source, struct, travelled
 from tests.waiting import eventually
 from tests.workers.test_dead_letters import post_bytes
 
@@ -48,29 +48,6 @@ try:
     from pyspark.sql.streaming.datasource import ReadMaxRows
 except ImportError:  # pyspark 4.0 and 4.1
     ReadMaxRows = None
-
-
-def struct(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
-
-
-WHOLE = struct(
-    value=BinaryType(),
-    properties=MapType(StringType(), StringType()),
-    guid=StringType(),
-    queue=StringType(),
-    subscription=StringType(),
-    redelivered=BooleanType(),
-    receivedAt=TimestampType(),
-)
-
-
-def source(**options: Any) -> BmqDataSource:
-    return BmqDataSource(CaseInsensitiveDict({key: str(value) for key, value in options.items()}))
-
-
-def travelled(value: Any) -> Any:
-    return cloudpickle.loads(cloudpickle.dumps(value))
 
 
 # writing
@@ -345,24 +322,17 @@ TYPED = {
 }
 
 
-def read(reader: Any, partition: Any) -> list[dict[str, Any]]:
-    return [row for batch in reader.read(partition) for row in batch.to_pylist()]
-
-
-@pytest.mark.parametrize("options", [{}, {"confirm": "onread"}], ids=str)
-def test_a_queue_is_read_until_it_is_drained(
-    broker: BrokerThread, queue: str, options: dict[str, str]
-) -> None:
+def test_a_queue_is_read_until_it_is_drained(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     broker.post(queue, [bmq.PutMessage(b"x", TYPED), b"y"])
-    reader = travelled(source(broker=broker.uri, queue=queue, idleTimeoutMs=200, **options).reader(WHOLE))
-    (partition,) = travelled(reader.partitions())
-    first, second = read(reader, partition)
+    options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": 200, "checkpointLocation": tmp_path}
+    first, second = rows_of(source(**options))
     assert first["value"] == b"x"
     assert dict(first["properties"]) == {"n": "7", "text": "ä", "yes": "true", "raw": "/wA=", "short": "3"}
     assert (first["queue"], first["subscription"], first["redelivered"]) == (queue, None, False)
     assert len(first["guid"]) == 32
     assert first["receivedAt"].tzinfo is not None
-    assert (second["value"], second["properties"]) == (b"y", [])
+    assert (second["value"], second["properties"], second["error"]) == (b"y", [], None)
+    assert bmq.spark.confirm(options) == 2
     assert broker.drain(queue) == []
 
 
@@ -371,7 +341,7 @@ def test_properties_can_be_a_struct(broker: BrokerThread, queue: str) -> None:
     fields = struct(n=LongType(), text=StringType(), yes=BooleanType(), raw=BinaryType(), short=LongType())
     fields.add("missing", LongType())
     schema = struct(properties=fields, value=BinaryType())
-    (row,) = read(source(broker=broker.uri, queue=queue, idleTimeoutMs=200).reader(schema), None or _first())
+    (row,) = rows_of(source(broker=broker.uri, queue=queue, idleTimeoutMs=200), schema)
     assert row["properties"] == {
         "n": 7, "text": "ä", "yes": True, "raw": b"\xff\x00", "short": 3, "missing": None,
     }  # fmt: skip
@@ -379,57 +349,90 @@ def test_properties_can_be_a_struct(broker: BrokerThread, queue: str) -> None:
     assert "properties MAP<STRING, STRING>" in source(queue=queue).schema()
 
 
-def test_a_message_that_cannot_be_read_is_named(broker: BrokerThread, queue: str) -> None:
+BAD = b"\xff" * 40
+
+
+def post_bad_between(broker: BrokerThread, queue: str) -> None:
+    """A message that says it is compressed and is not, a good one before it and one behind it."""
     broker.post(queue, [b"good"])
-    broker.call(lambda _: post_bytes(broker.uri, queue, b"\xff\0\0\x0a" + b"\xff" * 36))
-    with pytest.raises(bmq.ProtocolError, match=f"message [0-9A-F]{{32}} of {queue} cannot be read"):
-        read(source(broker=broker.uri, queue=queue, idleTimeoutMs=200).reader(WHOLE), _first())
+    broker.call(lambda _: post_bytes(broker.uri, queue, BAD, PutFlags(0), zipped=True))
+    broker.post(queue, [b"too"])
 
 
-def _first() -> Any:
-    return source(queue=f"bmq://{DOMAIN}/q").reader(WHOLE).partitions()[0]
+def test_a_message_that_cannot_be_decoded_is_a_row_with_its_reason(broker: BrokerThread, queue: str) -> None:
+    post_bad_between(broker, queue)
+    rows = rows_of(source(broker=broker.uri, queue=queue, idleTimeoutMs=200))
+    assert [row["value"] for row in rows] == [b"good", BAD, b"too"]
+    assert [row["error"] is None for row in rows] == [True, False, True]
+    assert rows[1]["properties"] is None
+    assert len(rows[1]["guid"]) == 32
 
 
-def test_a_count_ends_it_and_the_rest_stays(broker: BrokerThread, queue: str) -> None:
+def test_a_message_that_cannot_be_decoded_is_left_out(
+    broker: BrokerThread, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    post_bad_between(broker, queue)
+    rows = rows_of(source(broker=broker.uri, queue=queue, idleTimeoutMs=200, onInvalidMessage="drop"))
+    assert [row["value"] for row in rows] == [b"good", b"too"]
+    assert f"of {queue} cannot be decoded, and is left out" in caplog.text
+
+
+def test_a_message_that_cannot_be_decoded_is_named(broker: BrokerThread, queue: str) -> None:
+    post_bad_between(broker, queue)
+    with pytest.raises(bmq.ProtocolError, match=f"message [0-9A-F]{{32}} of {queue} cannot be decoded"):
+        rows_of(source(broker=broker.uri, queue=queue, idleTimeoutMs=200, onInvalidMessage="fail"))
+
+
+def test_a_message_that_cannot_be_decoded_is_put_aside(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    post_bad_between(broker, queue)
+    options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": 200, "checkpointLocation": tmp_path}
+    options |= {"onInvalidMessage": "deadLetters", "deadLetterQueue": f"{queue}-dead"}
+    assert [row["value"] for row in rows_of(source(**options))] == [b"good", b"too"]
+    (letter,) = broker.drain(f"{queue}-dead", expect=1)
+    assert letter.data == BAD
+    assert letter.properties["deadletter.queue"] == queue
+    bmq.spark.confirm(options)
+    assert broker.drain(queue) == []
+
+
+def test_a_count_ends_it_and_the_rest_stays(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     broker.post(queue, [f"{n}".encode() for n in range(10)])
-    reader = source(broker=broker.uri, queue=queue, maxMessages=4).reader(struct(value=BinaryType()))
-    assert [row["value"] for row in read(reader, _first())] == [b"0", b"1", b"2", b"3"]
+    options = {"broker": broker.uri, "queue": queue, "maxMessages": 4, "checkpointLocation": tmp_path}
+    rows = rows_of(source(**options), struct(value=BinaryType()))
+    assert [row["value"] for row in rows] == [b"0", b"1", b"2", b"3"]
+    bmq.spark.confirm(options)
     assert [m.data for m in broker.drain(queue, expect=6)] == [f"{n}".encode() for n in range(4, 10)]
 
 
-@pytest.mark.parametrize("options", [{"confirm": "never"}, {"maxMessages": 10_000}], ids=str)
-def test_what_is_not_taken_to_the_end_stays(
-    broker: BrokerThread, queue: str, options: dict[str, Any]
-) -> None:
+def test_what_is_read_stays_in_the_queue(broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [f"{n}".encode() for n in range(6000)])
-    reader = source(broker=broker.uri, queue=queue, idleTimeoutMs=200, **options).reader(WHOLE)
-    rows = reader.read(_first())
-    if options.get("confirm") == "never":
-        assert sum(batch.num_rows for batch in rows) == 6000
-    else:
-        assert next(rows).num_rows > 0
-        rows.close()  # as a task that fails does
+    assert len(rows_of(source(broker=broker.uri, queue=queue, idleTimeoutMs=200))) == 6000
     assert len(broker.drain(queue, expect=6000)) == 6000
 
 
-def test_subscriptions_select_and_are_named(broker: BrokerThread, queue: str) -> None:
+def test_subscriptions_select_and_are_named(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     broker.post(queue, [bmq.PutMessage(b"x", {"n": n}) for n in range(30)])
     named = json.dumps({"small": "n < 10", "big": "n >= 20"})
-    reader = source(broker=broker.uri, queue=queue, subscription=named, idleTimeoutMs=200).reader(WHOLE)
-    rows = read(reader, _first())
+    options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": 200, "checkpointLocation": tmp_path}
+    rows = rows_of(source(subscription=named, **options))
     assert sorted((row["subscription"], int(dict(row["properties"])["n"])) for row in rows) == [
         *(("big", n) for n in range(20, 30)),
         *(("small", n) for n in range(10)),
     ]
+    bmq.spark.confirm({**options, "subscription": named})
     assert len(broker.drain(queue, expect=10)) == 10
 
 
-def test_several_queues_are_one_source(broker: BrokerThread, queue: str) -> None:
+def test_several_queues_are_one_source(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     for number in (1, 2):
         broker.post(f"{queue}-{number}", [b"x"] * number)
-    both = f"{queue}-1, {queue}-2"
-    rows = read(source(broker=broker.uri, queue=both, idleTimeoutMs=200).reader(WHOLE), _first())
+    options = {"broker": broker.uri, "queue": f"{queue}-1, {queue}-2", "checkpointLocation": tmp_path}
+    rows = rows_of(source(idleTimeoutMs=200, **options))
     assert sorted(row["queue"] for row in rows) == [f"{queue}-1", f"{queue}-2", f"{queue}-2"]
+    assert bmq.spark.confirm(options) == 3
+    assert broker.drain(f"{queue}-1") == broker.drain(f"{queue}-2") == []
 
 
 @pytest.mark.parametrize(
@@ -439,11 +442,20 @@ def test_several_queues_are_one_source(broker: BrokerThread, queue: str) -> None
         ({"queue": "x"}, "bmq://"),
         ({"subscription": "n <"}, "n <"),
         ({"subscription": "{'a': 1}"}, "not a JSON object"),
-        ({"confirm": "maybe"}, "it is one of onRead, never"),
+        ({"confirm": "maybe"}, "it is one of explicit, onStore, never"),
+        ({"confirm": "onStore"}, "needs option checkpointLocation"),
+        ({"confirm": "never", "checkpointLocation": "x"}, "needs no checkpointLocation"),
         ({"maxMessages": "0"}, "at least 1"),
         (
             {"startingOffsets": "earliest"},
             "for startingOffsets: a queue has no offsets",
+        ),
+        ({"onInvalidMessage": "ignore"}, "onInvalidMessage is fail, drop, deadLetters, row, not 'ignore'"),
+        ({"onInvalidMessage": "deadLetters"}, "needs option deadLetterQueue"),
+        ({"deadLetterQueue": f"bmq://{DOMAIN}/dead"}, "is for onInvalidMessage=deadLetters"),
+        (
+            {"onInvalidMessage": "deadLetters", "deadLetterQueue": f"bmq://{DOMAIN}/dead"},
+            "and so needs checkpointLocation",
         ),
     ],
 )
@@ -927,20 +939,32 @@ def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_p
 
 
 def test_a_batch_read_of_several_subscriptions_confirms_what_spark_got(
-    broker: BrokerThread, queue: str
+    broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     broker.post(queue, [bmq.PutMessage(b"x", {"n": n % 2}) for n in range(30)])
     options = {"subscription": '{"even": "n == 0", "odd": "n == 1"}', "maxMessages": 10}
-    rows = read(source(broker=broker.uri, queue=queue, idleTimeoutMs=300, **options).reader(WHOLE), _first())
+    options |= {"broker": broker.uri, "queue": queue, "checkpointLocation": str(tmp_path)}
+    rows = rows_of(source(idleTimeoutMs=300, **options))
     assert len(rows) == 10
+    assert bmq.spark.confirm(options) == 10
     assert {m.guid for m in broker.drain(queue, expect=20)}.isdisjoint(row["guid"] for row in rows)
 
 
 def test_a_broker_that_is_gone_is_no_drained_queue(broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [b"x"])
-    options = {"idleTimeoutMs": 200, "reconnectTimeoutMs": 1000}
-    rows = source(broker=broker.uri, queue=queue, **options).reader(WHOLE).read(_first())
-    assert next(rows).num_rows == 1
-    broker.call(lambda b: b.stop())
-    with pytest.raises(bmq.SessionClosed):
-        list(rows)
+    settings, limits = read_settings(
+        Options(
+            {"broker": broker.uri, "queue": queue, "idletimeoutms": "200", "reconnecttimeoutms": "1000"},
+            READ_OPTIONS,
+        )
+    )
+    receiver = SourceReceiver(settings)
+
+    async def until_gone() -> None:
+        await receiver.open()
+        assert sum(each.batch.num_rows for each in await receiver.take(10, limits.idle, drains=True)) == 1
+        broker.call(lambda b: b.stop())
+        await receiver.take(10, limits.idle, drains=True)
+
+    with portal() as here, pytest.raises(bmq.SessionClosed):
+        here.run(until_gone())

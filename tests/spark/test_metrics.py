@@ -57,10 +57,11 @@ def test_batches_rows_lag_and_failures_are_counted() -> None:
     metrics = QueryMetrics()
     query = Query(metrics)
     query.progress(100, 200, {"messages": 100, "lag": {QUEUE: 7}}, written=90)
-    query.progress(50, 3000, json.dumps({"messages": 150, "lag": {QUEUE: 5}}))
+    query.progress(50, 3000, json.dumps({"messages": 150, "lag": {QUEUE: 5}, "dropped": {QUEUE: 2}}))
     stats = metrics.queries()["orders"]
     assert (stats.batches, stats.input_rows, stats.output_rows, stats.seconds) == (2, 150, 90, 3.2)
     assert (stats.last_seconds, stats.lag, stats.running, stats.failures) == (3.0, {QUEUE: 5}, 1, 0)
+    assert stats.dropped == {QUEUE: 2}
     query.ends("it failed")
     again = Query(metrics)
     again.progress(1, 1, "no json")
@@ -89,7 +90,7 @@ def test_prometheus_reads_them() -> None:
     metrics = QueryMetrics()
     query = Query(metrics)
     query.progress(100, 200, json.dumps({"lag": {QUEUE: 7}}), written=90)
-    query.progress(50, 700_000, json.dumps({"lag": {QUEUE: 5}}))
+    query.progress(50, 700_000, json.dumps({"lag": {QUEUE: 5}, "dropped": {QUEUE: 2}}))
     lines = metrics.exposition().decode().splitlines()
     for line in (
         'bmq_spark_batches_total{query="orders"} 2.0',
@@ -98,6 +99,7 @@ def test_prometheus_reads_them() -> None:
         'bmq_spark_failed_queries_total{query="orders"} 0.0',
         'bmq_spark_running_queries{query="orders"} 1.0',
         f'bmq_spark_lag_messages{{query="orders",queue="{QUEUE}"}} 5.0',
+        f'bmq_spark_dropped_messages_total{{query="orders",queue="{QUEUE}"}} 2.0',
         'bmq_spark_batch_seconds_bucket{le="0.1",query="orders"} 0.0',
         'bmq_spark_batch_seconds_bucket{le="0.25",query="orders"} 1.0',
         'bmq_spark_batch_seconds_bucket{le="600.0",query="orders"} 1.0',
@@ -112,7 +114,7 @@ def test_opentelemetry_reads_them() -> None:
     metrics = QueryMetrics()
     metrics.observe(MeterProvider([reader]))
     query = Query(metrics)
-    query.progress(100, 200, json.dumps({"lag": {QUEUE: 7}}), written=90)
+    query.progress(100, 200, json.dumps({"lag": {QUEUE: 7}, "dropped": {QUEUE: 2}}), written=90)
     data = reader.get_metrics_data()
     assert data is not None
     found = {
@@ -127,5 +129,6 @@ def test_opentelemetry_reads_them() -> None:
     assert values["bmq.spark.failed_queries"] == [(about, 0)]
     assert values["bmq.spark.running_queries"] == [(about, 1)]
     assert values["bmq.spark.lag_messages"] == [({"query": "orders", "queue": QUEUE}, 7)]
+    assert values["bmq.spark.dropped_messages"] == [({"query": "orders", "queue": QUEUE}, 2)]
     ((_, durations),) = found["bmq.spark.batch_seconds"]
     assert (durations.count, durations.sum) == (1, 0.2)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bmq spark``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit, note
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import offline
+
+__all__ = ["command"]
+
+
+@offline("spark")
+async def command(
+    what: Annotated[str, typer.Argument(metavar="repair", help="What to do: repair.")],
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The option checkpointLocation.")],
+    log_path: Annotated[
+        str | None, typer.Option("--log-path", metavar="PATH", help="The stream's option logPath.")
+    ] = None,
+    source_name: Annotated[
+        str | None, typer.Option("--source-name", metavar="NAME", help="The stream's option sourceName.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; otherwise it is only said.")] = False,
+) -> int:
+    """Find out what keeps a Spark query from going on with its checkpoint, and put it right with --yes.
+
+    A stream whose log is gone goes on without it, a log of another query is taken over, and a batch read that
+    is not confirmed is given up. The query must not run meanwhile.
+
+    [bold]Examples[/]
+
+    $ bmq spark repair /data/checkpoints/archive
+    $ bmq spark repair /data/checkpoints/archive --yes
+    """
+    if what != "repair":
+        raise BadInput(f"bmq spark knows repair, not {what!r}")
+    try:
+        from bmq.spark import repair
+    except ModuleNotFoundError as error:
+        raise BadInput(str(error)) from None
+    found = repair(checkpoint, log_path=log_path, source_name=source_name, really=yes)
+    for sentence in found:
+        emit(sentence)
+    if not found:
+        note("nothing is wrong")
+    elif not yes:
+        note("nothing was changed: --yes does it")
+        return ExitStatus.FAILED
+    return ExitStatus.OK

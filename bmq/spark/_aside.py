@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that cannot be decoded, put aside before they get into the log of a read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from bmq._log_limit import LogLimit
+from bmq.client.dead_letters import DeadLetter, Failure
+from bmq.client.session import Session
+from bmq.spark._receiving import Arrived, SourceSettings
+from bmq.wire.printable import printable
+from bmq.wire.push_table import TableDecoder
+
+__all__ = ["PutAside"]
+
+logger = logging.getLogger("bmq.spark")
+
+
+class PutAside:
+    """Posts unreadable messages to the queue for dead letters, if the settings name one.
+
+    Args:
+        settings: what is read.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._decoder = TableDecoder(None, payload=False)
+        self._session: Session | None = None
+        self._letters: DeadLetter | None = None
+        self._limit = LogLimit(logger)
+
+    async def take(self, arrived: Arrived, places: Sequence[int] | None) -> set[int]:
+        """Put aside what cannot be decoded; return its places once the broker has it.
+
+        Args:
+            arrived: messages.
+            places: which of them to look at; None for all.
+
+        Raises:
+            PostError: the broker refused a dead letter for good.
+            OpenQueueError: the queue for dead letters cannot be opened.
+            SessionClosed: the connection is lost for good.
+        """
+        uri = self._settings.dead_letters
+        if not uri:
+            return set()
+        columns = arrived.received.columns
+        found: set[int] = set()
+        wanted = range(columns.count) if places is None else set(places)
+        first = 0
+        while first < columns.count:
+            decoded = self._decoder.decode(columns.part(first, columns.count))
+            for row, error in decoded.errors.items():
+                place = first + row
+                if place in wanted:
+                    message = arrived.messages.message(arrived.received, place)
+                    self._limit.warning(
+                        "aside",
+                        "message %s of %s cannot be decoded, and is put aside in %s: %s",
+                        message.guid,
+                        arrived.queue.uri,
+                        uri,
+                        printable(error.reason),
+                    )
+                    await self._post(Failure(message, error, 0, None, "bmq.spark"))
+                    found.add(place)
+            first += decoded.rows
+        return found
+
+    async def _post(self, failure: Failure) -> None:
+        if self._session is None or self._letters is None:
+            self._session = await self._settings.connection.open()
+            queue = await self._session.open_queue(self._settings.dead_letters, write=True)
+            self._letters = DeadLetter(queue)
+        letters = self._letters
+        assert not isinstance(letters.queue, str)
+        await letters.post(failure, letters.queue, asyncio.sleep)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._session is not None:
+            await self._session.close(timeout=10)

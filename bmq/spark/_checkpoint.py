@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Spark's own checkpoint of a streaming query says: which query it is, and what is committed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, NamedTuple, cast
+
+from bmq.spark._arrow import fs
+
+__all__ = ["Checkpoint", "Planned", "filesystem"]
+
+_NUMBER = re.compile(r"\d+\Z")
+
+
+def filesystem(path: str) -> tuple[Any, str]:
+    """Return the file system of a local path or a URI, of pyarrow, and the path there."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path):
+        found: tuple[Any, str] = fs.FileSystem.from_uri(re.sub(r"\Afile:/+", "file:///", path))
+        return found
+    return fs.LocalFileSystem(), os.path.abspath(path)
+
+
+class Planned(NamedTuple):
+    """A batch in Spark's log of offsets.
+
+    Attributes:
+        batch: its number.
+        start: how many messages of this source came before; None if the log does not tell.
+        end: how many there are up to its end.
+        committed: whether Spark's log of commits has it.
+    """
+
+    batch: int
+    start: int | None
+    end: int
+    committed: bool
+
+
+class Checkpoint:
+    """The checkpoint of a streaming query. Reads only.
+
+    Args:
+        path: the option ``checkpointLocation``.
+        source: the name of the source in the query; "" for the only one.
+    """
+
+    def __init__(self, path: str, source: str = "") -> None:
+        self._fs, self._root = filesystem(path)
+        self._source = source
+
+    def query(self) -> str:
+        """Return the id of the query; "" if there is none (yet)."""
+        try:
+            document: Any = json.loads(self._text("metadata"))
+            return str(document["id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    def committed(self) -> int | None:
+        """Return up to where this source is committed for certain; None if that is not to be known."""
+        try:
+            numbers = self._numbers("commits")
+            return self._end(max(numbers)) if numbers else None
+        except OSError:
+            return None
+
+    def planned(self) -> Planned | None:
+        """Return the newest batch that Spark has planned; None if there is none, or it cannot be read."""
+        try:
+            numbers = sorted(self._numbers("offsets"))
+            if not numbers:
+                return None
+            end = self._end(numbers[-1])
+            if end is None:
+                return None
+            before = [number for number in numbers if number < numbers[-1]]
+            start = self._end(before[-1]) if before else (0 if numbers[-1] == 0 else None)
+            return Planned(numbers[-1], start, end, numbers[-1] in self._numbers("commits"))
+        except OSError:
+            return None
+
+    def _numbers(self, folder: str) -> set[int]:
+        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+        names = [info.base_name for info in self._fs.get_file_info(selector)]
+        return {int(name) for name in names if _NUMBER.match(name)}
+
+    def _end(self, batch: int) -> int | None:
+        """The offset of this source in a batch: None unless exactly one of the offsets can be its own."""
+        found: list[int] = []
+        for line in self._text(f"offsets/{batch}").splitlines()[1:]:
+            try:
+                offset: Any = json.loads(line)
+            except ValueError:
+                continue
+            if not isinstance(offset, dict):
+                continue
+            given = cast("dict[str, Any]", offset)
+            wanted = {"messages", "source"} if self._source else {"messages"}
+            if set(given) == wanted and given.get("source", "") == self._source:
+                found.append(int(given["messages"]))
+        return found[0] if len(found) == 1 else None
+
+    def _text(self, name: str) -> str:
+        with self._fs.open_input_stream(f"{self._root}/{name}") as file:
+            text: str = file.read().decode()
+        return text

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitions of a log: how tasks find their rows, the same ones in each attempt."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+
+from bmq.errors import StateError
+from bmq.spark._arrow import RecordBatch, pa
+from bmq.spark._log import BatchLog, LoggedBatch
+from bmq.spark._raw import Source, guid_keys
+from bmq.spark._rows import OnInvalidMessage, RowMaker
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["LogPartition", "cut", "left_of", "read_partition"]
+
+logger = logging.getLogger("bmq.spark")
+
+
+class LogPartition(InputPartition):
+    """Some rows of a file of a log.
+
+    Attributes:
+        root: the folder of the log, as :class:`BatchLog` takes it.
+        path: the file, within its file system.
+        first: the number of the first row.
+        count: how many rows.
+        without: the names of files with the GUIDs of rows that are left out.
+    """
+
+    def __init__(self, root: str, path: str, first: int, count: int, without: tuple[str, ...] = ()) -> None:
+        super().__init__((path, first, count))
+        self.root = root
+        self.path = path
+        self.first = first
+        self.count = count
+        self.without = without
+
+
+def cut(
+    root: str, batches: Iterable[LoggedBatch], partitions: int, without: tuple[str, ...] = ()
+) -> Iterator[LogPartition]:
+    """Return as many parts of each batch as there are to be partitions, of about the same number of rows."""
+    for batch in batches:
+        total = batch.end - batch.start
+        size = max(1, -(-total // partitions))
+        for first in range(0, total, size):
+            yield LogPartition(root, batch.path, first, min(size, total - first), without)
+
+
+def read_partition(
+    partition: LogPartition, schema: StructType, on_invalid: OnInvalidMessage, gone: str = ""
+) -> Iterator[Any]:
+    """Return the rows of a partition.
+
+    Args:
+        partition: which.
+        schema: the columns.
+        on_invalid: what becomes of messages that cannot be decoded.
+        gone: what to say where the file is not there.
+
+    Raises:
+        StateError: the file is not there.
+        ProtocolError: a message cannot be decoded, with ``fail``.
+    """
+    log, maker = BatchLog(partition.root), RowMaker(schema, on_invalid)
+    skip, left = partition.first, partition.count
+    try:
+        without = log.read_guids(partition.without)
+        batches, sources = log.read(partition.path)
+    except FileNotFoundError:
+        where = f"{partition.path} is not there on {socket.gethostname()}"
+        raise StateError(f"{where}: {gone or 'the log was removed, or is not reachable from here'}") from None
+    for rows in batches:
+        part = rows.slice(skip, left)
+        skip = max(0, skip - rows.num_rows)
+        left -= part.num_rows
+        if part.num_rows and without:
+            part = left_of(part, sources, without)
+        if part.num_rows:
+            yield from maker.make(part, sources)
+        if not left:
+            break
+    if maker.dropped:
+        logger.warning("%d messages that cannot be decoded are left out", maker.dropped)
+
+
+def left_of(rows: RecordBatch, sources: Sequence[Source], without: Mapping[str, set[bytes]]) -> RecordBatch:
+    """Return the rows whose GUIDs are not among these, which are by the URI of their queue."""
+    of_source = [without.get(uri, set[bytes]()) for uri, _ in sources]
+    numbers = rows.column(5).to_pylist()
+    places = [at for at, key in enumerate(guid_keys(rows)) if key not in of_source[numbers[at]]]
+    return rows if len(places) == rows.num_rows else rows.take(pa.array(places, pa.int64()))

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages as they travelled, in Arrow's columns: what the logs of reads hold.
+
+A message is decoded by the task that reads the log, so another schema can decode the same batch, and a
+message that cannot be decoded is a matter of its row alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bmq.client.raw import RawBatch
+from bmq.spark._arrow import RecordBatch, pa
+from bmq.wire.guid import guid_to_text
+from bmq.wire.push_columns import PushColumns
+from bmq.wire.push_table import pieces, to_arrow
+
+__all__ = [
+    "Source",
+    "columns_of",
+    "guid_keys",
+    "raw_rows",
+    "raw_schema",
+    "sizes_of",
+    "sources_of",
+    "texts_of",
+]
+
+#: Where messages come from: the URI of the queue, and the name of the subscription, None for everything.
+Source = tuple[str, str | None]
+
+_GUID = pa.binary(16)
+_FIELDS = [
+    pa.field("data", pa.binary(), nullable=False),
+    pa.field("guid", _GUID, nullable=False),
+    pa.field("flags", pa.uint8(), nullable=False),
+    pa.field("schema", pa.uint16(), nullable=False),
+    pa.field("compression", pa.uint8(), nullable=False),
+    pa.field("source", pa.uint16(), nullable=False),
+    pa.field("received", pa.timestamp("us", tz="UTC"), nullable=False),
+]
+_SOURCES = b"bmq.sources"
+
+
+def raw_schema(sources: Sequence[Source]) -> Any:
+    """Return the columns of a log whose messages come from these sources, which rows name by number."""
+    return pa.schema(_FIELDS, metadata={_SOURCES: json.dumps(list(sources)).encode()})
+
+
+def sources_of(schema: Any) -> list[Source]:
+    """Return the sources that the rows of a log name by number."""
+    found: list[list[Any]] = json.loads(schema.metadata[_SOURCES])
+    return [(uri, subscription) for uri, subscription in found]
+
+
+def raw_rows(batch: RawBatch, source: int, schema: Any) -> RecordBatch:
+    """Return a row for each message.
+
+    Args:
+        batch: the messages.
+        source: the number of their source.
+        schema: what :func:`raw_schema` made.
+    """
+    columns, received = batch
+    count = columns.count
+    guids = pa.py_buffer(np.ascontiguousarray(columns.guids))
+    arrays = [
+        pieces(columns.buffer, columns.starts, columns.stops),
+        pa.Array.from_buffers(_GUID, count, [None, guids]),
+        to_arrow(columns.flags),
+        to_arrow(columns.schema_ids),
+        to_arrow(columns.compressions),
+        to_arrow(np.full(count, source, np.uint16)),
+        to_arrow(received).cast(_FIELDS[-1].type),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def columns_of(rows: RecordBatch) -> PushColumns:
+    """Return messages of rows of a log, for a decoder."""
+    data, count = rows.column(0), rows.num_rows
+    offsets = _offsets(data)
+    first, last = int(offsets[0]), int(offsets[-1])
+    buffer = data.buffers()[2]
+    bounds = offsets.astype(np.int64) - first
+    return PushColumns(
+        b"" if buffer is None else memoryview(buffer)[first:last].tobytes(),
+        bounds[:-1],
+        bounds[1:],
+        _guids(rows.column(1)),
+        _numbers(rows.column(2), np.uint8),
+        _numbers(rows.column(3), np.uint16),
+        _numbers(rows.column(4), np.uint8),
+        np.zeros(count, np.int32),
+        [()],
+        np.zeros(count, np.int64),
+    )
+
+
+def guid_keys(rows: RecordBatch) -> list[bytes]:
+    """Return the GUID of each row, as bytes."""
+    keys: list[bytes] = _guids(rows.column(1)).tolist()
+    return keys
+
+
+def sizes_of(rows: RecordBatch) -> Any:
+    """Return the size of each message as it travelled."""
+    return np.diff(_offsets(rows.column(0)))
+
+
+def texts_of(keys: Sequence[bytes]) -> list[str]:
+    """Return GUIDs as :attr:`bmq.Message.guid` has them."""
+    return [guid_to_text(key) for key in keys]
+
+
+def _offsets(data: Any) -> Any:
+    return np.frombuffer(data.buffers()[1], np.int32)[data.offset : data.offset + len(data) + 1]
+
+
+def _guids(column: Any) -> Any:
+    return np.frombuffer(column.buffers()[1], "V16", len(column), column.offset * 16)
+
+
+def _numbers(column: Any, kind: Any) -> Any:
+    return np.frombuffer(column.buffers()[1], kind)[column.offset : column.offset + len(column)]

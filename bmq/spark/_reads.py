@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of batch reads: stored before a task sees one, and kept until the read is confirmed.
+
+Spark may run a task twice, twice at a time, or throw its result away, so no task receives anything. Messages
+are received while the read is planned, and written to a log that every task reads. The messages stay
+unconfirmed, and go back to their queue, until :func:`bmq.spark.confirm` names them. A read that is not
+confirmed is read again: the same rows, and no others.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from bmq.errors import StateError
+from bmq.spark._arrow import RecordBatch, pa
+from bmq.spark._aside import PutAside
+from bmq.spark._ledger import GuidSets, Ledger
+from bmq.spark._log import BatchLog, LoggedBatch
+from bmq.spark._log_partition import LogPartition, cut
+from bmq.spark._portal import portal
+from bmq.spark._raw import guid_keys, texts_of
+from bmq.spark._receiving import Arrived, SourceReceiver, SourceSettings, confirm_guids
+from bmq.spark._state import described_settings, look_for_others
+
+__all__ = ["READS", "ReadLimits", "Reads", "read_unconfirmed"]
+
+logger = logging.getLogger("bmq.spark")
+
+#: The folder of the reads in a checkpoint.
+READS = "bmq-reads"
+_STATE = "reads.json"
+_ROWS = 10_000
+# A read waits so many seconds for another one that is being planned.
+_PATIENCE = 600.0
+# GUIDs of so many confirmed reads are remembered: a confirmation can be lost with the connection.
+_REMEMBERED = 8
+_OPEN, _CONFIRMED = "open", "confirmed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """When a read ends, and in how many partitions it is read.
+
+    Attributes:
+        max_messages: how many messages a read has at most.
+        idle: seconds without a message after which the queue counts as drained.
+        partitions: in how many partitions the stored rows are read.
+        on_store: whether messages are confirmed as soon as they are stored.
+    """
+
+    max_messages: int
+    idle: float
+    partitions: int
+    on_store: bool = False
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of the reads of a checkpoint.
+
+    Attributes:
+        number: of the newest read; 0 before the first.
+        status: whether it is confirmed.
+        stored: whether its messages were confirmed to the broker as soon as they were stored.
+        what: its queues and subscriptions.
+        parts: how many files there are of GUIDs of rows that are confirmed.
+    """
+
+    number: int = 0
+    status: str = _CONFIRMED
+    stored: bool = False
+    what: dict[str, Any] | None = None
+    parts: int = 0
+
+    @property
+    def confirmed_files(self) -> tuple[str, ...]:
+        return tuple(f"confirmed-{self.number:06d}-{part:04d}.arrow" for part in range(self.parts))
+
+
+class Reads:
+    """The reads of one checkpoint.
+
+    Args:
+        checkpoint: the option ``checkpointLocation``.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        self._checkpoint = checkpoint
+        self._root = f"{checkpoint.rstrip('/')}/{READS}"
+        self._log = BatchLog(self._root)
+
+    def plan(self, settings: SourceSettings, limits: ReadLimits) -> list[LogPartition]:
+        """Return the partitions of the read that is not confirmed, or of a new one.
+
+        Raises:
+            ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: nothing can be received.
+            StateError: an unconfirmed read is of other queues or subscriptions; or the folder is in use.
+            OSError: the messages cannot be stored.
+        """
+        self._log.acquire(_PATIENCE)
+        try:
+            self._log.clear()
+            state = self._state()
+            if state.status == _OPEN:
+                self._check(state, settings)
+                batches = self._rows(state.number).batches()
+                logger.warning(
+                    "read %d of %s is not confirmed: its %d messages are read again, and no others",
+                    state.number,
+                    self._checkpoint,
+                    sum(each.end - each.start for each in batches),
+                )
+                return list(cut(self._root, batches, limits.partitions, state.confirmed_files))
+            batches = self._read_on(state, settings, limits)
+            return list(cut(self._root, batches, limits.partitions))
+        finally:
+            self._log.release()
+
+    def confirm(self, settings: SourceSettings, guids: Iterable[str] | None) -> int:
+        """Confirm the newest read, or some of its rows; return how many.
+
+        Raises:
+            ConnectionFailed, OpenQueueError, RequestTimeout: the broker cannot be told; the next call, or the
+                next read, does so.
+            StateError: the unconfirmed read is of other queues; or the folder is in use.
+        """
+        self._log.acquire(_PATIENCE)
+        try:
+            state = self._state()
+            if not state.number:
+                return 0
+            count = 0
+            if state.status == _OPEN:
+                self._check(state, settings, queues_alone=True)
+                count = self._note_confirmed(state, None if guids is None else set(map(bytes.fromhex, guids)))
+            known = self._log.read_guids(state.confirmed_files)
+            if any(known.values()):
+                with portal() as here:
+                    here.run(confirm_guids(settings.connection, known))
+            return count
+        finally:
+            self._log.release()
+
+    def describe(self) -> tuple[int, int, bool] | None:
+        """Return the number of the unconfirmed read, its messages, and whether only the log has them.
+
+        None if every read is confirmed.
+        """
+        state = self._state()
+        if state.status != _OPEN:
+            return None
+        messages = sum(each.end - each.start for each in self._rows(state.number).batches())
+        return state.number, messages, state.stored
+
+    def give_up(self) -> None:
+        """Forget the read that is not confirmed: its messages are still in the queue, and come again.
+
+        Raises:
+            StateError: only the log has its messages; or the folder is in use.
+        """
+        self._log.acquire(_PATIENCE)
+        try:
+            state = self._state()
+            if state.status != _OPEN:
+                return
+            if state.stored:
+                raise StateError(
+                    f"the messages of read {state.number} were confirmed when they were stored: only "
+                    f"{self._rows(state.number).path} has them. Read and confirm them"
+                )
+            state.status = _CONFIRMED
+            self._note(state)
+        finally:
+            self._log.release()
+
+    # what there is
+
+    def _state(self) -> _State:
+        noted: Any = self._log.noted(_STATE)
+        if not isinstance(noted, dict):
+            return _State()
+        given = cast("dict[str, Any]", noted)
+        return _State(given["read"], given["status"], given["stored"], given["what"], given["parts"])
+
+    def _note(self, state: _State) -> None:
+        document = {"read": state.number, "status": state.status, "stored": state.stored}
+        self._log.note(_STATE, {**document, "what": state.what, "parts": state.parts})
+
+    def _rows(self, number: int) -> BatchLog:
+        return BatchLog(f"{self._root}/{number:06d}")
+
+    def _check(self, state: _State, settings: SourceSettings, *, queues_alone: bool = False) -> None:
+        now, then = described_settings(settings), state.what or {}
+        # Filters of Spark that became subscriptions are in none of the options.
+        if now["queues"] != then.get("queues") or (not queues_alone and now != then):
+            raise StateError(
+                f"read {state.number} of {self._checkpoint} has other queues or subscriptions, and is not "
+                "confirmed: confirm it with the options it was read with (bmq.spark.confirm), or give it up "
+                f"(bmq spark repair {self._checkpoint}), which leaves its messages in the queue"
+            )
+
+    # a new read
+
+    def _read_on(self, state: _State, settings: SourceSettings, limits: ReadLimits) -> list[LoggedBatch]:
+        known: GuidSets = {}
+        self._forget(state)
+        for name in self._log.files("confirmed-"):
+            for uri, keys in self._log.read_guids([name]).items():
+                known.setdefault(uri, set()).update(keys)
+        rows = self._rows(state.number + 1)
+        rows.fs.create_dir(rows.root, recursive=True)
+        for each in rows.batches():  # of a driver that died before it could note the read
+            rows.remove(each)
+        rows.clear()
+        with portal() as here:
+            drain = Drain(settings, limits, rows, known)
+            try:
+                batches = here.run(drain.run())
+                if batches:
+                    state = _State(state.number + 1, _OPEN, limits.on_store, described_settings(settings))
+                    self._note(state)
+                    if limits.on_store:
+                        here.run(drain.confirm())
+            finally:
+                here.run(drain.close())
+        if batches:
+            count = sum(each.end - each.start for each in batches)
+            logger.info("read %d of %s: %d messages", state.number, self._checkpoint, count)
+        return batches
+
+    def _forget(self, state: _State) -> None:
+        """Remove the rows of confirmed reads, and GUIDs of those long ago."""
+        for number in range(max(1, state.number - 1), state.number + 1):
+            rows = self._rows(number)
+            if rows.exists():
+                rows.drop()
+        for name in self._log.files("confirmed-"):
+            if int(name.split("-")[1]) <= state.number - _REMEMBERED:
+                self._log.delete(name)
+
+    # confirming
+
+    def _note_confirmed(self, state: _State, wanted: set[bytes] | None) -> int:
+        """Note durably which rows are confirmed, before the broker is told."""
+        before = self._log.read_guids(state.confirmed_files)
+        rows = self._rows(state.number)
+        confirmed: dict[str, list[bytes]] = {}
+        count = left = 0
+        for batch in rows.batches():
+            for uri, keys in rows.guids(batch.path):
+                some = [key for key in keys if key not in before.get(uri, set())]
+                chosen = some if wanted is None else [key for key in some if key in wanted]
+                confirmed.setdefault(uri, []).extend(chosen)
+                count += len(chosen)
+                left += len(some) - len(chosen)
+        if count:
+            name = f"confirmed-{state.number:06d}-{state.parts:04d}.arrow"
+            self._log.write_guids(name, confirmed)
+            state.parts += 1
+        if not left:
+            state.status = _CONFIRMED
+        self._note(state)
+        return count
+
+
+class Drain:
+    """Receives what a queue holds, and stores it.
+
+    Args:
+        settings: what to read.
+        limits: when it ends.
+        log: where to store it.
+        known: GUIDs that were confirmed before, by the URI of their queue: these are confirmed once more.
+    """
+
+    def __init__(
+        self, settings: SourceSettings, limits: ReadLimits, log: BatchLog, known: Mapping[str, set[bytes]]
+    ) -> None:
+        self._settings = settings
+        self._limits = limits
+        self._log = log
+        self._known = known
+        self._ledger = Ledger()
+        self._receiver = SourceReceiver(settings)
+        self._aside = PutAside(settings)
+
+    async def run(self) -> list[LoggedBatch]:
+        """Receive until there is enough, or no more for a while; return what is stored.
+
+        Raises:
+            ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: nothing can be received.
+            QueueClosed, SessionClosed: the connection is lost for good.
+            OSError: it cannot be stored.
+        """
+        limits = self._limits
+        await look_for_others(self._settings)
+        await self._receiver.open()
+        file = self._log.begin(0, self._receiver.schema)
+        try:
+            while file.rows < limits.max_messages:
+                wanted = min(_ROWS, limits.max_messages - file.rows)
+                arrived = await self._receiver.take(wanted, limits.idle, drains=True)
+                if not arrived:
+                    break
+                for each in arrived:
+                    rows = await self._new(each)
+                    if rows.num_rows:
+                        file.write([rows])
+            if file.rows:
+                return [file.finish()]
+        except BaseException:
+            file.abandon()
+            raise
+        file.abandon()
+        return []
+
+    async def _new(self, arrived: Arrived) -> RecordBatch:
+        """The rows that are new, and can be decoded where others are put aside."""
+        uri, guids = arrived.queue.uri, guid_keys(arrived.batch)
+        fresh, _ = self._ledger.arrive(uri, guids)
+        places = list(range(len(guids))) if fresh is None else fresh
+        known = self._known.get(uri)
+        gone: set[bytes] = set()
+        if known:
+            gone = {guids[place] for place in places if guids[place] in known}
+            places = [place for place in places if guids[place] not in gone]
+        bad = await self._aside.take(arrived, places)
+        gone |= {guids[place] for place in bad}
+        if gone:
+            arrived.queue.confirm(*texts_of(sorted(gone)))
+        if fresh is None and not gone:
+            return arrived.batch
+        return arrived.batch.take(pa.array([place for place in places if place not in bad], pa.int64()))
+
+    async def confirm(self) -> None:
+        """Confirm everything that is stored."""
+        self._receiver.confirm_taken()
+
+    async def close(self) -> None:
+        """Send what is confirmed, give back what is not, disconnect."""
+        await self._receiver.close()
+        await self._aside.close()
+
+
+def read_unconfirmed(settings: SourceSettings, limits: ReadLimits) -> Sequence[LogPartition]:
+    """Store what a queue holds in a folder of this machine, and leave it in the queue.
+
+    The folder is removed by a later read, once the application that it was made for has ended.
+
+    Raises:
+        ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: nothing can be received.
+        OSError: the messages cannot be stored.
+        StateError: the folder of all such reads is another user's.
+    """
+    folder = _temporary_folder()
+    log = BatchLog(str(folder))
+    with portal() as here:
+        drain = Drain(settings, limits, log, {})
+        try:
+            batches = here.run(drain.run())
+        finally:
+            here.run(drain.close())
+    count = sum(each.end - each.start for each in batches)
+    logger.warning(
+        "%d messages were read and stay in the queue, unconfirmed: give option checkpointLocation, and call "
+        "bmq.spark.confirm when the rows are where they belong, to take them out",
+        count,
+    )
+    if not batches:
+        shutil.rmtree(folder, ignore_errors=True)
+    return list(cut(str(folder), batches, limits.partitions))
+
+
+def _temporary_folder() -> Path:
+    """Make a folder that is this user's alone, and remove those of applications that have ended."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    root = Path(tempfile.gettempdir()) / f"bmq-spark-{user}"
+    root.mkdir(mode=0o700, exist_ok=True)
+    about = root.lstat()
+    if hasattr(os, "getuid") and (about.st_uid != user or about.st_mode & 0o077 or root.is_symlink()):
+        raise StateError(f"{root} is not a folder of this user alone: remove it")
+    for old in root.iterdir():
+        owner = old.name.partition("-")[0]
+        if owner.isdigit() and not _alive(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    folder = root / f"{_application()}-{uuid.uuid4().hex}"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def _application() -> int:
+    """The process of the application; what plans a read is a child of a child of it."""
+    process = os.getppid()
+    for _ in range(8):
+        try:
+            stat = Path(f"/proc/{process}/stat").read_text()
+            command = stat[stat.index("(") + 1 : stat.rindex(")")]
+            parent = int(stat[stat.rindex(")") :].split()[2])
+        except (OSError, ValueError):
+            return process
+        if not command.startswith("python") or parent <= 1:
+            return process
+        process = parent
+    return process
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps a query or a read from going on, and the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bmq import _checks
+from bmq.errors import UsageError
+from bmq.spark._checkpoint import Checkpoint, Planned, filesystem
+from bmq.spark._log import BatchLog
+from bmq.spark._reads import Reads
+from bmq.spark._state import STATE
+
+__all__ = ["repair"]
+
+
+def repair(
+    checkpoint: str, *, log_path: str | None = None, source_name: str | None = None, really: bool = False
+) -> list[str]:
+    """Find out what keeps a stream or a batch read from going on, and put it right.
+
+    A log that is gone is replaced by an empty one, so the stream goes on: messages that are not confirmed
+    come from the broker in later batches, and what was committed last may come once more. A log of another
+    query becomes the log of this one. A batch read that is not confirmed is given up, and its messages come
+    again with the next read. The query must not run meanwhile.
+
+    Args:
+        checkpoint: the option ``checkpointLocation``.
+        log_path: the option ``logPath``, if the stream has it.
+        source_name: the option ``sourceName``, if the stream has it.
+        really: whether to put it right; otherwise it is only said.
+
+    Returns:
+        What was found, and what becomes of it: a sentence each; empty if nothing is wrong.
+
+    Raises:
+        UsageError: there is no such folder.
+        StateError: the query runs; or a read cannot be given up, since only its folder has its messages.
+    """
+    checkpoint = _checks.text("checkpoint", checkpoint, empty=False)
+    name = _checks.optional(_checks.text, "source_name", source_name) or ""
+    path = _checks.optional(_checks.text, "log_path", log_path)
+    really = bool(really)
+    files, root = filesystem(checkpoint)
+    if files.get_file_info(root).type.name != "Directory":
+        raise UsageError(f"there is no folder {checkpoint}")
+    folder = path or f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
+    return [*_stream(Checkpoint(checkpoint, name), BatchLog(folder), really), *_reads(checkpoint, really)]
+
+
+def _stream(checkpoint: Checkpoint, log: BatchLog, really: bool) -> list[str]:
+    planned, query = checkpoint.planned(), checkpoint.query()
+    if planned is None and not log.exists():
+        return []
+    found: list[str] = []
+    if really:
+        log.acquire()
+    try:
+        state: Any = log.noted(STATE)
+        owner = state.get("query", "") if isinstance(state, dict) else ""
+        if query and owner and owner != query:
+            found.append(
+                f"The log at {log.path} is of query {owner}, and the checkpoint of query {query}: the log "
+                "becomes that of the checkpoint's query. What the other query had committed last may come "
+                "once more."
+            )
+            if really:
+                for batch in log.batches():
+                    log.remove(batch)
+                log.note(STATE, {**state, "query": query})
+        if planned is not None:
+            found += _gaps(planned, log, really)
+    finally:
+        log.release()
+    return found
+
+
+def _gaps(planned: Planned, log: BatchLog, really: bool) -> list[str]:
+    """Replace what Spark asks for and the log does not have."""
+    start = planned.end if planned.committed or planned.start is None else planned.start
+    batches, whole = log.covering(start, planned.end)
+    known = {each.end for each in log.batches()}
+    if planned.committed or start == planned.end:
+        if planned.end in known or not planned.end:
+            return []
+        if really:
+            log.mark(planned.end, planned.end)
+        return [
+            f"{planned.end} messages are committed, and the log at {log.path} does not have the last of "
+            "them: it goes on behind them. What was committed last may come once more."
+        ]
+    if whole:
+        return []
+    edge = start
+    for batch in batches:
+        if batch.start > edge and really:
+            log.mark(edge, batch.start)
+        edge = max(edge, batch.end)
+    if edge < planned.end and really:
+        log.mark(edge, planned.end)
+    return [
+        f"Batch {planned.batch} is messages {start} to {planned.end}, and the log at {log.path} does not "
+        "have all of them: the batch goes on with those that there are. The others come in a later batch, as "
+        "far as the broker has them."
+    ]
+
+
+def _reads(checkpoint: str, really: bool) -> list[str]:
+    reads = Reads(checkpoint)
+    unconfirmed = reads.describe()
+    if unconfirmed is None:
+        return []
+    number, messages, stored = unconfirmed
+    if stored:
+        return [
+            f"Read {number} of {messages} messages is not confirmed, and only its folder has them: it stays. "
+            "Read and confirm it."
+        ]
+    if really:
+        reads.give_up()
+    return [
+        f"Read {number} of {messages} messages is not confirmed: it is given up. They are in their queue."
+    ]

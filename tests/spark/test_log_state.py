@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stream that starts again after a change loses and doubles nothing, or says why it does not start."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.cli import main
+from bmq.spark import _inlet, _state, repair
+from tests.spark.brokers import BrokerThread
+from tests.spark.readers import WHOLE, read, source, struct, travelled
+from tests.spark.test_datasource import BAD, left_in, numbers, post_bad_between, post_numbers
+
+
+class Query:
+    """What Spark does with the reader of a stream, its own checkpoint included."""
+
+    def __init__(self, broker: BrokerThread, queue: str, folder: Path, **options: Any) -> None:
+        self._schema = options.pop("schema", WHOLE)
+        options = {"pollTimeoutMs": 300, "lingerMs": 50, **options}
+        self._folder = folder
+        self._source = source(broker=broker.uri, queue=queue, checkpointLocation=folder, **options)
+        self.runner = self._source.streamReader(self._schema)
+        self.start: dict[str, Any] = self.runner.initialOffset()
+        self.number = 0
+        for name in ("offsets", "commits"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        if not (folder / "metadata").exists():
+            (folder / "metadata").write_text('{"id":"one"}')
+        for path in sorted((folder / "commits").iterdir(), key=lambda path: int(path.name)):
+            self.number = int(path.name) + 1
+            self.start = json.loads((folder / "offsets" / path.name).read_text().splitlines()[2])
+
+    def plan(self) -> dict[str, Any]:
+        """Have a batch, and note it as Spark does."""
+        planned = self._folder / "offsets" / f"{self.number}"
+        if planned.exists():
+            return json.loads(planned.read_text().splitlines()[2])
+        while (end := self.runner.latestOffset(self.start, self.runner.getDefaultReadLimit())) == self.start:
+            pass
+        planned.write_text(f"v1\n{{}}\n{json.dumps(end)}")
+        return end
+
+    def rows(self, end: dict[str, Any]) -> list[dict[str, Any]]:
+        worker = travelled(self._source.streamReader(self._schema))
+        partitions = travelled(self.runner.partitions(self.start, end))
+        return [row for part in partitions for row in read(worker, part)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        (self._folder / "commits" / f"{self.number}").touch()
+        self.number += 1
+        self.start = end
+
+    def batch(self) -> list[str]:
+        end = self.plan()
+        rows = [row["value"].decode() for row in self.rows(end)]
+        self.commit(end)
+        return rows
+
+    def ask(self) -> dict[str, Any]:
+        return self.runner.latestOffset(self.start, self.runner.getDefaultReadLimit())
+
+    def stop(self) -> None:
+        self.runner.stop()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is confirmed but by what the test does: Spark's commits are not looked at."""
+    monkeypatch.setattr(_inlet, "_LOOK", 3600.0)
+    monkeypatch.setattr(_inlet.Inlet, "_commit_known", _nothing)
+
+
+async def _nothing(_: Any) -> None:
+    pass
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "subscription": {"subscription": "!exists(n)"},
+    "properties": {"propertiesSchema": "n BIGINT"},
+    "partitions": {"numPartitions": 3},
+    "trigger": {"maxMessagesPerTrigger": 2},
+    "receivers": {"numReceivers": 2},
+    "invalid": {"onInvalidMessage": "drop"},
+    "nothing": {},
+}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_between_batches_neither_loses_nor_doubles(
+    broker: BrokerThread, queue: str, tmp_path: Path, change: str
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 6)
+    assert query.batch() == numbers(0, 6)
+    query.stop()
+    post_numbers(broker, queue, 6, 9)
+    again = Query(broker, queue, tmp_path, **CHANGES[change])
+    rows: list[str] = []
+    while len(rows) < 3:
+        rows += again.batch()
+    assert rows == numbers(6, 9)
+    assert again.ask() == again.start
+    again.stop()
+    assert left_in(broker, queue) == []
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_in_the_middle_of_a_batch_neither_loses_nor_doubles(
+    broker: BrokerThread, queue: str, tmp_path: Path, change: str
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 6)
+    query.plan()
+    query.stop()
+    post_numbers(broker, queue, 6, 9)
+    again = Query(broker, queue, tmp_path, **CHANGES[change])
+    assert again.batch() == numbers(0, 6)
+    rows: list[str] = []
+    while len(rows) < 3:
+        rows += again.batch()
+    assert rows == numbers(6, 9)
+    assert again.ask() == again.start
+    again.stop()
+    assert left_in(broker, queue) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_committed_is_confirmed_though_it_matches_no_more(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    broker.post(queue, [bmq.PutMessage(b"%d" % n, {"n": n}) for n in range(4)])
+    assert query.batch() == numbers(0, 4)
+    query.stop()
+    again = Query(broker, queue, tmp_path, subscription="n >= 100")
+    assert again.ask() == again.start
+    again.stop()
+    assert left_in(broker, queue) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_committed_is_confirmed_in_a_queue_that_is_read_no_more(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = Query(broker, f"{queue},{queue}-too", tmp_path)
+    post_numbers(broker, f"{queue}-too", 0, 4)
+    assert query.batch() == numbers(0, 4)
+    query.stop()
+    again = Query(broker, queue, tmp_path)
+    assert again.ask() == again.start
+    again.stop()
+    assert left_in(broker, f"{queue}-too") == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_new_schema_decodes_the_batch_that_is_half_done(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    from pyspark.sql.types import BinaryType, LongType, StringType
+
+    broker.post(queue, [bmq.PutMessage(b"x", {"n": 7, "kind": "new"})])
+    old = struct(value=BinaryType(), properties=struct(n=LongType()))
+    query = Query(broker, queue, tmp_path, schema=old, propertiesSchema="n BIGINT")
+    query.plan()
+    query.stop()
+    new = struct(value=BinaryType(), properties=struct(n=LongType(), kind=StringType()))
+    again = Query(broker, queue, tmp_path, schema=new, propertiesSchema="n BIGINT, kind STRING")
+    (row,) = again.rows(again.plan())
+    assert row["properties"] == {"n": 7, "kind": "new"}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("lost", ["folder", "batches"])
+def test_a_log_that_is_gone_is_refused_before_anything_is_doubled(
+    broker: BrokerThread, queue: str, tmp_path: Path, lost: str
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 6)
+    query.batch()
+    query.stop()
+    if lost == "folder":
+        shutil.rmtree(tmp_path / "bmq")
+    else:
+        for path in (tmp_path / "bmq").glob("*.arrow"):
+            path.unlink()
+    again = Query(broker, queue, tmp_path)
+    with pytest.raises(bmq.StateError, match=r"not have the last of them: .*failOnDataLoss=false goes on"):
+        again.ask()
+    again.stop()
+    assert left_in(broker, queue) == numbers(0, 6)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_log_that_is_gone_is_gone_once_where_loss_is_no_failure(
+    broker: BrokerThread, queue: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 6)
+    query.batch()
+    query.stop()
+    left_in(broker, queue)
+    shutil.rmtree(tmp_path / "bmq")
+    again = Query(broker, queue, tmp_path, failOnDataLoss="false")
+    assert again.ask() == again.start
+    again.stop()
+    assert "the query goes on and may double what was committed last" in caplog.text
+    post_numbers(broker, queue, 6, 8)
+    third = Query(broker, queue, tmp_path)
+    assert third.batch() == numbers(6, 8)
+    third.stop()
+
+
+@pytest.mark.usefixtures("quick")
+def test_half_a_batch_whose_log_is_gone_comes_later_where_loss_is_no_failure(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 6)
+    query.plan()
+    query.stop()
+    shutil.rmtree(tmp_path / "bmq")
+    refused = Query(broker, queue, tmp_path)
+    with pytest.raises(bmq.StateError, match="messages 0 to 6 of this query are in its checkpoint"):
+        refused.batch()
+    again = Query(broker, queue, tmp_path, failOnDataLoss="false")
+    assert again.batch() == []
+    assert again.batch() == numbers(0, 6)
+    again.stop()
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("half", [False, True], ids=["between", "within"])
+@pytest.mark.parametrize("wrong", ["gone", "another", "nothing"])
+def test_a_repaired_query_goes_on_once(
+    broker: BrokerThread, queue: str, tmp_path: Path, wrong: str, half: bool
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 6)
+    query.plan() if half else query.batch()
+    query.stop()
+    if wrong == "gone":
+        shutil.rmtree(tmp_path / "bmq")
+    elif wrong == "another":
+        (tmp_path / "metadata").write_text('{"id":"two"}')
+    assert bool(repair(str(tmp_path))) == (wrong != "nothing")
+    assert bool(repair(str(tmp_path), really=True)) == (wrong != "nothing")
+    assert repair(str(tmp_path)) == []
+    again = Query(broker, queue, tmp_path)
+    first = again.batch() if half else []
+    post_numbers(broker, queue, 6, 9)
+    rows: list[str] = []
+    while "8" not in rows:
+        rows += again.batch()
+    # What is lost with the log comes from the broker: what was not confirmed.
+    assert sorted(first + rows, key=int) == (
+        numbers(6, 9) if wrong == "nothing" and not half else numbers(0, 9)
+    )
+    again.ask()
+    again.stop()
+    assert left_in(broker, queue) == []
+
+
+def test_the_verb_says_what_is_wrong_and_puts_it_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+    assert main(["spark", "repair", str(tmp_path)]) == 0
+    assert "nothing is wrong" in capsys.readouterr().err
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"messages": 5}')
+    assert main(["spark", "repair", str(tmp_path)]) == 1
+    assert "Batch 0 is messages 0 to 5" in capsys.readouterr().out
+    assert main(["spark", "repair", str(tmp_path), "--yes"]) == 0
+    assert main(["spark", "repair", str(tmp_path)]) == 0
+    assert main(["spark", "repair", str(tmp_path / "none")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert main(["spark", "mend", str(tmp_path)]) == 2
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("half", [False, True], ids=["between", "within"])
+def test_the_log_of_another_query_is_refused(
+    broker: BrokerThread, queue: str, tmp_path: Path, half: bool
+) -> None:
+    query = Query(broker, queue, tmp_path / "one", logPath=tmp_path / "log")
+    post_numbers(broker, queue, 0, 6)
+    end = query.plan() if half else {}
+    if not half:
+        query.batch()
+    query.stop()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "metadata").write_text('{"id":"two"}')
+    again = Query(broker, queue, tmp_path / "two", logPath=tmp_path / "log")
+    with pytest.raises(bmq.StateError, match="is of query one, and the checkpoint of query two"):
+        again.rows(end) if half else again.ask()
+    again.stop()
+
+
+def test_what_spark_has_committed_is_confirmed_while_it_is_idle(
+    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_inlet, "_LOOK", 0.01)
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
+    post_numbers(broker, queue, 0, 7)
+    query.batch()
+    end = query.plan()  # handed out, and not committed
+    until(lambda: depth(broker, queue) == 3)
+    query.commit(end)
+    until(lambda: depth(broker, queue) == 0)
+    query.stop()
+
+
+def test_a_query_that_ends_confirms_what_is_committed(
+    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_inlet, "_LOOK", 3600.0)
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
+    post_numbers(broker, queue, 0, 4)
+    query.batch()
+    query.stop()
+    assert left_in(broker, queue) == []
+
+
+def test_sources_of_one_query_are_told_apart_by_name(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    """Spark's checkpoint has an offset of each: that of the other is not taken for one's own."""
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "metadata").write_text('{"id":"one"}')
+    post_numbers(broker, queue, 0, 3)
+    options = {"broker": broker.uri, "checkpointLocation": tmp_path, "pollTimeoutMs": 300, "lingerMs": 50}
+    one = source(queue=queue, sourceName="one", **options).streamReader(WHOLE)
+    two = source(queue=f"{queue}-2", sourceName="two", **options).streamReader(WHOLE)
+    ends = [each.latestOffset(each.initialOffset(), each.getDefaultReadLimit()) for each in (one, two)]
+    assert ends == [{"messages": 3, "source": "one"}, {"messages": 0, "source": "two"}]
+    (tmp_path / "offsets" / "0").write_text("\n".join(["v1", "{}", *map(json.dumps, reversed(ends))]))
+    (tmp_path / "commits" / "0").touch()
+    one.stop()
+    two.stop()
+    assert left_in(broker, queue) == []
+
+
+def test_an_offset_that_may_be_anothers_confirms_nothing(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 3)
+    end = query.plan()
+    (tmp_path / "offsets" / "0").write_text("\n".join(["v1", "{}", json.dumps(end), json.dumps(end)]))
+    (tmp_path / "commits" / "0").touch()
+    query.stop()
+    assert left_in(broker, queue) == numbers(0, 3)
+
+
+@pytest.mark.parametrize("text", ["", "v1", "v1\n{}\n-\n{", 'v1\n{}\n{"messages": 99999}', "v1\n{}\n[1]"])
+def test_a_checkpoint_that_cannot_be_read_confirms_nothing(
+    broker: BrokerThread, queue: str, tmp_path: Path, text: str
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 3)
+    query.plan()
+    (tmp_path / "offsets" / "0").write_text(text)
+    (tmp_path / "commits" / "0").touch()
+    query.stop()
+    assert left_in(broker, queue) == numbers(0, 3)
+
+
+def test_others_that_read_the_same_queue_are_named(
+    broker: BrokerThread, queue: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fanout = f"bmq://bmq.test.mem.fanout/{queue.rpartition('/')[2]}"
+    one = Query(broker, f"{queue},{fanout}?id=foo", tmp_path / "one")
+    one.ask()
+    alone = Query(broker, f"{fanout}?id=bar", tmp_path / "two")
+    alone.ask()
+    assert "others read the same queue" not in caplog.text
+    both = Query(broker, f"{queue},{fanout}?id=foo", tmp_path / "three")
+    both.ask()
+    (line,) = [text for text in caplog.messages if "others read the same queue" in text]
+    assert f"{queue}: " in line
+    assert f"{fanout}?id=foo: " in line
+    for each in (one, alone, both):
+        each.stop()
+
+
+def test_a_queue_can_be_kept_to_oneself(
+    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_state, "_LEAVING", 0.3)
+    one = Query(broker, queue, tmp_path / "one", exclusive="true")
+    one.ask()
+    other = Query(broker, queue, tmp_path / "other", exclusive="true")
+    with pytest.raises(bmq.StateError, match=f"option exclusive: others read the same queue: {queue}: "):
+        other.ask()
+    one.stop()
+    assert other.ask() == {"messages": 0}
+    other.stop()
+
+
+def test_what_the_broker_dropped_meanwhile_is_an_error_once(
+    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals = {queue: 3}
+
+    async def dropped(*_: Any) -> dict[str, int]:
+        return dict(totals)
+
+    monkeypatch.setattr(_state, "dropped_totals", dropped)
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 2)
+    assert query.batch() == numbers(0, 2)
+    query.stop()
+    totals[queue] += 5
+    again = Query(broker, queue, tmp_path)
+    with pytest.raises(bmq.StateError, match=rf"the broker has dropped .*: 5 of {queue}\. They are gone"):
+        again.ask()
+    again.stop()
+    third = Query(broker, queue, tmp_path)
+    assert third.ask() == third.start
+    third.stop()
+
+
+def test_what_the_broker_dropped_meanwhile_is_in_the_progress(
+    broker: BrokerThread,
+    queue: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    totals = {queue: 3}
+
+    async def dropped(*_: Any) -> dict[str, int]:
+        return dict(totals)
+
+    monkeypatch.setattr(_state, "dropped_totals", dropped)
+    monkeypatch.setattr(_inlet, "_LOOK", 0.01)
+    monkeypatch.setattr(_inlet, "_ASK", 0.0)
+    query = Query(broker, queue, tmp_path, failOnDataLoss="false")
+    query.ask()
+    totals[queue] += 5
+    until(lambda: query.runner.reportLatestOffset().get("dropped") == {queue: 5})
+    totals[queue] = 2  # the broker has started anew
+    until(lambda: query.runner.reportLatestOffset().get("dropped") == {queue: 7})
+    query.stop()
+    assert [record.levelno for record in caplog.records if "has dropped" in record.message] == [
+        logging.WARNING
+    ] * 2
+
+
+def test_messages_that_cannot_be_decoded_are_put_aside_and_confirmed(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    post_bad_between(broker, queue)
+    options = {"onInvalidMessage": "deadLetters", "deadLetterQueue": f"{queue}-dead"}
+    query = Query(broker, queue, tmp_path, **options)
+    rows: list[str] = []
+    while len(rows) < 2:
+        rows += query.batch()
+    assert rows == ["good", "too"]
+    query.stop()
+    (letter,) = broker.drain(f"{queue}-dead", expect=1)
+    assert letter.data == BAD
+    assert left_in(broker, queue) == []
+
+
+def test_a_batch_that_failed_for_a_message_goes_on_with_another_policy(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    post_bad_between(broker, queue)
+    query = Query(broker, queue, tmp_path, onInvalidMessage="fail", maxMessagesPerTrigger=3, lingerMs=1000)
+    with pytest.raises(bmq.ProtocolError, match=r"onInvalidMessage \(row, drop\) goes on"):
+        query.batch()
+    query.stop()
+    again = Query(broker, queue, tmp_path, onInvalidMessage="drop")
+    assert again.batch() == ["good", "too"]
+    again.stop()
+    assert left_in(broker, queue) == []
+
+
+def depth(broker: BrokerThread, queue: str) -> int:
+    async def ask(_: Any) -> int:
+        async with bmq.admin.connect(broker.uri) as admin:
+            return (await admin.queue(queue).depth()).messages
+
+    return int(broker.call(ask))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        pass

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch reads: rows are stored before a task sees them, and messages are confirmed by name alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bmq
+import bmq.spark
+from bmq.spark._reads import READS, Drain, Reads
+from bmq.spark._receiving import Arrived
+from tests.spark.brokers import BrokerThread
+from tests.spark.readers import WHOLE, read, rows_of, source, values_of
+
+
+def texts(first: int, last: int) -> list[str]:
+    return [f"{number}" for number in range(first, last)]
+
+
+def post(broker: BrokerThread, queue: str, first: int, last: int) -> None:
+    broker.post(queue, [text.encode() for text in texts(first, last)])
+
+
+def left_in(broker: BrokerThread, queue: str) -> list[str]:
+    return sorted((m.data.decode() for m in broker.drain(queue, idle=0.2)), key=int)
+
+
+@pytest.fixture
+def options(broker: BrokerThread, queue: str, tmp_path: Path) -> dict[str, str]:
+    return {
+        "broker": broker.uri,
+        "queue": queue,
+        "checkpointLocation": str(tmp_path / "reads"),
+        "idleTimeoutMs": "150",
+    }
+
+
+def test_a_partition_has_the_same_rows_in_each_attempt(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    post(broker, queue, 0, 25)
+    reader = source(**options, numPartitions=3).reader(WHOLE)
+    partitions = reader.partitions()
+    assert len(partitions) == 3
+    first, again = ([row["value"] for each in partitions for row in read(reader, each)] for _ in range(2))
+    assert first == again == [text.encode() for text in texts(0, 25)]
+    assert left_in(broker, queue) == texts(0, 25)
+
+
+def test_a_read_that_is_not_confirmed_is_read_again_and_nothing_else(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    post(broker, queue, 0, 5)
+    assert values_of(**options) == texts(0, 5)
+    post(broker, queue, 5, 8)
+    assert values_of(**options) == texts(0, 5)
+    assert bmq.spark.confirm(options) == 5
+    assert bmq.spark.confirm(options) == 0
+    assert values_of(**options) == texts(5, 8)
+    assert left_in(broker, queue) == texts(5, 8)
+
+
+def test_rows_are_there_though_their_messages_expired_or_went_to_others(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    post(broker, queue, 0, 5)
+    assert values_of(**options) == texts(0, 5)
+    assert left_in(broker, queue) == texts(0, 5)  # and is empty now
+    assert values_of(**options) == texts(0, 5)
+    assert bmq.spark.confirm(options) == 5
+    assert values_of(**options) == []
+
+
+class Frame:
+    """A DataFrame of some rows, as far as it matters here."""
+
+    columns = ("guid", "value")
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def select(self, *_: str) -> Frame:
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self._rows
+
+
+def test_rows_can_be_confirmed_by_name(broker: BrokerThread, queue: str, options: dict[str, str]) -> None:
+    post(broker, queue, 0, 10)
+    rows = rows_of(source(**options))
+    written: Any = Frame(rows[2:6])
+    assert bmq.spark.confirm(options, written) == 4
+    assert bmq.spark.confirm(options, written) == 0
+    assert values_of(**options) == texts(0, 2) + texts(6, 10)
+    assert bmq.spark.confirm(options) == 6
+    assert left_in(broker, queue) == []
+
+
+def test_a_broker_that_was_not_told_is_told_by_the_next_read(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    post(broker, queue, 0, 5)
+    values_of(**options)
+    away = {**options, "broker": "tcp://127.0.0.1:1", "connectTimeoutMs": "100"}
+    with pytest.raises(bmq.ConnectionFailed):
+        bmq.spark.confirm(away)
+    post(broker, queue, 5, 7)
+    assert values_of(**options) == texts(5, 7)
+    assert left_in(broker, queue) == texts(5, 7)
+
+
+def test_a_broker_that_was_not_told_is_told_by_the_next_call(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    post(broker, queue, 0, 5)
+    values_of(**options)
+    away = {**options, "broker": "tcp://127.0.0.1:1", "connectTimeoutMs": "100"}
+    with pytest.raises(bmq.ConnectionFailed):
+        bmq.spark.confirm(away)
+    assert bmq.spark.confirm(options) == 0
+    assert left_in(broker, queue) == []
+
+
+def test_what_a_dead_driver_had_stored_is_neither_lost_nor_doubled(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    post(broker, queue, 0, 5)
+    values_of(**options)
+    folder = Path(options["checkpointLocation"]) / READS
+    (folder / "reads.json").unlink()  # it died before it could note the read
+    (folder / "000001" / f"{9:020d}.partial").touch()
+    post(broker, queue, 5, 7)
+    assert sorted(values_of(**options), key=int) == texts(0, 7)
+    bmq.spark.confirm(options)
+    assert left_in(broker, queue) == []
+
+
+def test_stored_messages_can_be_taken_out_at_once(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    post(broker, queue, 0, 5)
+    assert values_of(**options, confirm="onStore") == texts(0, 5)
+    assert left_in(broker, queue) == []
+    assert values_of(**options, confirm="onStore") == texts(0, 5)
+    with pytest.raises(bmq.StateError, match=r"only .*000001 has them"):
+        Reads(options["checkpointLocation"]).give_up()
+    assert "it stays" in bmq.spark.repair(options["checkpointLocation"], really=True)[0]
+    assert bmq.spark.confirm(options) == 5
+    assert values_of(**options, confirm="onStore") == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"subscription": "n > 1"}, {"queue": "bmq://bmq.test.mem.priority/other"}]
+)
+def test_an_unconfirmed_read_of_something_else_is_refused(
+    broker: BrokerThread, queue: str, options: dict[str, str], change: dict[str, str]
+) -> None:
+    post(broker, queue, 0, 3)
+    values_of(**options)
+    with pytest.raises(bmq.StateError, match="is not confirmed: confirm it with the options"):
+        values_of(**{**options, **change})
+    if "queue" in change:
+        with pytest.raises(bmq.StateError, match="is not confirmed: confirm it with the options"):
+            bmq.spark.confirm({**options, **change})
+    assert bmq.spark.confirm(options) == 3
+    assert values_of(**{**options, **change}) == []
+
+
+def test_a_read_can_be_given_up(broker: BrokerThread, queue: str, options: dict[str, str]) -> None:
+    post(broker, queue, 0, 3)
+    values_of(**options)
+    assert len(bmq.spark.repair(options["checkpointLocation"])) == 1
+    assert len(bmq.spark.repair(options["checkpointLocation"], really=True)) == 1
+    assert bmq.spark.repair(options["checkpointLocation"], really=True) == []
+    post(broker, queue, 3, 5)
+    assert sorted(values_of(**options), key=int) == texts(0, 5)
+
+
+def test_reads_that_are_planned_at_the_same_time_are_one(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    post(broker, queue, 0, 30)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: values_of(**options), range(3)))
+    assert found == [texts(0, 30)] * 3
+
+
+def test_the_rows_of_a_confirmed_read_last_until_the_next_read(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    post(broker, queue, 0, 3)
+    reader = source(**options).reader(WHOLE)
+    (part,) = reader.partitions()
+    bmq.spark.confirm(options)
+    assert len(read(reader, part)) == 3
+    values_of(**options)
+    with pytest.raises(bmq.StateError, match="its rows were removed by the read after it"):
+        read(reader, part)
+
+
+def test_an_empty_queue_is_no_read(queue: str, options: dict[str, str]) -> None:
+    assert values_of(**options) == []
+    assert bmq.spark.confirm(options) == 0
+    assert Reads(options["checkpointLocation"]).describe() is None
+
+
+def test_a_connection_that_is_cut_while_it_is_read_doubles_nothing(
+    broker: BrokerThread, queue: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was stored before the cut is delivered once more."""
+    post(broker, queue, 0, 20)
+    store, batches = Drain._new, []
+
+    async def cut(drain: Drain, arrived: Arrived) -> Any:
+        rows = await store(drain, arrived)
+        batches.append(rows)
+        if len(batches) == 1:
+            broker.call(lambda b: b.faults.disconnect())
+        return rows
+
+    monkeypatch.setattr(Drain, "_new", cut)
+    assert sorted(values_of(**{**options, "idleTimeoutMs": "500"}), key=int) == texts(0, 20)
+    assert len(batches) > 1
+
+
+def test_guids_are_confirmed_for_their_application_alone(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    fanout = f"bmq://bmq.test.mem.fanout/{queue.rpartition('/')[2]}"
+    post(broker, fanout, 0, 4)
+    one = {**options, "queue": f"{fanout}?id=foo"}
+    assert values_of(**one) == texts(0, 4)
+    bmq.spark.confirm(one)
+    assert left_in(broker, f"{fanout}?id=foo") == []
+    assert left_in(broker, f"{fanout}?id=bar") == texts(0, 4)
+
+
+def test_what_cannot_be_confirmed_is_refused(queue: str, tmp_path: Path) -> None:
+    with pytest.raises(bmq.UsageError, match="option checkpointLocation is missing"):
+        bmq.spark.confirm({"queue": queue})
+    with pytest.raises(bmq.UsageError, match="unknown option"):
+        bmq.spark.confirm({"queue": queue, "checkpoint": tmp_path})
+    frame: Any = Frame([])
+    frame.columns = ("value",)
+    with pytest.raises(bmq.UsageError, match="a DataFrame with a column guid"):
+        bmq.spark.confirm({"queue": queue, "checkpointLocation": tmp_path}, frame)
+    with pytest.raises(bmq.UsageError, match="options"):
+        bmq.spark.confirm(7)  # type: ignore[arg-type]
+
+
+def test_a_temporary_folder_is_this_users_and_goes_with_its_application(
+    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    post(broker, queue, 0, 3)
+    plain = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": "150"}
+    root = tmp_path / f"bmq-spark-{os.getuid()}"
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    root.mkdir(mode=0o700)
+    (root / f"{ended.pid}-old").mkdir()
+    reader = source(**plain).reader(WHOLE)
+    (part,) = reader.partitions()
+    (folder,) = root.iterdir()
+    assert folder.stat().st_mode & 0o077 == 0
+    assert len(read(reader, part)) == 3
+    for file in folder.iterdir():
+        file.unlink()
+    with pytest.raises(bmq.StateError, match="On a cluster give checkpointLocation"):
+        read(reader, part)
+    root.chmod(0o755)
+    with pytest.raises(bmq.StateError, match="is not a folder of this user alone"):
+        source(**plain).reader(WHOLE).partitions()
