@@ -21,10 +21,10 @@ _ANSWERS = re.compile(
     r"|ClusterQueueHelper :|Storage Summary:|Partition \[\d|[\w.]+\.\.: |[\w.]+ = [^,;]*$"
     r"|[\w.]+ set to \S+ from \S+\s*$)"
 )
-# In front of the answer of each node, where a broker has asked several.
+# In front of the answer of each node, if a broker has asked several nodes.
 _NODE = re.compile(r"^Response from node \".*\":$", re.MULTILINE)
 
-# Refusals as brokers print them. In text nothing else tells a refusal from an answer.
+# Refusals as brokers print them. Only the text distinguishes a refusal from an answer.
 _REFUSALS = re.compile(
     r"Unable to decode command|Unknown command '|Domain '.*' doesn't exist\s*$|cluster '.*' not found"
     r"|Queue '.*' was not found on domain|(?s:.*)^Errors encountered:",
@@ -44,10 +44,10 @@ async def command(
         typer.Option("--json", "-j", help="Ask for JSON: any command that fails has exit status 4 then."),
     ] = False,
 ) -> int:
-    """Send a command in the broker's own language and print what it answers.
+    """Send a command in the broker's own language and print the answer.
 
-    A broker answers for itself alone, a node of a cluster and a proxy too. Without --json a refusal is a text
-    like others: the exit status is 4 for each text that bmq does not know as an answer.
+    A broker answers for itself alone, also as a node of a cluster or as a proxy. Without --json a refusal is
+    a plain text: the exit status is 4 for each text that bmq does not know as an answer.
 
     [bold]Examples[/]
 

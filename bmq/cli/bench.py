@@ -34,7 +34,7 @@ _TURN = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """How much was done, and how fast."""
+    """Amount of work, and its rate."""
 
     messages: int
     seconds: float
@@ -71,9 +71,9 @@ async def command(
 ) -> int:
     """Measure a broker with this client.
 
-    produce: from the first post until every acknowledgement is in. consume: the same messages, until each is
-    confirmed and the queue closed. roundtrip: one message at a time, from its post to its acknowledgement and
-    to its own delivery.
+    produce: from the first post to the last acknowledgement. consume: the same messages, to the last
+    confirmation and the end of the queue. roundtrip: one message at a time, from post to acknowledgement and
+    from post to delivery.
 
     [bold]Examples[/]
 
@@ -136,7 +136,7 @@ def _progress() -> Progress:
         console=stderr(),
         transient=True,
         disable=not sys.stderr.isatty(),
-        # Drawing takes time from what is measured.
+        # Drawing takes time from the measurement.
         refresh_per_second=2,
     )
 

@@ -28,13 +28,13 @@ _WRAP = 2**32
 
 @dataclass(slots=True)
 class TcpStream:
-    """What one side of a connection sent.
+    """Bytes of one side of a connection.
 
     Attributes:
         source: address and port of the sender.
         target: address and port of the receiver.
         data: the bytes, in order.
-        missing: how many bytes the capture lacks between ``data`` and later segments.
+        missing: number of bytes that the capture lacks between ``data`` and later segments.
         begins: whether the beginning of the connection was captured.
     """
 
@@ -47,7 +47,7 @@ class TcpStream:
     _later: dict[int, bytes] = field(default_factory=dict[int, bytes])
 
     def segment(self, sequence: int, payload: bytes, *, begins: bool) -> None:
-        """Take a segment; those that come too early wait, repeated ones are dropped."""
+        """Take a segment; early segments wait, repeated segments are dropped."""
         if begins:
             self.begins = True
             self._next = (sequence + 1) % _WRAP
@@ -82,7 +82,7 @@ def tcp_streams(data: bytes) -> list[TcpStream]:
     """Return the streams of a capture, in the order of their first packets.
 
     Raises:
-        BadInput: it is cut off, or has packets of a kind that is not known here.
+        BadInput: the capture is cut off, or has packets of an unknown kind.
     """
     streams: dict[tuple[str, str], TcpStream] = {}
     order: list[TcpStream] = []
@@ -145,7 +145,7 @@ def _pcapng(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _network(link: int, packet: bytes) -> tuple[int, bytes]:
-    """Return the EtherType and what follows the link-layer header."""
+    """Return the EtherType and the bytes behind the link-layer header."""
     match link:
         case 1:
             kind, start = int.from_bytes(packet[12:14], "big"), 14

@@ -41,12 +41,12 @@ def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object an expression.")] = False,
 ) -> int:
-    """Check subscription expressions without a broker: legal or not, what they cost, and what matches.
+    """Check subscription expressions without a broker: syntax, cost, and matches.
 
-    A broker accepts an expression that it cannot compile, reports nothing, and then delivers everything.
-    There is a warning for one that is legal and surely does not mean what it says (it never matches, say).
-    Several expressions are several subscriptions of one queue: what becomes of the message is shown as the
-    broker decides it. The exit status is 1 when an expression is not legal, or when nothing matches.
+    A broker accepts an expression with a syntax error, reports nothing, and then delivers every message. A
+    legal expression with a probable mistake, such as an expression that never matches, causes a warning.
+    Several expressions are the subscriptions of one queue: the output shows the broker's decision about the
+    message. The exit status is 1 if an expression is not legal, or if no expression matches.
 
     [bold]Examples[/]
 
@@ -146,7 +146,7 @@ def _show_error(text: str, error: bmq.InvalidExpression, *, json: bool) -> None:
 
 
 def show_decision(decision: bmq.subscriptions.Decision) -> None:
-    """Print which subscriptions are asked in which order, and what each says; then what becomes of it."""
+    """Print the subscriptions in the order of evaluation, the result of each, and the decision."""
     rows: list[tuple[object, ...]] = []
     for step in decision.steps:
         text = "(everything)" if step.expression is None else step.expression.text

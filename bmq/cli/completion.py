@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion of queues, domains and applications in the shell: the broker is asked.
+"""Completion of queues, domains and applications in the shell, from the broker.
 
-A TAB must never hang or print. The answer takes one second at most. There are no candidates and no message
-without a broker, without permission to ask, and with a broker that does not answer.
+A TAB must never hang or print. The answer takes one second at most. Without a broker, without permission, and
+without an answer in time, the answer is empty.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["answer_shell", "chosen_verb", "domains", "queues", "queues_or_domain
 
 #: Seconds that a TAB waits for the broker.
 PATIENCE = 1.0
-# Characters at which bash cuts a word into several (COMP_WORDBREAKS), and which URIs have.
+# Characters of URIs at which bash cuts words (COMP_WORDBREAKS).
 _BREAKS = ":="
 
 
@@ -79,7 +79,7 @@ async def _ask(options: dict[str, Any], incomplete: str) -> tuple[list[str], lis
 
 
 def chosen_verb() -> str | None:
-    """Return the verb of the line that is completed; None while the verb itself is being written."""
+    """Return the verb of the line; None while the user writes the verb itself."""
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
     words = line.split()[1:]
     if words and not line.endswith(" "):
@@ -88,10 +88,10 @@ def chosen_verb() -> str | None:
 
 
 def answer_shell(run: Callable[[], int]) -> int:
-    """Run the command line for a shell that asks what can follow; nothing is read from the terminal.
+    """Answer a shell that asks for candidates; the command reads nothing from the terminal.
 
     Bash hands over ``bmq://d/q?id=x`` as five words, and puts a candidate in place of the last one. The words
-    are joined first, and candidates lose their part that is on the line already.
+    are joined first, and candidates lose their part in front of the last word.
     """
     sys.stdin = io.StringIO()
     if os.environ.get("_BMQ_COMPLETE") != "complete_bash":

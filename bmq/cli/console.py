@@ -34,8 +34,8 @@ async def command(
 ) -> None:
     """Serve a web page: queues over time, one queue with its consumers and subscriptions, messages.
 
-    Its address is printed when it can be opened. It listens on this machine only unless --host says
-    otherwise; then a token is part of the address, BMQ_CONSOLE_TOKEN or a new one.
+    The command prints the page's address. The page is for this machine only, unless --host has another
+    address. With --host, the address contains a token: BMQ_CONSOLE_TOKEN, or a new token.
 
     [bold]Examples[/]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-# So many are looked at, at most: they are held until it ends.
+# Letters that the command reads, at most: the command holds them until its end.
 _MOST = 100_000
 _MOST_BYTES = 2**30
 _BATCH = 1000
@@ -49,11 +49,11 @@ async def command(
     ] = 1.0,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a dead letter.")] = False,
 ) -> int:
-    """List dead letters, look at some, or put them back.
+    """List dead letters, show single letters, or put letters back.
 
-    Nothing is taken unless it is put back: then each is posted as it was before it died, and leaves this
-    queue once the broker has accepted it. While it runs, other consumers of the queue do not get what it
-    holds.
+    Letters stay in the queue unless --back is given. Then the command posts each letter in its original form,
+    and confirms the letter after the broker has accepted the post. While the command runs, other consumers of
+    the queue do not receive the letters that the command holds.
 
     [bold]Examples[/]
 
@@ -89,7 +89,7 @@ async def command(
 
 
 def _each(letter: bmq.Message, show: Callable[[bmq.Message], None]) -> None:
-    """Show one dead letter; one that cannot be read is reported, and the others are shown."""
+    """Show one dead letter; report an unreadable letter, and go on."""
     import bmq
 
     try:
@@ -99,7 +99,7 @@ def _each(letter: bmq.Message, show: Callable[[bmq.Message], None]) -> None:
 
 
 async def _letters(queue: bmq.Queue, idle: float, wanted: list[str]) -> AsyncIterator[bmq.Message]:
-    """Iterate over what is in a queue: all of it, or what is wanted."""
+    """Iterate over the letters of a queue: all letters, or the given GUIDs."""
     missing = set(wanted)
     while missing or not wanted:
         try:
@@ -115,7 +115,7 @@ async def _letters(queue: bmq.Queue, idle: float, wanted: list[str]) -> AsyncIte
 async def _put_back(
     session: bmq.Session, letters: AsyncIterator[bmq.Message], to: str | None, wanted: list[str]
 ) -> int:
-    """Post dead letters as they were, and confirm each that was accepted."""
+    """Post dead letters in their original form, and confirm each accepted letter."""
     import bmq
     from bmq.workers import original_of
 

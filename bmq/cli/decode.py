@@ -30,7 +30,7 @@ _LINES_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """Bytes that one side sent, cut into events or not."""
+    """Bytes of one side, cut into events or not."""
 
     title: str
     events: tuple[bytes, ...] = ()
@@ -58,7 +58,7 @@ async def command(
 ) -> int:
     """Take bytes of the protocol apart, field by field: offset, name, value.
 
-    Errors are shown where they are in the bytes, and the exit status is 1.
+    Errors appear at their place in the bytes, and the exit status is 1.
 
     [bold]Examples[/]
 
@@ -122,7 +122,7 @@ async def _streams(texts: list[str], file: str | None) -> AsyncIterator[_Stream]
 
 
 def _turns(events: list[Recorded]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
-    """Events that one side sent one after the other belong together."""
+    """Group successive events of one side."""
     for (connection, direction), group in groupby(events, key=lambda each: (each.connection, each.direction)):
         chosen = tuple(group)
         arrow = "client to broker" if direction == TO_BROKER else "broker to client"
@@ -146,7 +146,7 @@ def _looks_right(data: bytes) -> bool:
 
 
 def _cut(stream: _Stream) -> tuple[list[bytes], str]:
-    """Return the events of a stream, and what is wrong with the rest."""
+    """Return the events of a stream, and the error of the rest."""
     if stream.events:
         return list(stream.events), ""
     events: list[bytes] = []

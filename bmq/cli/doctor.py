@@ -29,9 +29,9 @@ __all__ = ["command"]
 T = TypeVar("T")
 
 _PROPERTY = "bmqDoctor"
-# Before every other consumer: nobody else is to see the message.
+# Before every other consumer: no other consumer may receive the message.
 _PRIORITY = 1_000_000
-# Messages that are taken out of the way of the probe, at most; all of them go back to the queue.
+# Messages in front of the probe, at most; all of them return to the queue.
 _MOST_TAKEN: Final = 10_000
 # Seconds for taking the probe back when the command is interrupted.
 _RETRIEVAL: Final = 5.0
@@ -39,14 +39,14 @@ _READ = "The broker refuses to read: a reader of a fanout queue names its applic
 
 
 class _Stopped(Exception):
-    """A step failed, and that was printed."""
+    """A step failed, and the failure was printed."""
 
     def __init__(self, status: ExitStatus) -> None:
         self.status = status
 
 
 class _Steps:
-    """Runs steps, and says how each went and how long it took."""
+    """Runs steps, and prints result and duration of each step."""
 
     def __init__(self, *, json: bool) -> None:
         self._json = json
@@ -56,7 +56,7 @@ class _Steps:
         """Run one step.
 
         Raises:
-            _Stopped: it failed.
+            _Stopped: the step failed.
         """
         started = time.perf_counter()
         try:
@@ -71,7 +71,7 @@ class _Steps:
         return result
 
     def warn(self, name: str, what: str) -> None:
-        """Print something that is wrong although the step succeeded."""
+        """Print a problem of a successful step."""
         if self._json:
             emit_json({"step": name, "ok": False, "warning": what})
             return
@@ -80,7 +80,7 @@ class _Steps:
         self._console.print(line, soft_wrap=True)
 
     def show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
-        """Print how a step went."""
+        """Print the result of a step."""
         if self._json:
             emit_json({"step": name, "ok": ok, "seconds": round(seconds, 6), "what": what})
             return
@@ -112,15 +112,15 @@ async def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a step.")] = False,
 ) -> int:
-    """Try everything between here and a broker, one step at a time, and say what to do where it stops.
+    """Try each step from here to a broker, and print a remedy for the step that fails.
 
-    Resolving, connecting, TLS, authenticating and negotiating; with a queue also opening, posting, receiving
-    and confirming one message of its own, which is marked and goes to no other consumer of a priority queue.
-    The other applications of a fanout queue get it, though, and all consumers of a broadcast queue.
-    The message is always taken back; where that fails, its GUID is printed.
+    The steps are name resolution, connection, TLS, authentication and negotiation. With a queue, the command
+    also opens the queue, and posts, receives and confirms one marked message. No other consumer of a priority
+    queue receives the marked message; the other applications of a fanout queue and all consumers of a
+    broadcast queue receive a copy. The command always takes the marked message back, or prints the GUID.
 
-    The exit status is 1 when the message came only after messages in its way had been taken out of the
-    queue for a moment, or did not come at all.
+    The exit status is 1 if the marked message did not arrive, or arrived only after the command had moved
+    earlier messages out of the queue for a moment.
 
     [bold]Examples[/]
 
@@ -236,8 +236,8 @@ async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) ->
     status = ExitStatus.OK
     try:
         if not await probe.comes(steps, timeout):
-            # Nothing else can be in the way of a consumer that comes first: a broker delivers nothing behind
-            # a message that was handed back and matches no subscription. A consumer of everything takes it.
+            # The only obstacle for the first consumer: a broker delivers no message behind
+            # a returned message without a matching subscription. A consumer of everything takes this message.
             await steps.do(
                 "clear the way",
                 probe.clear_the_way(timeout),
@@ -265,7 +265,7 @@ async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) ->
 
 
 class _Probe:
-    """The message that was posted: waits for it, and takes it back whatever happens.
+    """The posted message: waits for the message, and always takes the message back.
 
     Args:
         consumer: receives the probe and nothing else.
@@ -278,7 +278,7 @@ class _Probe:
         self._retrieved = False
 
     async def comes(self, steps: _Steps, timeout: float) -> bool:
-        """Return whether the probe is delivered in time; confirms it."""
+        """Return whether the probe arrives in time; confirm the probe."""
 
         started = time.perf_counter()
         try:
@@ -292,10 +292,10 @@ class _Probe:
         return True
 
     async def clear_the_way(self, timeout: float) -> int:
-        """Take every message until the probe comes; return how many others were taken.
+        """Take every message until the probe arrives; return the number of other messages.
 
         Raises:
-            TimedOut: the probe did not come.
+            TimedOut: the probe did not arrive.
         """
         await self._consumer.configure("", max_unconfirmed_messages=_MOST_TAKEN)
         taken = 0
@@ -312,7 +312,7 @@ class _Probe:
         self._retrieved = True
 
     async def retrieve(self) -> None:
-        """Take the probe back if it was posted and has not come."""
+        """Take a posted probe back if the probe has not arrived."""
         if self._retrieved:
             return
         try:

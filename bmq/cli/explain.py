@@ -29,7 +29,7 @@ _HINT = "To see who would get a message, give its properties: --property NAME=VA
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A message, its place among those that wait for an application, and how many these are."""
+    """A message, its place among the waiting messages of an application, and their number."""
 
     message: StoredMessage
     place: int
@@ -65,12 +65,13 @@ async def command(
     ] = False,
     json: Annotated[bool, typer.Option("--json", "-j", help="As one JSON object.")] = False,
 ) -> int:
-    """Say why a message is still in its queue: what waits, who reads it, and what keeps them from it.
+    """Explain why a message is still in its queue: waiting messages, readers, and obstacles.
 
-    Everything is asked of the live broker, and no message is taken. The broker does not tell a message's
-    properties this way: give them with --property, and the subscriptions are tried on them in the broker's
-    order. In a cluster the queue's primary answers if --broker has its address. Another node's answer covers
-    that node only, and the exit status is 1.
+    The command asks the live broker and takes no message. The broker does not report the properties of a
+    message this way: with --property, the command evaluates the subscriptions in the broker's order. In a
+    cluster the queue's primary answers if --broker has the primary's address. An answer of another node
+    covers only this node, and the exit status is 1. Readers behind other nodes have names if --broker has the
+    nodes' addresses.
 
     [bold]Examples[/]
 

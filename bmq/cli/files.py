@@ -14,15 +14,15 @@ __all__ = ["STDIN", "chunks", "lines", "whole"]
 
 STDIN = "-"
 _CHUNK = 64 * 1024
-#: How many chunks may wait to be read.
+#: Chunks that may wait, at most.
 _AHEAD = 16
 
 
 async def chunks(name: str) -> AsyncIterator[bytes]:
-    """Iterate over what is in a file, or comes in on standard input.
+    """Iterate over the bytes of a file or of standard input.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     if name != STDIN:
         with Path(name).open("rb") as file:  # noqa: ASYNC230 - a file is there, it is not waited for

@@ -32,7 +32,7 @@ _TRUTH = {"true": True, "false": False}
 
 
 class BadInput(ValueError):
-    """What was given is not what it should be; the message says what, and where."""
+    """The input is wrong; the message names the error and its place."""
 
 
 # ---- properties
@@ -41,11 +41,11 @@ class BadInput(ValueError):
 def parse_properties(texts: list[str] | None) -> dict[str, PropertyInput]:
     """Parse ``NAME=VALUE`` and ``NAME:TYPE=VALUE``.
 
-    Without a type, ``true`` and ``false`` are bool, whole numbers int64, and everything else is string: a
-    note says so of other numbers.
+    Without a type, ``true`` and ``false`` are bool, whole numbers int64, and other texts string: a note warns
+    of other numbers.
 
     Raises:
-        BadInput: a text is neither.
+        BadInput: a text has neither form.
     """
     properties: dict[str, PropertyInput] = {}
     for text in texts or ():
@@ -60,7 +60,7 @@ def parse_properties(texts: list[str] | None) -> dict[str, PropertyInput]:
 
 
 def _is_number(value: str) -> bool:
-    """Whether a text would be a number, if properties could have such numbers."""
+    """Whether a text is a number, including numbers that properties cannot hold."""
     try:
         return value.isascii() and math.isfinite(float(value))
     except ValueError:
@@ -121,7 +121,7 @@ def _value_text(value: object) -> str:
 
 
 def text_or_base64(data: bytes) -> dict[str, str]:
-    """Return a payload as a member of a JSON object: as text where it is UTF-8."""
+    """Return a payload as a member of a JSON object: as text if the payload is UTF-8."""
     try:
         return {"data": data.decode()}
     except UnicodeDecodeError:
@@ -129,7 +129,7 @@ def text_or_base64(data: bytes) -> dict[str, str]:
 
 
 def to_json(message: bmq.Message) -> dict[str, Any]:
-    """Return a received message as what :func:`from_json` reads."""
+    """Return a received message in the form of :func:`from_json`."""
     made: dict[str, Any] = {"guid": message.guid, "queue": message.queue_uri}
     properties = message.properties
     if properties:
@@ -143,10 +143,10 @@ def to_json(message: bmq.Message) -> dict[str, Any]:
 def from_json(line: bytes) -> bmq.PutMessage:
     """Parse one line of NDJSON: an object with ``data`` (text), ``json`` (any value) or ``base64``.
 
-    ``properties`` are values by name, ``types`` names their types where that matters, ``tags`` is a list.
+    ``properties`` are values by name, ``types`` names their types if needed, ``tags`` is a list.
 
     Raises:
-        BadInput: it is not such an object.
+        BadInput: the line has another form.
     """
     import bmq
 

@@ -71,8 +71,9 @@ async def command(
 ) -> None:
     """Pass delayed messages on when they are due, until interrupted.
 
-    Any number of them may run for one queue: they share the work, and go on when one dies. What is wrong with
-    a queue is printed: messages that expire before they are due, a quota that is nearly used up.
+    Any number of movers may run for one queue: they share the work, and continue when a mover dies. The
+    command prints problems of a queue: messages that expire before they are due, a quota that is nearly used
+    up.
 
     [bold]Examples[/]
 
@@ -106,7 +107,7 @@ async def command(
                 for mover in movers:
                     group.create_task(mover.run())
         except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None  # one line says why, and the others end with it
+            raise failures.exceptions[0] from None  # one line gives the reason; the other movers end too
         finally:
             if not quiet:
                 moved = sum(mover.moved for mover in movers)

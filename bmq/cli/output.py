@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Where things are printed: data on stdout, all else on stderr.
+r"""Output of all verbs: data on stdout, all other lines on stderr.
 
-Brokers and messages hold text of strangers, and a terminal obeys some of it: control characters set its
-title, move its cursor or hide lines, and others turn the direction of writing. Every verb prints through this
-module alone, so this module is where such characters become escapes (``\x1b``, ``\u202e``), on terminals, in
-pipes and in files alike. A verb that lays text out in columns escapes that text first, with :func:`styled`
-or :func:`printable`, because an escape is wider than its character.
+Brokers and messages hold text of strangers, and a terminal obeys some characters: control characters set the
+title, move the cursor or hide lines, and others reverse the direction of writing. Every verb prints through
+this module alone, so this module turns such characters into escapes (``\x1b``, ``\u202e``), on terminals, in
+pipes and in files alike. A verb with columns escapes the text first, with :func:`styled` or
+:func:`printable`, because an escape is wider than its character.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ __all__ = [
     "table",
 ]
 
-#: A pipe has no width: tables are as wide as what is in them.
+#: A pipe has no width: tables are as wide as their cells.
 _NO_TERMINAL = 10_000
-#: However narrow a terminal is, so much of it is for the names of queues.
+#: Least width for the names of queues, on narrow terminals too.
 _NAME_WIDTH = 24
-# Everything that JSON may hold as it is and a terminal may obey. ASCII is JSON's own, but for DEL.
+# Characters that JSON permits without an escape and a terminal may obey. JSON escapes ASCII itself, except
+# DEL.
 _UNASCII = re.compile("[\x7f-\U0010ffff]")
 
 
 class _Output(Console):
-    """A console that sends nothing but its own escape sequences, and raises when its reader has gone."""
+    """A console that sends only its own escape sequences, and raises after its reader has gone."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Return what to print, with control characters in texts as escapes."""
+        """Return the segments to print, with control characters in texts as escapes."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
@@ -61,7 +62,7 @@ class _Output(Console):
                 yield Segment(printable_lines(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Called by rich where writing failed."""
+        """Called by rich after a failed write."""
         raise BrokenPipeError
 
 
@@ -72,7 +73,7 @@ def out() -> Console:
 
 
 def stderr() -> Console:
-    """Return the console for everything else."""
+    """Return the console for all other lines."""
     return _Output(file=sys.stderr, highlight=False)
 
 
@@ -150,12 +151,12 @@ def styled(content: object, style: str | Style = "") -> Text:
 
 
 def printable(content: str) -> str:
-    """Return text as one line that cannot do anything to a terminal: control characters are escapes."""
+    """Return text as one line that is harmless for a terminal: control characters are escapes."""
     return printable_in_part(content, len(content))
 
 
 def printable_lines(content: str) -> str:
-    """Return text that cannot do anything to a terminal; its lines stay lines, and its tabs tabs."""
+    """Return text that is harmless for a terminal; lines stay lines, and tabs stay tabs."""
     if content.replace("\n", "").replace("\t", "").isprintable():
         return content
     return "".join(c if c in "\n\t" or c.isprintable() else printable(c) for c in content)
@@ -177,8 +178,8 @@ def log_to_stderr(level: int, form: str) -> None:
     """Log to standard error, unless logging is configured already.
 
     Args:
-        level: the least level that is logged.
-        form: the form of a line, as of :class:`logging.Formatter`.
+        level: lowest level of logged records.
+        form: format of a line, as of :class:`logging.Formatter`.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter(form))

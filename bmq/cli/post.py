@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-# At most so many posts are without outcome at once; then the oldest is waited for.
+# Posts without an outcome, at most; beyond this number the command waits for the oldest.
 _WINDOW = 5000
 _MOST_LISTED = 20
 
 
 class _Run:
-    """What has been posted so far, and what became of it."""
+    """Posts of this run, and their outcomes."""
 
     def __init__(self, queue: bmq.Queue, *, guids: bool) -> None:
         self._queue = queue
@@ -44,7 +44,7 @@ class _Run:
         self.failures = 0
 
     async def post(self, label: str, message: bmq.PutMessage) -> None:
-        """Post one message; wait while there are too many without outcome."""
+        """Post one message; wait while too many posts have no outcome."""
         import bmq
 
         while len(self._waiting) >= _WINDOW:
@@ -67,7 +67,7 @@ class _Run:
                 return
 
     async def settle(self, *, all_of_them: bool = False) -> None:
-        """Wait for the oldest outcome, and take what is there besides; or wait for all of them."""
+        """Wait for the oldest outcome and take other finished outcomes, or wait for all outcomes."""
         import bmq
 
         first = True
@@ -85,7 +85,7 @@ class _Run:
             self._waiting.popleft()
 
     def refuse(self, label: str, why: str) -> None:
-        """List what was not accepted."""
+        """List the refused messages."""
         self.failures += 1
         if self.failures <= _MOST_LISTED:
             note(f"bmq post: {label}: {why}")
@@ -141,7 +141,7 @@ async def command(
 ) -> int:
     """Post messages to a queue, and wait until the broker has accepted them.
 
-    What was not accepted is listed on stderr, and the exit status is 1.
+    The command lists refused messages on stderr; the exit status is then 1.
 
     [bold]Examples[/]
 
@@ -196,7 +196,7 @@ async def command(
 async def _messages(
     payloads: list[str] | None, names: list[str], *, lines: bool, ndjson: bool, run: _Run
 ) -> AsyncIterator[tuple[str, bmq.PutMessage]]:
-    """Iterate over what is to be posted, with where it is from."""
+    """Iterate over the messages to post, with their origins."""
     import bmq
 
     for index, text in enumerate(payloads or (), 1):
@@ -222,7 +222,7 @@ async def _messages(
 
 
 def _with(message: bmq.PutMessage, common: bmq.PutMessage) -> bmq.PutMessage:
-    """Add what every message has; what a message says itself wins."""
+    """Add the options of the command line; a message's own values take precedence."""
     properties = {**(common.properties or {}), **(message.properties or {})} or None
     return replace(message, properties=properties, tags=(*common.tags, *message.tags))
 

@@ -45,11 +45,11 @@ async def command(
         bool, typer.Option("--with-credentials", help="Write down what clients authenticate with, too.")
     ] = False,
 ) -> None:
-    """Write down what clients and a broker say to each other.
+    """Record the conversation between clients and a broker.
 
-    It is a proxy: clients connect to it instead of to the broker, without TLS; it connects to the broker,
-    with TLS if that is tcps://. It goes on until Ctrl-C. bmq decode shows what was recorded, bmq replay
-    plays it.
+    The command is a proxy. Clients connect to the proxy without TLS; the proxy connects to the broker, with
+    TLS if the address is tcps://. The recording ends with Ctrl-C. bmq decode shows a recording, bmq replay
+    plays a recording.
 
     [bold]Examples[/]
 
@@ -76,7 +76,7 @@ async def command(
 
 
 def _private(file: Path, *, over: bool) -> BinaryIO:
-    """Open a file that its owner alone may read: payloads, and perhaps passwords, go into it.
+    """Open a file for its owner alone: recordings contain payloads, and perhaps passwords.
 
     Raises:
         BadInput: the file exists.
@@ -87,12 +87,12 @@ def _private(file: Path, *, over: bool) -> BinaryIO:
     except FileExistsError:
         raise BadInput(f"{file} exists: --force writes over it") from None
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        Path(file).chmod(0o600)  # it may have been there, and readable by others
+        Path(file).chmod(0o600)  # an existing file may be readable by others
     return os.fdopen(descriptor, "wb")
 
 
 class _Recorder:
-    """Serves clients, and writes down what passes."""
+    """Serves clients, and writes their events to a file."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Recorder:
             asyncio.ensure_future(self._pass(connection, TO_CLIENT, broker[0], client[1])),
         ]
         try:
-            # An orderly end of one direction leaves the other one alone; a loss ends both.
+            # An orderly end of one direction does not end the other direction; a loss ends both.
             await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             for way in ways:
@@ -184,7 +184,7 @@ class _Recorder:
         self._output.flush()
 
     def _hidden(self, event: Event) -> bytes:
-        """Return an event without the client's credentials, unless they are to be recorded."""
+        """Return an event; remove the client's credentials unless the recording includes credentials."""
         if self._secrets or event.type != EventType.AUTHENTICATION:
             return event.data
         try:
@@ -192,5 +192,5 @@ class _Recorder:
             if isinstance(message, AuthenticationRequest) and message.data:
                 return encode_event(replace(message, data=_HIDDEN), codec_of(event))
         except ProtocolError:
-            return b""  # better nothing than a secret
+            return b""  # record no secret
         return event.data

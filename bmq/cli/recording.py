@@ -21,10 +21,10 @@ class Recorded:
     """One event.
 
     Attributes:
-        connection: which one, from 1.
-        seconds: since the recording began.
+        connection: number of the connection, from 1.
+        seconds: seconds since the start of the recording.
         direction: "c2b" from the client, "b2c" from the broker.
-        data: the whole event; empty where that side has ended the connection.
+        data: bytes of the event; empty at the end of the connection.
     """
 
     connection: int
@@ -44,11 +44,11 @@ def line_of(event: Recorded) -> bytes:
 
 
 def read_recording(path: str) -> tuple[list[Recorded], str]:
-    """Return the events of a recording, and what is wrong with its end, if anything.
+    """Return the events of a recording, and the error at its end, if any.
 
     Raises:
-        BadInput: it is no recording.
-        OSError: it cannot be read.
+        BadInput: the file is no recording.
+        OSError: the file cannot be read.
     """
     lines = Path(path).read_bytes().splitlines(keepends=True)
     events: list[Recorded] = []

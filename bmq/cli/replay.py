@@ -50,12 +50,12 @@ async def command(
         int, typer.Option("--port", min=0, max=65535, help="As a broker: the port; 0 takes a free one.")
     ] = 0,
 ) -> int:
-    """Play one half of a recorded conversation, and compare what the other side says with the recording.
+    """Play one half of a recorded conversation, and compare the other half with the recording.
 
-    Events are sent once everything has come that the other side said before them in the recording: as many
-    messages, and control messages of the same kinds. Played as a broker, the live client's GUIDs and request
-    numbers take the place of the recorded ones; it has to do what the recorded client did, in the same order.
-    The exit status is 1 when something else comes, or something is missing after --timeout.
+    The command sends an event after all earlier events of the other side have arrived: as many messages, and
+    control messages of the same kinds. As a broker, the command replaces the recorded GUIDs and request
+    numbers by the live client's; the client has to repeat the recorded steps in the same order. The exit
+    status is 1 if an event differs, or is missing after --timeout.
 
     [bold]Examples[/]
 
@@ -121,12 +121,12 @@ async def _serve(events: list[Recorded], host: str, port: int, timeout: float) -
 
 @dataclass(slots=True)
 class _Seen:
-    """What one side has said so far.
+    """Events of one side so far.
 
     Attributes:
-        kinds: how many of each kind.
-        guids: of its posts, in order.
-        requests: the numbers of its requests, by kind, in order.
+        kinds: number of events of each kind.
+        guids: GUIDs of the posts, in order.
+        requests: request numbers by kind, in order.
     """
 
     kinds: Counter[str] = field(default_factory=Counter[str])
@@ -134,7 +134,7 @@ class _Seen:
     requests: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
     def take(self, event: Event) -> None:
-        """Count what is in an event."""
+        """Count the messages of an event."""
         match event.type:
             case EventType.PUT:
                 puts = decode_puts(event.data, event.body)
@@ -238,7 +238,7 @@ class _Player:
             raise error
 
     def _translated(self, data: bytes) -> bytes:
-        """Put the live client's GUIDs and request numbers in the place of the recorded ones."""
+        """Replace recorded GUIDs and request numbers by the live client's."""
         if self._own == TO_BROKER:
             return data
         event = read_event(data)

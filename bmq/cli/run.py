@@ -51,14 +51,14 @@ async def command(
 ) -> int | None:
     """Run an app, until SIGTERM or Ctrl-C.
 
-    APP is a bmq.App, or a function without arguments that returns one; "app" if it is left out. At the first
-    signal handlers at work may finish, at the second they are cancelled.
+    APP is a bmq.App, or a function without arguments that returns an App; the default is "app". After the
+    first signal running handlers may finish; the second signal cancels the handlers.
 
-    A program that configures logging when it is imported keeps its configuration. Otherwise log lines go to
-    standard error with time, level and logger.
+    A program that configures logging at import keeps its configuration. Otherwise log lines go to standard
+    error with time, level and logger.
 
-    The exit status is 0 after an orderly end, 2 when there is no such app, 3 without a broker, 4 when the
-    broker refuses, 1 when the app fails otherwise.
+    The exit status is 0 after an orderly end, 2 without an app, 3 without a broker, 4 if the broker refuses,
+    and 1 if the app fails otherwise.
 
     [bold]Examples[/]
 
@@ -84,7 +84,7 @@ async def command(
 
 
 def _configure_logging(level: str | None) -> None:
-    """Log to standard error, unless the program that was imported has configured logging."""
+    """Log to standard error, unless the imported program has configured logging."""
     root = logging.getLogger()
     if not root.handlers:
         log_to_stderr(logging.INFO, _LOG_FORMAT)
@@ -93,10 +93,10 @@ def _configure_logging(level: str | None) -> None:
 
 
 def find_app(target: str, directory: Path) -> bmq.App[Any]:
-    """Import a module and return the app in it.
+    """Import a module and return its app.
 
     Raises:
-        BadInput: there is no such module, or no such app in it.
+        BadInput: the module does not exist, or has no app.
     """
     name, _, attribute = target.partition(":")
     sys.path.insert(0, str(directory.resolve()))
@@ -115,14 +115,14 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
 
 
 async def _supervise(target: str, directory: Path, log_level: str | None) -> int:
-    """Run the app in a process of its own, and in a new one after every change."""
+    """Run the app in a process of its own, and in a new process after every change."""
     arguments = ["-m", "bmq", "run", target, "--dir", str(directory)]
     if log_level is not None:
         arguments += ["--log-level", log_level]
     changed = changes(directory)
     change = asyncio.ensure_future(anext(changed))
     while True:
-        # A session of its own: Ctrl-C is for this process, which then tells the app once.
+        # A session of its own: Ctrl-C reaches this process, and this process signals the app once.
         process = await asyncio.create_subprocess_exec(sys.executable, *arguments, start_new_session=True)
         ended = asyncio.ensure_future(process.wait())
         try:
@@ -143,7 +143,7 @@ async def _supervise(target: str, directory: Path, log_level: str | None) -> int
 
 
 async def changes(directory: Path) -> AsyncIterator[Path]:
-    """Yield a Python file below a directory each time that one is new, gone or written to."""
+    """Yield each new, deleted or changed Python file below a directory."""
     before = await asyncio.to_thread(_files, directory)
     while True:
         await asyncio.sleep(_LOOK_EVERY)
@@ -155,7 +155,7 @@ async def changes(directory: Path) -> AsyncIterator[Path]:
 
 
 def _files(directory: Path) -> dict[Path, int]:
-    """Return when each Python file was written to last."""
+    """Return the time of the last change of each Python file."""
     found: dict[Path, int] = {}
     for folder, folders, names in os.walk(directory):
         folders[:] = [each for each in folders if each not in _SKIPPED and not each.startswith(".")]
@@ -165,5 +165,5 @@ def _files(directory: Path) -> dict[Path, int]:
                 try:
                     found[path] = path.stat().st_mtime_ns
                 except OSError:
-                    pass  # gone meanwhile
+                    pass  # deleted meanwhile
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the exit status of ``bmq`` says."""
+"""Exit statuses of ``bmq``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["ExitStatus"]
 class ExitStatus(IntEnum):
     """Exit statuses."""
 
-    #: Everything was done.
+    #: The command did all of its work.
     OK = 0
     #: Not everything: a message was not accepted, an expression does not match, a step or a replay failed.
     FAILED = 1
     #: The request was wrong: an option, a URI, an expression, a file that cannot be read.
     USAGE = 2
-    #: There is no broker, or it was lost, or it did not answer in time.
+    #: No broker, a lost broker, or no answer in time.
     UNREACHABLE = 3
     #: The broker said no: to the credentials, the session, a queue or a command.
     REFUSED = 4
     #: Ended by Ctrl-C.
     INTERRUPTED = 130
-    #: Nobody reads what is printed any more.
+    #: The reader of the output has gone.
     NO_READER = 141
     #: Ended by SIGTERM.
     TERMINATED = 143

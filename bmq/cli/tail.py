@@ -89,10 +89,10 @@ async def command(
 ) -> int:
     """Print the messages of a queue.
 
-    Nothing is confirmed unless --confirm is given: when it ends, everything goes back to the queue. While it
-    runs, other consumers of the queue do not get what it holds. Afterwards a broker delivers the returned
-    messages first: where no subscription matches one of them, the messages behind it wait, too.
-    [bold]bmq peek[/] takes nothing.
+    Without --confirm, all printed messages return to the queue at the end. While the command runs, other
+    consumers of the queue do not receive the printed messages. Afterwards the broker delivers the returned
+    messages first: if no subscription matches a returned message, later messages wait too. [bold]bmq peek[/]
+    takes no message.
 
     [bold]Examples[/]
 
@@ -150,7 +150,7 @@ class _Printer:
         self._console: Console | None = out() if sys.stdout.isatty() and not json and not fields else None
 
     def show(self, message: bmq.Message) -> None:
-        """Print one message; one that cannot be decoded is reported, and raises nothing."""
+        """Print one message; report an undecodable message without an error."""
         import bmq
 
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which broker, as whom, and how a verb that talks to one is run."""
+"""The broker of a command line, its credentials, and the frame around a verb."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ _PANEL = "Broker"
 
 @dataclass(frozen=True, slots=True)
 class BrokerTarget:
-    """A broker, and how to get in.
+    """A broker, and the options of connections to the broker.
 
     Attributes:
-        uri: its address.
-        name: what to call the process in the broker's log.
+        uri: address of the broker.
+        name: name of this process in the broker's log.
         timeout: seconds to connect, and for each request.
-        ssl: for TLS.
-        server_hostname: the name to verify the certificate against.
-        credentials: who asks; None to connect without.
-        named: whether --broker names it.
+        ssl: context for TLS; None for no certificates.
+        server_hostname: name in the broker's certificate.
+        credentials: credentials; None to connect without.
+        named: whether --broker names the broker.
     """
 
     uri: str
@@ -66,7 +66,7 @@ class BrokerTarget:
     named: bool = False
 
     def connect(self, **options: Any) -> bmq.connect:
-        """Return what connects a session."""
+        """Return the connector of a session."""
         import bmq
 
         timeouts = ("connect_timeout", "open_timeout", "configure_timeout", "close_timeout")
@@ -84,7 +84,7 @@ class BrokerTarget:
         )
 
     def admin(self) -> AdminConnect:
-        """Return what connects an admin client."""
+        """Return the connector of an admin client."""
         import bmq.admin
 
         return bmq.admin.connect(
@@ -101,7 +101,7 @@ class BrokerTarget:
 
 
 def configuration_file() -> Path:
-    """Return where the configuration is: BMQ_CONFIG, or the user's ``bmq/config.toml``."""
+    """Return the path of the configuration: BMQ_CONFIG, or the user's ``bmq/config.toml``."""
     if named := os.environ.get("BMQ_CONFIG"):
         return Path(named).expanduser()
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -140,7 +140,7 @@ def _configuration() -> tuple[str, dict[str, dict[str, str]]]:
 
 
 def _find(broker: str | None) -> dict[str, str]:
-    """Return the entry of the broker that is meant."""
+    """Return the configuration entry of a broker."""
     if broker is not None and "://" in broker:
         return {"uri": broker}
     if broker is None and os.environ.get(_VARIABLE):
@@ -189,15 +189,15 @@ def _target(
 
 
 def target_of(verb_name: str, options: dict[str, Any], *, timeout: float) -> BrokerTarget:
-    """Return the broker that the options of a command line mean.
+    """Return the broker of a command line's options.
 
     Args:
-        verb_name: the name of the process for the broker's log.
-        options: the command's parameters by name; missing ones have their defaults.
+        verb_name: name of the process for the broker's log.
+        options: the command's parameters by name; missing parameters have their defaults.
         timeout: seconds to connect, and for each request.
 
     Raises:
-        BadInput: there is no broker of this name, or its credentials cannot be read.
+        BadInput: no broker has this name, or the credentials cannot be read.
     """
     shared: dict[str, Any] = {name: options.get(name) for name in _SHARED}
     return _target(verb_name, **(shared | {"timeout": timeout}))
@@ -209,10 +209,10 @@ def is_broker_address(text: str) -> bool:
 
 
 def _refuse_broker_as_queue(name: str, arguments: dict[str, Any]) -> None:
-    """Raise if a broker's address stands where a queue is expected.
+    """Refuse the address of a broker in place of a queue.
 
     Raises:
-        BadInput: it does.
+        BadInput: an argument for queues is the address of a broker.
     """
     for argument in ("queue", "queues", "domain", "what"):
         given: Any = arguments.get(argument)
@@ -310,7 +310,7 @@ Plain = Callable[..., int | Coroutine[Any, Any, int | None] | None]
 def verb(name: str) -> Callable[[Async], Callable[..., None]]:
     """Make a command of a coroutine function: its first parameter is the :class:`BrokerTarget`.
 
-    What it returns is the exit status, None for OK. The options that say which broker are added to its own.
+    The function returns the exit status; None means OK. The command has the broker's options besides its own.
     """
 
     def decorate(function: Async) -> Callable[..., None]:
@@ -340,7 +340,7 @@ def verb(name: str) -> Callable[[Async], Callable[..., None]]:
 
 
 def offline(name: str, *, logs: bool = True) -> Callable[[Plain], Callable[..., None]]:
-    """Make a command of a function that needs no broker; what it returns is the exit status.
+    """Make a command of a function without a broker; the function returns the exit status.
 
     With ``logs=False`` the function configures logging itself.
     """
@@ -372,7 +372,7 @@ def _with_signature(command: Callable[..., None], parameters: list[inspect.Param
 
 
 def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
-    """Run a verb; Ctrl-C and SIGTERM cancel it, so that it closes what it has open."""
+    """Run a verb. Ctrl-C and SIGTERM cancel the verb, so that the verb closes its connections."""
     import bmq
 
     async def main() -> int | None:
@@ -382,7 +382,7 @@ def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
 
 
 def _guarded(name: str, run: Callable[[], int | None], *, logs: bool = True) -> None:
-    """Run a verb, and make an exit status of what becomes of it.
+    """Run a verb, and turn its result or its error into an exit status.
 
     Raises:
         typer.Exit: always.
@@ -397,7 +397,7 @@ def _guarded(name: str, run: Callable[[], int | None], *, logs: bool = True) -> 
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered must not fail again when the interpreter ends.
+        # Buffered output must not fail again at the end of the interpreter.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = ExitStatus.NO_READER
     except (BadInput, bmq.Error, OSError, UnicodeError) as error:
@@ -407,7 +407,7 @@ def _guarded(name: str, run: Callable[[], int | None], *, logs: bool = True) -> 
 
 
 def status_of(error: BaseException) -> ExitStatus:
-    """Return the exit status that an error makes."""
+    """Return the exit status of an error."""
     import bmq
 
     match error:

@@ -36,7 +36,7 @@ _SORTS: dict[str, Callable[[_Line], float]] = {}
 
 @dataclass(slots=True)
 class _Rates:
-    """How fast the totals of a queue grow."""
+    """Growth of a queue's totals, per second."""
 
     posted: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     confirmed: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
@@ -45,7 +45,7 @@ class _Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One queue, as one look found it."""
+    """One queue at the time of one look."""
 
     statistics: QueueStatistics
     internals: Internals | None
@@ -61,26 +61,26 @@ class _Line:
         """Messages confirmed a second."""
         return self.rates.confirmed[-1] if self.rates.confirmed else 0.0
 
-    # A broker counts a new queue only after a while; what it holds, and who has it open, it tells at once.
+    # A broker counts a new queue only after a while, but reports depth and clients of the queue at once.
 
     @property
     def messages(self) -> int:
-        """What the queue holds."""
+        """Messages in the queue."""
         return self.statistics.messages if self.internals is None else self.internals.depth.messages
 
     @property
     def bytes(self) -> int:
-        """How many bytes these are."""
+        """Bytes of these messages."""
         return self.statistics.bytes if self.internals is None else self.internals.depth.bytes
 
     @property
     def writers(self) -> int:
-        """How often it is open for writing."""
+        """Number of times the queue is open for writing."""
         return sum(client.writers for client in self.internals.clients) if self.internals is not None else 0
 
     @property
     def readers(self) -> int:
-        """How often it is open for reading."""
+        """Number of times the queue is open for reading."""
         return sum(client.readers for client in self.internals.clients) if self.internals is not None else 0
 
     @property
@@ -100,7 +100,7 @@ _SORTS.update(
 )
 
 
-#: What is shown of a queue; a name that ends in ``>`` is of a number, one of ``~`` and spaces has no title.
+#: Columns of a queue. Names with ``>`` at the end hold numbers; names of ``~`` and spaces have no title.
 _COLUMNS: dict[str, Callable[[_Line], str | Text]] = {
     "queue": lambda line: line.statistics.uri,
     "depth>": lambda line: number(line.messages),
@@ -113,7 +113,7 @@ _COLUMNS: dict[str, Callable[[_Line], str | Text]] = {
     "readers>": lambda line: number(line.readers),
     "unconf>": lambda line: number(line.unconfirmed),
 }
-#: What needs a terminal of so many columns.
+#: Columns that need a wide terminal, with the width.
 _WIDE = {"~": 90, "~ ": 90, "bytes>": 120, "writers>": 120, "readers>": 100}
 
 
@@ -141,10 +141,10 @@ async def command(
     limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="How many queues to show.")] = 20,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue and look.")] = False,
 ) -> int:
-    """Watch the queues of a broker: depth, rates, consumers, and what is not confirmed.
+    """Watch the queues of a broker: depth, rates, consumers, and unconfirmed messages.
 
-    Rates are differences between two looks. It goes on until Ctrl-C. Without a terminal each look is printed
-    below the one before.
+    Rates are differences between two looks. The command runs until Ctrl-C. Without a terminal, the command
+    prints each look below the previous look.
 
     [bold]Examples[/]
 
@@ -196,13 +196,13 @@ class _Watch:
         self._rates: dict[str, _Rates] = {}
         self._before: dict[str, QueueStatistics] = {}
         self._at = 0.0
-        #: What the broker said last.
+        #: The broker's last answer.
         self.statistics: Statistics | None = None
-        #: Why the last answers are incomplete; empty when they are complete.
+        #: Reason why the last answers are incomplete; empty for complete answers.
         self.gap = ""
 
     async def look(self, admin: Admin) -> list[_Line]:
-        """Ask the broker, and return the queues that are wanted."""
+        """Ask the broker, and return the chosen queues."""
         self.gap = await admin.gap()
         self.statistics = await admin.statistics()
         now = time.monotonic()
@@ -231,7 +231,7 @@ async def _internals(admin: Admin, uri: str) -> Internals | None:
     try:
         return await admin.queue(uri).internals()
     except bmq.AdminError:
-        return None  # it is gone, and the statistics do not know yet
+        return None  # the queue is gone, but still in the statistics
 
 
 def _view(lines: list[_Line], broker: str, watch: _Watch, *, clients: bool) -> RenderableType:
