@@ -772,6 +772,12 @@ class Checker:
                     f"{process.name} has {event[name]:,} {name} by its statistics, {count:,} by its history"
                 )
                 self._problem("statistics", text, None, None, [process], [where])
+        if not process.unanswered and (event.get("unacked") or event.get("unacked_bytes")):
+            text = (
+                f"{process.name} waits for {event.get('unacked', 0):,} outcomes of "
+                f"{event.get('unacked_bytes', 0):,} bytes by its statistics, for none by its history"
+            )
+            self._problem("statistics", text, None, None, [process], [where])
         # Sessions count deliveries that never reach the program, and confirmations that it does not make.
         least = {"received": process.delivered, "confirmed": process.confirmed}
         for name, count in least.items():

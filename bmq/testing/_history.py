@@ -351,6 +351,8 @@ class Recorder(Interceptor):
             posted=sum(each.posted for each in found),
             acknowledged=sum(each.acknowledged for each in found),
             refused=sum(sum(each.refused.values()) for each in found),
+            unacked=sum(each.unacked_messages for each in found),
+            unacked_bytes=sum(each.unacked_bytes for each in found),
             received=sum(each.received for each in found),
             confirmed=sum(each.confirmed for each in found),
         )

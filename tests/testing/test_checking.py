@@ -652,6 +652,21 @@ def a_session_has_forgotten_a_confirmation(s: Scene) -> None:
     counted(s, "a", received=1, confirmed=0)
 
 
+@story("statistics", breaks=True)
+def a_session_still_counts_the_bytes_of_a_post(s: Scene) -> None:
+    s.posted("1")
+    s.received("1")
+    counted(s, "p", posted=1, acknowledged=1, unacked_bytes=5)
+
+
+@story("statistics", breaks=False)
+def a_session_waits_for_an_outcome(s: Scene) -> None:
+    s.post("1")
+    counted(s, "p", posted=1, unacked=1, unacked_bytes=5)
+    s.ack("1")
+    s.received("1")
+
+
 @story("statistics", breaks=False)
 def a_session_counts_what_the_program_does_not_see(s: Scene) -> None:
     s.posted("1")
