@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the broker would compile an expression; the checks are made in the broker's order."""
+"""Checks whether the broker would compile an expression, in the broker's order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Checked", "check", "check_sendable", "encoded_length"]
 
 
 class Checked(NamedTuple):
-    """A valid expression: its tree, its operators as the broker counts them, the names it uses."""
+    """A valid expression: its tree, its operators as the broker counts them, and the names it uses."""
 
     ast: Node
     operators: int
@@ -30,7 +30,7 @@ class Checked(NamedTuple):
 
 
 def encoded_length(text: str) -> int:
-    """Return how many bytes a text has when it is sent.
+    """Return the size of a text in bytes as sent.
 
     Raises:
         InvalidExpression: the text has a lone surrogate, which cannot be encoded.
@@ -42,10 +42,11 @@ def encoded_length(text: str) -> int:
 
 
 def check_sendable(text: str) -> None:
-    """Check that a broker would read the very text that this side evaluates, and survive it.
+    """Check that the broker would read the same text as this client, and survive reading it.
 
-    JSON has no bytes that are not UTF-8: a surrogate would arrive as U+FFFD, in another expression. A literal
-    that is one NUL ends the process of a broker.
+    JSON has no bytes that are not UTF-8: a surrogate would arrive as U+FFFD and change the expression. A
+    literal
+    of a single NUL ends the process of a broker.
 
     Raises:
         InvalidExpression: the text has a lone surrogate or a NUL.
@@ -61,12 +62,12 @@ def check_sendable(text: str) -> None:
 def check(text: str) -> Checked:
     """Check that the broker would compile a text.
 
-    The checks: length, syntax, operators, at least one property. The broker's fifth, at most ten references
-    to properties, cannot fail: each reference is an operator as well.
+    The checks: length, syntax, operators, at least one property. The broker's fifth check, at most ten
+    references to properties, cannot fail here, because each reference counts as an operator too.
 
     Raises:
-        InvalidExpression: the broker could not compile it, and would then deliver everything; or a string
-            literal holds a NUL, at which the broker would cut it.
+        InvalidExpression: the broker could not compile the text, and would then deliver every message; or a
+            string literal contains a NUL, where the broker would cut the literal.
     """
     size = encoded_length(text)
     if size > MAX_LENGTH:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Application subscriptions: the expressions in a domain's configuration file.
 
-They are evaluated once for every appId when a message is put. What does not match is confirmed on the
-application's behalf at once, so the application never gets it. Unlike a consumer's subscription, a broken one
-makes the domain fail to load.
+The broker evaluates them once for each application when a message is posted. For an application whose
+subscription does not match, the broker confirms the message at once, so the application never receives it.
+Unlike a consumer's subscription, an invalid application subscription prevents the domain from loading.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Severity: TypeAlias = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a domain's subscriptions.
+    """A problem in a domain's subscriptions.
 
     Attributes:
-        severity: ``error``: the broker refuses the domain, or to open its queues; ``warning``: it accepts
-            what probably was not meant.
-        where: the place in the file, such as ``subscriptions[1].expression.text``.
-        message: what is wrong and what to do.
-        app_id: the appId of the entry, if it has one.
+        severity: ``error``: the broker refuses the domain, or refuses to open its queues. ``warning``: the
+            broker accepts a configuration that is probably a mistake.
+        where: position in the file, such as ``subscriptions[1].expression.text``.
+        message: the problem and the remedy.
+        app_id: application id of the entry, if present.
     """
 
     severity: Severity
@@ -49,13 +49,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AppOutcome:
-    """What happens to a message for one appId.
+    """The outcome of a message for one application.
 
     Attributes:
-        delivered: True: it is kept for the application's consumers; False: confirmed on its behalf at once.
+        delivered: True if the message is kept for the application's consumers; False if the broker confirms
+            it
+            at once.
         why: the reason in words.
-        expression: the subscription that decided; None when there is none.
-        evaluation: how it evaluated; None when there is no subscription.
+        expression: the deciding subscription; None without a subscription.
+        evaluation: the evaluation of the subscription; None without a subscription.
     """
 
     delivered: bool
@@ -72,11 +74,11 @@ class _Entry:
 
 
 def check_domain(domain: Mapping[str, Any], *, strict: bool = False) -> list[Finding]:
-    """Check the application subscriptions of a domain with the rules the broker has for them.
+    """Check the application subscriptions of a domain by the broker's rules.
 
     Args:
         domain: a domain file's content, or only its ``parameters``.
-        strict: raise when there is an error, instead of only listing it.
+        strict: whether to raise if there is an error, instead of only listing it.
 
     Raises:
         UsageError: with ``strict``, if there is an error; the message lists all findings.
@@ -92,16 +94,16 @@ def check_domain(domain: Mapping[str, Any], *, strict: bool = False) -> list[Fin
 def explain_domain(
     domain: Mapping[str, Any], properties: Mapping[str, PropertyInput] | None
 ) -> dict[str, AppOutcome]:
-    """Say for each appId of a domain whether it would get a message, and why.
+    """Return for each application of a domain whether it would receive a message, and the reason.
 
-    When no application gets it, the message is not stored at all; its producer is acknowledged all the same.
+    If no application receives the message, the broker does not store it, and still acknowledges the post.
 
     Args:
         domain: a domain file's content, or only its ``parameters``.
-        properties: the message's, as for ``post``; None for a message without any.
+        properties: the message's properties, as for ``post``; None for a message without properties.
 
     Returns:
-        By appId; a priority or broadcast domain has the one appId ``""``.
+        The outcomes by application id; a priority or broadcast domain has the single id ``""``.
 
     Raises:
         UsageError: the broker would refuse the domain.
@@ -112,7 +114,7 @@ def explain_domain(
     if errors:
         raise UsageError("the broker would refuse this domain:\n" + "\n".join(errors))
     if mode != "fanout":
-        # In such a domain the broker does not look at an entry's appId.
+        # In such a domain the broker ignores the application id of an entry.
         chosen = {"": entries[-1]} if entries else {}
         app_ids = [""]
     else:
@@ -144,7 +146,7 @@ def _sequence(value: object) -> Sequence[Any] | None:
 
 
 def _read(domain: Mapping[str, Any], findings: list[Finding]) -> tuple[str, list[str], list[_Entry]]:
-    """Return the mode, the appIds and the well-formed entries; add what is wrong to ``findings``."""
+    """Return the mode, the application ids and the well-formed entries; add problems to ``findings``."""
     if "redirect" in domain:
         findings.append(
             Finding("error", "redirect", f"the settings are in another file, that of {domain['redirect']!r}")

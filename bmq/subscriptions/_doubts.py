@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Legal expressions that surely do not mean what they say.
+"""Legal expressions that are surely mistakes.
 
-A broker accepts ``x == 1 && x == 2``, reports nothing, and then delivers nothing. What is found here is
-proved, not guessed: conditions are tried on values that stand for all that a message can have. A property
-that is compared with 5 and 9 is tried missing, of another type, and as 4, 5, 6, 8, 9 and 10; any other value
-behaves as one of these. Arithmetic, and comparisons of two properties, are taken to have any outcome. So a
-doubt can be missed, but none is raised without proof. One doubt is a guess, and is marked as one: a word
-in capital letters that is compared with a property, as in ``OrderType == EXPRESS``.
+A broker accepts ``x == 1 && x == 2``, reports nothing, and delivers nothing. Doubts are proved, not guessed:
+conditions are evaluated with values that represent all possible properties. A property that is compared with
+5
+and 9 is tried as missing, as another type, and as 4, 5, 6, 8, 9 and 10; any other value behaves like one of
+these. Arithmetic, and comparisons of two properties, may have any outcome. A doubt can therefore be missed,
+but is never raised without proof. The one exception is marked as a guess: a word in capital letters that is
+compared with a property, as in ``OrderType == EXPRESS``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from bmq.subscriptions._unparse import unparse
 
 __all__ = ["Doubt", "find_doubts", "possible_outcomes", "warn_of"]
 
-#: With more situations than this nothing is tried, and no doubt is raised.
+#: Largest number of situations to try; beyond this number no doubt is raised.
 _MAX_SITUATIONS: Final = 1000
 
 _NO_BOOLEAN: Final = frozenset({"TRUE", "True", "FALSE", "False"})
@@ -54,12 +55,12 @@ _PACKAGE: Final = str(Path(__file__).parent.parent)
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Something in a legal expression that is surely not meant.
+    """A part of a legal expression that is surely a mistake.
 
     Attributes:
-        offset: the index into the text where it is.
-        message: what it does, and what to write instead.
-        guessed: whether the text may be meant; an expression that a program builds has no such doubt.
+        offset: index of the part in the text.
+        message: the effect of the part, and the text to write instead.
+        guessed: whether the text may be intended; expressions built by a program get no such doubt.
     """
 
     offset: int
@@ -71,7 +72,7 @@ class Doubt:
 
 
 def find_doubts(tree: Node) -> tuple[Doubt, ...]:
-    """What in an expression surely does not mean what it says, in the order of the text."""
+    """Return the doubts about an expression, in the order of the text."""
     found = [*_literals(tree), *_words(tree), *_bare_words(tree)]
     tree = lowered(tree)
     operands = list(_operands(tree))
@@ -80,7 +81,7 @@ def find_doubts(tree: Node) -> tuple[Doubt, ...]:
 
 
 def warn_of(text: str, doubts: tuple[Doubt, ...]) -> None:
-    """Issue an :class:`~bmq.errors.ExpressionWarning` for each, at the calling line outside of bmq."""
+    """Issue an :class:`~bmq.errors.ExpressionWarning` for each doubt, at the calling line outside of bmq."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
@@ -118,7 +119,7 @@ def _words(tree: Node) -> Iterator[Doubt]:
 
 
 def _bare_words(tree: Node) -> Iterator[Doubt]:
-    """Words in capital letters that may be texts without their quotes: the expression uses each once."""
+    """Words in capital letters that may be texts without quotes. The expression uses each of them once."""
     uses = Counter(node.name for node in walk(tree) if isinstance(node, Property | Exists))
     for node in walk(tree):
         if not (isinstance(node, Binary) and node.operator in ("==", "!=")):
@@ -138,7 +139,7 @@ def _bare_words(tree: Node) -> Iterator[Doubt]:
 
 
 def _operands(tree: Node) -> Iterator[Doubt]:
-    """Operands that have to be conditions and are not, or that decide a junction in advance."""
+    """Operands that must be conditions and are not, or that decide a junction in advance."""
     yield from _no_condition(tree, "the whole expression")
     for node in walk(tree):
         if isinstance(node, Not):
@@ -178,13 +179,13 @@ def _is_junction(node: Node) -> TypeGuard[Binary]:
 
 
 def _comparisons(tree: Node) -> list[Doubt]:
-    """Comparisons that never hold, or always do."""
+    """Comparisons that are always false, or always true."""
     doubts = (_comparison(node) for node in _inside_out(tree) if _is_comparison(node))
     return [doubt for doubt in doubts if doubt is not None]
 
 
 def _junctions(tree: Node) -> list[Doubt]:
-    """Junctions that never match, or always do; of nested ones only the innermost."""
+    """Junctions that never match, or always match; of nested ones only the innermost."""
     found: list[Doubt] = []
     doubtful: set[int] = set()
     for node in _inside_out(tree):
@@ -227,7 +228,7 @@ def _comparison(node: Binary) -> Doubt | None:
 
 
 def _is_plain(unknown: Node, literal: Node) -> bool:
-    """Whether a property is compared with a literal that has values on both sides: it needs no trying."""
+    """Whether a property is compared with a literal with values on both sides: both outcomes occur."""
     if not isinstance(unknown, Property):
         return False
     if isinstance(literal, Integer):
@@ -247,12 +248,12 @@ def _junction(node: Binary) -> Doubt | None:
 
 
 def _repeats(node: Node) -> bool:
-    """Whether a property occurs twice; only then can one condition decide another."""
+    """Whether a property occurs twice; otherwise no condition can decide another."""
     return len(property_names(node)) < sum(isinstance(each, Property | Exists) for each in walk(node))
 
 
 def _places(tree: Node) -> list[Doubt]:
-    """Conditions that are fine by themselves, and useless after what stands before them."""
+    """Conditions that are useful alone, and useless after the conditions before them."""
     seen = _tried(tree) if _repeats(tree) else {}
     found: list[Doubt] = []
     read: set[str] = set()
@@ -280,7 +281,7 @@ def _places(tree: Node) -> list[Doubt]:
 
 
 def possible_outcomes(tree: Node) -> frozenset[bool | None]:
-    """Return a tree's possible outcomes, None for an error; empty when there is too much to try."""
+    """Return a tree's possible outcomes, None for an error; empty if there are too many situations."""
     tree = lowered(tree)
     outcomes = _tried(tree).get(id(tree), set())
     return frozenset({_TRUE: True, _FALSE: False}.get(each) for each in outcomes)
@@ -299,7 +300,7 @@ class _Value(NamedTuple):
 _TRUE: Final = _Value("bool", 1)
 _FALSE: Final = _Value("bool", 0)
 _ABSENT: Final = _Value("absent", "")
-#: A value of a type that no comparison asks for.
+#: A value of a type that no comparison uses.
 _OTHER: Final = _Value("other", "")
 _MISSING: Final = _Value("error", "a property is missing")
 _MIXED: Final = _Value(
@@ -308,7 +309,7 @@ _MIXED: Final = _Value(
 _NO_INTEGER: Final = _Value("error", "arithmetic takes integers")
 _NO_CONDITION: Final = _Value("error", "a condition is needed")
 _DIVISION: Final = _Value("error", "division by zero, or out of range")
-#: Where every outcome is an error, the first of these that occurs is reported.
+#: If every outcome is an error, the first of these that occurs is reported.
 _REASONS: Final = (_DIVISION, _MIXED, _NO_INTEGER, _NO_CONDITION, _MISSING)
 
 _Situations: TypeAlias = dict[str, dict[_Value, None]]
@@ -316,9 +317,9 @@ _Outcomes: TypeAlias = dict[int, set[_Value]]
 
 
 def _tried(root: Node) -> _Outcomes:
-    """Evaluate in every situation that makes a difference; return the outcomes of each node.
+    """Evaluate in every distinct situation; return the outcomes of each node.
 
-    Empty when there are too many.
+    The result is empty if there are too many situations.
     """
     situations = _situations(root)
     count = 1
@@ -332,7 +333,7 @@ def _tried(root: Node) -> _Outcomes:
 
 
 def _situations(root: Node) -> _Situations:
-    """The values to try, by the name of a property or the text of a term that is not calculated."""
+    """The values to try, by the name of a property or the text of an uncalculated term."""
     found: _Situations = {}
     for node in walk(root):
         if isinstance(node, Property | Exists):
@@ -343,7 +344,7 @@ def _situations(root: Node) -> _Situations:
     for node in walk(root):
         if not isinstance(node, Negate) and not _is_arithmetic(node):
             continue
-        # The result is not calculated: 0 stands for any. The operands have to be integers.
+        # The result is not calculated: 0 represents any result. The operands have to be integers.
         place = found.setdefault(unparse(node), {_Value("int", 0): None})
         if isinstance(node, Binary) and node.operator in ("/", "%"):
             place[_DIVISION] = None
@@ -357,7 +358,7 @@ def _situations(root: Node) -> _Situations:
 
 
 def _joined(root: Node) -> Iterator[Node]:
-    """The operands that have to be conditions."""
+    """The operands that must be conditions."""
     for node in walk(root):
         if isinstance(node, Not):
             yield node.operand
@@ -367,7 +368,7 @@ def _joined(root: Node) -> Iterator[Node]:
 
 
 def _compared(node: Binary, found: _Situations) -> None:
-    """Add the values that make a difference to a comparison."""
+    """Add the values that distinguish the outcomes of a comparison."""
     for side, other in ((node.left, node.right), (node.right, node.left)):
         place = found.get(side.name if isinstance(side, Property) else unparse(side))
         if place is None:
@@ -385,7 +386,7 @@ def _compared(node: Binary, found: _Situations) -> None:
 
 
 def _question(node: Binary) -> tuple[str, bool]:
-    """What a comparison of two unknowns depends on, and whether it asks for the opposite."""
+    """Return the condition behind a comparison of two unknowns, and whether the comparison negates it."""
     opposite = node.operator in ("!=", ">=", "<=")
     operator = NEGATED[node.operator] if opposite else node.operator
     return f"{unparse(node.left)} {operator} {unparse(node.right)}", opposite

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an expression demands one property to be equal to: many of them become one lookup.
+"""Equalities that expressions require of one property: a single lookup replaces many evaluations.
 
-A broker with sixteen subscriptions ``k % 16 == 0`` to ``k % 16 == 15`` need not try one after the other.
+A broker with sixteen subscriptions ``k % 16 == 0`` to ``k % 16 == 15`` need not evaluate all sixteen.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _place = itemgetter(0)
 
 
 class Equality(NamedTuple):
-    """What has to hold for an expression to match; it may demand more.
+    """A necessary condition of an expression, which may require more.
 
     Attributes:
         name: an integer property.
-        modulus: what its value is divided by; 0 takes the value itself.
-        remainder: what has to remain, never negative: -5 and 11 leave the same of 16.
+        modulus: divisor of the value; 0 compares the value itself.
+        remainder: required remainder, never negative: -5 and 11 have the same remainder modulo 16.
     """
 
     name: str
@@ -41,9 +41,11 @@ class Equality(NamedTuple):
 
 
 def equality(text: str) -> Equality | None:
-    """Return an equality without which an expression does not match; None if none is found.
+    """Return an equality that an expression requires; None if none is found.
 
-    Found are ``p == 3``, ``p % 16 == 3`` and ``(p - 3) % 16 == 0``, alone or joined to others by ``&&``.
+    Recognised are ``p == 3``, ``p % 16 == 3`` and ``(p - 3) % 16 == 0``, alone or joined to other conditions
+    by
+    ``&&``.
     """
     tree = Expression(text, strict=False).ast if text else None
     if tree is not None:
@@ -69,15 +71,16 @@ def _of(term: Node) -> Equality | None:
 
 
 class Equalities(Generic[_T]):
-    """Things with an expression each: which of them a message may match.
+    """Objects with an expression each, indexed by the equalities in the expressions.
 
     Args:
-        things: the things, in their order.
-        text_of: their expressions; "" matches everything.
+        things: the objects, in order.
+        text_of: returns the expression of an object; "" matches every message.
 
     Attributes:
-        most: how many things there are to try for one message at most.
-        finds_none: whether no thing has an equality: then all have to be tried for every message.
+        most: largest number of candidates for a message.
+        finds_none: whether no expression has an equality, so that all objects are candidates for every
+            message.
     """
 
     __slots__ = ("_all", "_by_remainder", "_modulus", "_name", "_others", "finds_none", "most")
@@ -86,7 +89,7 @@ class Equalities(Generic[_T]):
         things = _checks.items("things", things)
         _checks.function("text_of", text_of, 1)
         found = [equality(_checks.text("text_of()", text_of(thing))) for thing in things]
-        # One property and one modulus: those that most of them are about.
+        # The most frequent pair of property and modulus.
         counts = Counter(each[:2] for each in found if each is not None)
         about = counts.most_common(1)[0][0] if counts else ("", 0)
         self._name, self._modulus = about
@@ -102,7 +105,7 @@ class Equalities(Generic[_T]):
         self.most = len(self._others) + max((len(each) for each in self._by_remainder.values()), default=0)
 
     def candidates(self, get: Lookup) -> list[tuple[int, _T]]:
-        """Return the things that a message with these properties may match, with their places, in order."""
+        """Return the candidates for a message with these properties, with their indexes, in order."""
         if not self._by_remainder:
             return self._all
         value = get(self._name)

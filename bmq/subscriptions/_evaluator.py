@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation: a syntax tree becomes one Python function.
+"""Evaluation: compiles a syntax tree to one Python function.
 
-The function is generated as source and compiled once. Nothing of the expression is ever pasted into that
-source: names, literals and failures are handed in as arguments and appear there as ``k0``, ``k1``, ...
+The function is generated as source. No part of the expression is ever pasted into the source: names, literals
+and failures are passed as arguments, and appear in the source as ``k0``, ``k1``, ...
 
-The meaning is the broker's. Operands are evaluated left to right and the first error ends the evaluation;
-``&&`` and ``||`` do not look at their right side when the left decides; arithmetic is 64 bits and wraps
-around; strings compare by their bytes; a comparison with a literal ``true`` or ``false`` is rewritten to the
-other side or its negation before anything is evaluated, which is the only way booleans compare.
+The meaning is the broker's. Operands are evaluated left to right, and the first error ends the evaluation.
+``&&`` and ``||`` skip their right side if the left side decides. Arithmetic has 64 bits and wraps around.
+Strings
+compare by their bytes. Before evaluation, a comparison with a literal ``true`` or ``false`` is replaced by
+the
+other side or its negation; booleans cannot be compared in any other way.
 """
 
 from __future__ import annotations
@@ -51,18 +53,18 @@ __all__ = [
     "lowered",
 ]
 
-#: Gives a property's value by name: bool, int, str, bytes (BINARY) or Typed; None or KeyError when missing.
+#: Returns a property's value by name: bool, int, str, bytes (BINARY) or Typed; None or KeyError if absent.
 Lookup: TypeAlias = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFailure:
-    """Why an evaluation stopped.
+    """The error that ended an evaluation.
 
     Attributes:
-        kind: the kind of error.
-        offset: the index into the expression's text it happened at.
-        reason: what was wrong, for people.
+        kind: kind of the error.
+        offset: index of the error in the expression's text.
+        reason: the error in words.
     """
 
     kind: ErrorKind
@@ -70,23 +72,23 @@ class EvaluationFailure:
     reason: str
 
 
-#: What an expression compiles to: a lookup in, ``True``, ``False`` or a :class:`EvaluationFailure` out.
+#: A compiled expression: takes a lookup, returns ``True``, ``False`` or an :class:`EvaluationFailure`.
 Evaluator: TypeAlias = Callable[[Lookup], bool | EvaluationFailure]
 
-#: The same for values that were read at once, all of them bool, int or str: whether they match.
+#: Returns whether decoded values match, all of them bool, int or str.
 Matcher: TypeAlias = Callable[[Mapping[str, Any]], bool]
 
 
 def always(_get: Lookup) -> bool:
-    """The evaluator of a subscription without expression, or with one the broker cannot compile."""
+    """The evaluator of a subscription without an expression, or with one that the broker cannot compile."""
     return True
 
 
 def lookup(properties: Mapping[str, Any] | None) -> Lookup:
-    """Return what evaluators read a message's properties with.
+    """Return the lookup through which evaluators read a message's properties.
 
-    Properties as they came off the wire are read lazily; if they turn out to be undecodable, every name is
-    missing, as it is for the broker.
+    Received properties are decoded lazily. If they cannot be decoded, every name is absent, as for the
+    broker.
     """
     if properties is None:
         return _nothing
@@ -106,7 +108,7 @@ def _wire_lookup(properties: Properties) -> Lookup:
             value = properties[name]
         except (KeyError, ProtocolError):
             return None
-        if type(value) is bytes:  # CHAR or BINARY: only the type tells
+        if type(value) is bytes:  # CHAR or BINARY: only the property type distinguishes them.
             return Typed(properties.types[name], value)
         return value
 
@@ -122,7 +124,7 @@ def _char(value: Any) -> int:
 
 
 def _exact(value: Any) -> Any:
-    """Return a property's value as exactly bool, int or str, or the kind of error that reading it causes."""
+    """Return a property's value as exactly bool, int or str, or the kind of error of reading the value."""
     if value is None:
         return ErrorKind.NAME
     if isinstance(value, Typed):
@@ -161,7 +163,7 @@ def _readable(value: Any) -> bool:
 
 
 def _exactly(kind: type) -> Callable[[Any], Any]:
-    """Return what gives a property's value as exactly a type, or None where it is something else."""
+    """Return a function that returns a property's value of exactly one type, and None for other types."""
 
     def read(value: Any) -> Any:
         value = _exact(value)
@@ -171,7 +173,7 @@ def _exactly(kind: type) -> Callable[[Any], Any]:
 
 
 def encoded(text: str) -> bytes:
-    """The bytes of a string: strings compare by these."""
+    """The bytes of a string, by which strings compare."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -219,7 +221,7 @@ def lowered(node: Node) -> Node:
         case Negate(operand, offset):
             return Negate(lowered(operand), offset)
         case Binary(operator, left, right, offset):
-            # The operator becomes part of the source: only those of the language may.
+            # The operator becomes part of the generated source, so accept only operators of the language.
             if not _is_operator(operator):
                 raise InvalidExpression(f"the language has no operator {operator!r}", offset=offset)
             left, right = lowered(left), lowered(right)
@@ -236,9 +238,9 @@ def lowered(node: Node) -> Node:
 
 
 class _Generator:
-    """Writes the body of the function; each method returns the name of what it computed and its type."""
+    """Writes the body of the function; each method returns the name and type of the computed variable."""
 
-    #: The name of the function's argument.
+    #: Name of the function's argument.
     argument = "get"
 
     def __init__(self) -> None:
@@ -246,7 +248,7 @@ class _Generator:
         self._indent = 2
         self._constants: list[Any] = []
         self._variables = 0
-        # The variables that have a property's value already, by its name and the type it was found to have.
+        # Variables that already hold a property's value, by property name and type.
         self._known: dict[tuple[str, str], str] = {}
 
     def function(self, node: Node) -> Any:
@@ -259,14 +261,14 @@ class _Generator:
         head = [f"def make({names}):", f"  def evaluate({self.argument}):"]
         source = "\n".join([*head, *self._lines, "  return evaluate"])
         made: dict[str, Any] = {}
-        # All share one namespace: one of its own would be the largest part of a compiled expression.
+        # One namespace for all: a separate one would be the largest part of a compiled expression.
         exec(compile(source, "<subscription expression>", "exec"), _HELPERS, made)
         return made["make"](*self._constants)
 
     # -- writing
 
     def _end(self, failure: str) -> str:
-        """What ends the evaluation with an error."""
+        """The statement that ends the evaluation with an error."""
         return f"return {failure}"
 
     def _write(self, line: str) -> None:
@@ -286,7 +288,7 @@ class _Generator:
     # -- values
 
     def _property(self, node: Property, wanted: str = "", reason: str = "") -> tuple[str, str]:
-        """Read a property; with ``wanted`` any other type than that ends the evaluation."""
+        """Read a property; if ``wanted`` is given, any other type ends the evaluation."""
         known = self._known.get((node.name, wanted))
         if known is not None:
             return known, wanted
@@ -313,7 +315,7 @@ class _Generator:
         self._write(f"  if {test}: {self._end(f'{fail}({value})')}")
 
     def _value(self, node: Node) -> tuple[str, str]:
-        """Evaluate to (variable, type); the type is "" when it depends on the message."""
+        """Evaluate to (variable, type); the type is "" if it depends on the message."""
         match node:
             case Property():
                 return self._property(node)
@@ -333,7 +335,7 @@ class _Generator:
                 return self._boolean(node, ""), "bool"
 
     def _typed(self, node: Node, wanted: str, reason: str) -> str:
-        """Evaluate to a value of one type or end with a type error."""
+        """Evaluate to a value of one type, or end with a type error."""
         if isinstance(node, Property):
             return self._property(node, wanted, f"{reason}, and `{node.name}` is something else")[0]
         value, kind = self._value(node)
@@ -346,7 +348,7 @@ class _Generator:
         if kind:
             reason = f"{reason}, and this is {_TYPE_NAMES[kind]}"
         failure = self._failure(ErrorKind.TYPE, node, reason)
-        # If the type is known, this always fails; being a test, it keeps the code after it reachable.
+        # Always true for a known type; as a test, it keeps the code after it reachable.
         self._write(f"if type({value}) is not {wanted}: {self._end(failure)}")
 
     # -- booleans
@@ -369,7 +371,8 @@ class _Generator:
                 self._indent += 1
                 self._write(f"{result} = {self._boolean(right, where)}")
                 self._indent -= 1
-                self._known = known  # what was read on the right may not have been
+                # The right side may not have been evaluated, so its variables may be unset.
+                self._known = known
                 return result
             case _:
                 return self._typed(node, "bool", f"{where} has to be a boolean")
@@ -387,7 +390,7 @@ class _Generator:
         reason = f"`{node.operator}` needs two integers"
         if isinstance(node.right, Integer):
             return self._typed(node.left, "int", reason), self._value(node.right)[0]
-        # Both sides are read before types are checked: a name missing on the right is the error reported.
+        # Read both sides before checking types: an absent name on the right is the reported error.
         a, a_kind = self._value(node.left)
         b, b_kind = self._value(node.right)
         self._require(a, a_kind, "int", node.left, reason)
@@ -429,7 +432,7 @@ class _Generator:
             reason = f"`{operator}` compares with {_TYPE_NAMES[kind]} here"
             value = self._typed(other, kind, reason)
             a, b = value, self._value(literal)[0]
-            # ASCII sorts the same by characters and by bytes, whatever stands on the other side.
+            # ASCII sorts the same by characters and by bytes, whatever the other operand is.
             if isinstance(literal, String) and not literal.value.isascii():
                 a, b = f"encoded({value})", self._constant(encoded(literal.value))
             if literal is left:
@@ -449,16 +452,16 @@ class _Generator:
 
 
 def compile_tree(node: Node) -> Evaluator:
-    """Compile a tree of an expression within the broker's limits to a function.
+    """Compile a tree within the broker's limits to a function.
 
     Raises:
-        InvalidExpression: a tree made by hand has an operator that the language does not have.
+        InvalidExpression: a tree built by hand has an unknown operator.
     """
     return cast("Evaluator", _Generator().function(lowered(node)))
 
 
 class _OfValues(_Generator):
-    """Writes a function of the values themselves: an error is no match, and no type needs a second look."""
+    """Writes a function of decoded values: an error is no match, and no type is checked twice."""
 
     argument = "values"
 
@@ -478,7 +481,7 @@ class _OfValues(_Generator):
 
 
 def compile_matcher(node: Node) -> Matcher:
-    """Compile a tree to a function of a message's values, where all of them were read at once.
+    """Compile a tree to a function of a message's decoded values.
 
     Args:
         node: the tree, as for :func:`compile_tree`.
@@ -487,7 +490,7 @@ def compile_matcher(node: Node) -> Matcher:
 
 
 class _Chain(_Generator):
-    """Writes one function for several expressions, which reads each property once, and each of its types."""
+    """Writes one function for several expressions, which reads and checks each property once."""
 
     argument = "values"
 
@@ -550,11 +553,11 @@ class _Chain(_Generator):
 
 
 def compile_chain(nodes: Sequence[Node | None]) -> Callable[[Mapping[str, Any]], int]:
-    """Compile several trees to a function that returns the place of the first one that matches, or -1.
+    """Compile several trees to a function that returns the index of the first match, or -1.
 
-    It takes properties by name, their values as a :data:`Lookup` gives them.
+    The function takes properties by name, with values as from a :data:`Lookup`.
 
     Args:
-        nodes: the trees; None for one that matches everything.
+        nodes: the trees; None matches every message.
     """
     return _Chain().chain([node if node is None else lowered(node) for node in nodes])

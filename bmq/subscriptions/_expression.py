@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A subscription expression as an object: checked when made, evaluated offline."""
+"""A subscription expression as an object: checked on creation, evaluated offline."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = ["Evaluation", "Expression", "built", "made", "planned"]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The outcome of evaluating an expression on one message; true in a condition when it matched.
+    """The outcome of evaluating an expression on one message; true in a condition if the message matched.
 
     Attributes:
-        value: True or False, or None when the evaluation ended in an error (the message then does not match).
-        error: the kind of error: NAME, TYPE or ARITHMETIC.
-        offset: the index into the expression's text the error happened at.
+        value: True or False; None if the evaluation ended in an error (then the message does not match).
+        error: kind of the error: NAME, TYPE or ARITHMETIC.
+        offset: index of the error in the expression's text.
         reason: the error in words.
     """
 
@@ -45,7 +45,7 @@ class Evaluation:
 
     @property
     def matched(self) -> bool:
-        """Whether the message matches: an error is no match."""
+        """Whether the message matches; an error is no match."""
         return self.value is True
 
     def __bool__(self) -> bool:
@@ -64,23 +64,23 @@ def _everything(_values: Mapping[str, PropertyInput]) -> bool:
 class Expression:
     """A subscription expression.
 
-    Immutable. Two are equal when their texts are, as for the broker; they can be hashed and pickled.
+    Immutable and hashable; can be pickled. As for the broker, expressions with equal texts are equal.
 
-    A broker accepts an expression that it cannot compile, reports nothing, and then delivers *everything*. So
-    the text is checked here, before anything is sent.
+    A broker accepts an expression that it cannot compile, reports nothing, and then delivers *every message*.
+    Therefore the text is checked here, before it is sent.
 
     Args:
         text: the expression, for example ``CustomerId >= 1000 && exists(OrderType)``.
-        strict: False takes any text as it is. One that does not compile (see ``error``) matches every
-            message, as it does in the broker.
+        strict: whether to check the text. An unchecked text that does not compile (see ``error``) matches
+            every
+            message, as in the broker.
 
     Raises:
         InvalidExpression: the broker could not compile the text (only with ``strict``), or the text cannot
             be encoded at all.
 
     Warns:
-        ExpressionWarning: a legal text surely does not mean what it says (only with ``strict``); see
-            :attr:`doubts`.
+        ExpressionWarning: a legal text is surely a mistake (only with ``strict``); see :attr:`doubts`.
     """
 
     __slots__ = ("_checked", "_error", "_evaluator", "_matcher", "_strict", "_text")
@@ -108,7 +108,7 @@ class Expression:
 
     @property
     def text(self) -> str:
-        """The text as it is sent, byte for byte."""
+        """The text, byte for byte as sent."""
         return self._text
 
     @property
@@ -118,35 +118,36 @@ class Expression:
 
     @property
     def error(self) -> InvalidExpression | None:
-        """Why the broker cannot compile the text; always None when strict."""
+        """The reason why the broker cannot compile the text; always None with ``strict``."""
         return self._error
 
     @property
     def ast(self) -> Node | None:
-        """The syntax tree; None when the text does not compile."""
+        """The syntax tree; None if the text does not compile."""
         return self._checked.ast if self._checked else None
 
     @property
     def properties(self) -> tuple[str, ...]:
-        """The names of the properties used, each once, in order of appearance."""
+        """The names of the used properties, each once, in order of appearance."""
         return self._checked.properties if self._checked else ()
 
     @property
     def operators(self) -> int:
-        """The operators as the broker counts them (at most 10): references to properties are included."""
+        """The operators as the broker counts them (at most 10), including references to properties."""
         return self._checked.operators if self._checked else 0
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """What in a legal text surely does not mean what it says: ``x == 1 && x == 2`` never matches."""
+        """Probable mistakes in a legal text, such as ``x == 1 && x == 2``, which never matches."""
         return find_doubts(self._checked.ast) if self._checked else ()
 
     def compile(self) -> Evaluator:
-        """Return the function that evaluates the expression, for use on many messages.
+        """Return a function that evaluates the expression, for use on many messages.
 
-        It takes a callable that gives a property's value by name (None or KeyError when there is none) and
+        The function takes a callable that returns a property's value by name (None or KeyError if absent). It
         returns True, False, or a :class:`~bmq.subscriptions.EvaluationFailure`; only ``is True`` is a match.
-        Made on first use and kept.
+        The
+        function is compiled on first use and kept.
         """
         evaluator = self._evaluator
         if evaluator is None:
@@ -158,15 +159,15 @@ class Expression:
         """Whether a message with these properties matches; an evaluation error is no match.
 
         Args:
-            properties: as for ``post``; None for a message without any.
+            properties: as for ``post``; None for a message without properties.
 
         Raises:
-            InvalidProperty: a value that was read is of a type no property can have.
+            InvalidProperty: the expression reads a value whose type no property can have.
         """
         plain = properties.plain if type(properties) is Properties else None
         if plain is None:
             return self.compile()(lookup(properties)) is True
-        # Nearly every message that came: one function, which looks into the values.
+        # The path of nearly every received message: one function of the decoded values.
         return (self._matcher or self._compile_matcher())(plain)
 
     def _compile_matcher(self) -> Matcher:
@@ -174,13 +175,13 @@ class Expression:
         return matcher
 
     def evaluate(self, properties: Mapping[str, PropertyInput] | None) -> Evaluation:
-        """Evaluate on a message's properties and tell true, false and the kinds of errors apart.
+        """Evaluate the expression for a message, distinguishing true, false and the kinds of errors.
 
         Args:
-            properties: as for ``post``; None for a message without any.
+            properties: as for ``post``; None for a message without properties.
 
         Raises:
-            InvalidProperty: a value that was read is of a type no property can have.
+            InvalidProperty: the expression reads a value whose type no property can have.
         """
         if self._error is not None:
             first_line = str(self._error).partition("\n")[0]
@@ -214,7 +215,7 @@ class Expression:
 
 
 def _restore(text: str, strict: bool) -> Expression:
-    """Make an expression without warnings: it was checked before, or made by a program."""
+    """Create an expression without warnings, because it was checked before or built by a program."""
     expression = Expression(text, strict=False)
     if strict and expression.error is not None:
         raise expression.error
@@ -223,21 +224,21 @@ def _restore(text: str, strict: bool) -> Expression:
 
 
 def built(text: str) -> Expression:
-    """An expression that the program wrote with Python objects: what may be meant gives no warning."""
+    """Return an expression that the program built from Python objects; guesses give no warning."""
     expression = _restore(text, True)
     warn_of(text, tuple(doubt for doubt in expression.doubts if not doubt.guessed))
     return expression
 
 
 def planned(texts: list[str]) -> list[Expression]:
-    """The expressions of a plan; the parts of one that was split give no warnings, as nobody wrote them."""
+    """Return the expressions of a plan; parts of a split expression give no warnings."""
     if len(texts) == 1:
         return [Expression(texts[0])]
     return made(texts)
 
 
 def made(texts: Iterable[str]) -> list[Expression]:
-    """Expressions that a program wrote: they give no warnings."""
+    """Return expressions built by a program, which give no warnings."""
     return [_restore(text, True) for text in texts]
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tag filters as objects, and how to receive what a filter leaves out.
+"""Tag filters as objects, and ways to receive the messages that a filter leaves out.
 
-:class:`TagFilter` has the meaning of Pulsar's ``anytag`` and ``alltag``, :class:`CmqTags` that of CMQ's tag
-matching. Both become subscriptions. What Pulsar and CMQ drop for a subscriber stays in a BlazingMQ queue
-until somebody confirms it, which is what :func:`complement` is for.
+:class:`TagFilter` has the meaning of Pulsar's ``anytag`` and ``alltag``, :class:`CmqTags` the meaning of
+CMQ's tag
+matching. Both become subscriptions. Pulsar and CMQ drop unwanted messages of a subscriber. A BlazingMQ queue
+keeps them until a consumer confirms them: :func:`complement` returns the subscriptions for that purpose.
 """
 
 from __future__ import annotations
@@ -54,20 +55,23 @@ _ALL_OF_ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Complement:
-    """How to receive exactly what a filter does not want, in order to confirm it unseen.
+    """Subscriptions for exactly the messages that a filter leaves out, to confirm them unprocessed.
 
-    Ask :meth:`may_discard` for every message before confirming it, also where ``expressions`` are exact: the
-    broker may have routed a message by an earlier configuration of the stream.
+    Call :meth:`may_discard` for every message before confirming, even if ``expressions`` are exact: the
+    broker
+    may have routed a message by an earlier configuration of the stream.
 
-    It takes *all* that this filter does not want, also what other consumers of the same appId want. Use it
-    only where all consumers of the appId have this one filter.
+    A complement receives *all* messages that this filter leaves out, including messages that other consumers
+    of the application want. Use a complement only if all consumers of the application have this one filter.
 
     Attributes:
-        expressions: subscriptions that are disjoint from the filter and together match everything else; empty
-            when there is nothing to discard, or when ``catch_all``.
-        catch_all: True when no expressions can say it. Subscribe without expression at a *lower priority*
-            than the filter instead; wanted messages can then arrive there too, and belong to the application.
-        reason: why it is a catch-all; empty otherwise.
+        expressions: subscriptions that are disjoint from the filter and together match all other messages;
+            empty if no message is left out, or if ``catch_all``.
+        catch_all: True if no expressions can describe the messages. Subscribe without an expression at a
+            *lower
+            priority* than the filter instead. Wanted messages can then arrive there too, and the application
+            must process them.
+        reason: the reason for a catch-all; otherwise empty.
         wanted: the filter itself, as subscriptions.
     """
 
@@ -77,30 +81,32 @@ class Complement:
     wanted: tuple[Expression | None, ...]
 
     def subscriptions(self) -> list[Expression | None]:
-        """What to subscribe to: expressions, or None for everything; empty when nothing is discarded."""
+        """The expressions to subscribe to, or None for every message; empty if no message is discarded."""
         return [None] if self.catch_all else list(self.expressions)
 
     def may_discard(self, properties: Mapping[str, PropertyInput] | None) -> bool:
-        """Whether the filter really does not want a message; only then may it be confirmed unseen."""
+        """Whether the filter leaves out a message; only then may the message be confirmed unprocessed."""
         return not any(each is None or each.matches(properties) for each in self.wanted)
 
 
 def tag(text: str) -> Filter:
-    """The message has this tag: a condition to combine, as in ``tag("urgent") & (P.price > 3)``."""
+    """Return a condition for messages with this tag, to combine as in ``tag("urgent") & (P.price > 3)``."""
     return Filter(Exists(tag_name(text)))
 
 
 class TagFilter:
-    """Messages by their tags: at least one of ``any_of`` (if there are any) and every one of ``all_of``.
+    """Messages by their tags: at least one of ``any_of`` (if not empty) and all of ``all_of``.
 
-    Without tags it takes every message. Immutable; equal when it has the same tags. Tags are case-sensitive.
+    Without tags the filter matches every message. Immutable; filters with the same tags are equal. Tags are
+    case-sensitive.
 
     Args:
-        any_of: a message needs one of these. Any number; many become several subscriptions.
-        all_of: a message needs all of these. At most five fit an expression.
+        any_of: tags of which a message needs at least one. Any number; many tags become several
+            subscriptions.
+        all_of: tags that a message needs together. At most five fit an expression.
 
     Raises:
-        InvalidProperty: a tag is too long for any expression to name.
+        InvalidProperty: a tag is too long for an expression.
     """
 
     __slots__ = ("_all_of", "_any_of", "_names")
@@ -110,7 +116,7 @@ class TagFilter:
 
     @classmethod
     def from_pulsar(cls, metadata: Mapping[str, str]) -> TagFilter:
-        """The filter of a Pulsar consumer's properties: the values under ``anytag...`` and ``alltag...``."""
+        """Return the filter of a Pulsar consumer's properties ``anytag...`` and ``alltag...``."""
         items = _checks.mapping("metadata", metadata).items()
         return TagFilter(
             any_of=[value for key, value in items if isinstance(key, str) and key.startswith("anytag")],
@@ -119,19 +125,19 @@ class TagFilter:
 
     @property
     def any_of(self) -> frozenset[str]:
-        """A message needs one of these, unless there are none."""
+        """Tags of which a message needs at least one; empty for no such condition."""
         return frozenset(self._any_of)
 
     @property
     def all_of(self) -> frozenset[str]:
-        """A message needs all of these."""
+        """Tags that a message needs together."""
         return frozenset(self._all_of)
 
     @property
     def ast(self) -> Node | None:
-        """The filter as a syntax tree, however big; None when it takes everything."""
+        """The filter as a syntax tree of any size; None if it matches every message."""
         terms: list[Node] = [Exists(tag_name(each)) for each in self._all_of]
-        # A tag in both sets makes any_of true wherever all_of is.
+        # If a tag is in both sets, any_of is true whenever all_of is.
         if self._any_of and not self.any_of & self.all_of:
             terms.insert(0, join("||", [Exists(tag_name(each)) for each in self._any_of]))
         return join("&&", terms) if terms else None
@@ -145,20 +151,21 @@ class TagFilter:
         """Whether a message with these properties matches.
 
         Args:
-            properties: as for ``post``; None for a message without any.
+            properties: as for ``post``; None for a message without properties.
         """
         if type(properties) is not Properties:
             return self.matches_tags(tags_of(properties))
-        # Each tag has one name: those of a message that came need not be decoded.
+        # Each tag has exactly one name, so the tags of a received message need not be decoded.
         any_of, all_of = self._names
         names = tag_names(properties)
         return (not any_of or not any_of.isdisjoint(names)) and all_of <= names
 
     def subscriptions(self) -> list[Expression | None]:
-        """The subscriptions that together are this filter; ``[None]``, without expression, for everything.
+        """The subscriptions that together are this filter; ``[None]`` (without an expression) for every
+        message.
 
-        A message that matches several of them is delivered once. Each has its own limits of unconfirmed
-        messages: divide the consumer's among them.
+        A message that matches several of them is delivered once. Each subscription has its own limits of
+        unconfirmed messages: divide the consumer's limits among them.
 
         Raises:
             InvalidExpression: ``all_of`` has more tags than one expression can hold.
@@ -178,7 +185,7 @@ class TagFilter:
             ) from None
 
     def complement(self) -> Complement:
-        """How to receive what this filter drops, to confirm it unseen.
+        """Return the complement: the subscriptions for messages that this filter leaves out.
 
         Raises:
             InvalidExpression: ``all_of`` has more tags than one expression can hold.
@@ -208,10 +215,10 @@ class CmqTags(TagFilter):
     """CMQ's tag matching: messages that share a tag with the subscriber; without tags every message.
 
     Args:
-        tags: one by one, or in collections.
+        tags: tags, or collections of tags.
 
     Raises:
-        InvalidProperty: a tag is too long for any expression to name.
+        InvalidProperty: a tag is too long for an expression.
 
     >>> CmqTags("imac", "xiaomi").matches_tags({"apple", "imac"})
     True
@@ -242,19 +249,20 @@ _PULSAR_ADVICE: Final = (
 class PulsarTags(TagFilter):
     """Pulsar's ``anytag`` and ``alltag`` for messages in Pulsar's own form: ``tag0`` = "urgent".
 
-    For producers that cannot be changed; where they can, ``with_pulsar_tags`` and a :class:`TagFilter` cost
-    less. Pulsar looks at every property whose name begins with "tag". An expression has to name the
-    properties it reads, so the names that producers use are given here, and others are not looked at. Each
-    way to find the values under the names takes a subscription: two values of ``all_of`` under four names
-    take twelve, three take 24.
+    Use this filter for producers that cannot be changed; otherwise ``with_pulsar_tags`` and a
+    :class:`TagFilter` cost less. Pulsar looks at every property whose name begins with "tag". An expression
+    has
+    to name the properties it reads, so this filter takes the producers' names as ``keys`` and ignores other
+    names. Each assignment of values to names needs a subscription: two values of ``all_of`` under four names
+    need twelve subscriptions, three values need 24.
 
     Args:
-        any_of: a message has one of these as the value of one of the properties.
-        all_of: it has all of these. At most three fit an expression.
-        keys: the names of the properties; those that do not begin with "tag" are refused.
+        any_of: values of which a message needs at least one, in any of the properties.
+        all_of: values that a message needs together. At most three fit an expression.
+        keys: names of the properties, each beginning with "tag".
 
     Raises:
-        InvalidArgument: there are no names, or one does not begin with "tag".
+        InvalidArgument: there are no names, or a name does not begin with "tag".
         InvalidExpression: an expression cannot hold a name or a value.
     """
 
@@ -276,25 +284,25 @@ class PulsarTags(TagFilter):
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str], keys: Iterable[str]) -> PulsarTags:
-        """The filter of a Pulsar consumer's properties, for messages with tags under these names."""
+        """Return the filter of a Pulsar consumer's properties, for messages with tags under these names."""
         given = TagFilter.from_pulsar(metadata)
         return PulsarTags(any_of=given.any_of, all_of=given.all_of, keys=keys)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The names of the properties that are looked at."""
+        """The names of the properties that the filter reads."""
         return self._keys
 
     @property
     def ast(self) -> Node | None:
-        """None: no single expression can be this filter, as a missing property ends the evaluation."""
+        """None: no single expression can be this filter, because a missing property ends the evaluation."""
         return None
 
     def matches(self, properties: Mapping[str, PropertyInput] | None) -> bool:
         """Whether a message with these properties matches, in Pulsar's form under the filter's names.
 
         Args:
-            properties: as for ``post``; None for a message without any.
+            properties: as for ``post``; None for a message without properties.
         """
         given: Mapping[str, PropertyInput] = (
             {} if properties is None else _checks.mapping("properties", properties)
@@ -303,11 +311,13 @@ class PulsarTags(TagFilter):
         return self.matches_tags(pulsar_tags(mine))
 
     def subscriptions(self) -> list[Expression | None]:
-        """The subscriptions that together are this filter; ``[None]``, without expression, for everything.
+        """The subscriptions that together are this filter; ``[None]`` (without an expression) for every
+        message.
 
         Raises:
-            InvalidExpression: ``all_of`` has more values than one expression can hold, or it would take too
-                many subscriptions.
+            InvalidExpression: ``all_of`` has more values than one expression can hold, or the filter needs
+                too many
+                subscriptions.
         """
         if not self._any_of and not self._all_of:
             return [None]
@@ -324,7 +334,7 @@ class PulsarTags(TagFilter):
         try:
             for chosen in permutations(self._keys, len(self._all_of)):
                 terms = [P(key) == value for key, value in zip(chosen, self._all_of, strict=True)]
-                # A property has one value: where that is one of all_of, it is none of any_of.
+                # A property has one value: a property with a value of all_of cannot have a value of any_of.
                 for key in [key for key in self._keys if key not in chosen] if any_of else [""]:
                     wanted = [P(key).one_of(*any_of), *terms] if key else terms
                     texts.update(dict.fromkeys(plan_tree(join("&&", [each.ast for each in wanted]))))
@@ -334,11 +344,11 @@ class PulsarTags(TagFilter):
             raise InvalidExpression(
                 f"{limit}\n{advice}", expression=error.expression, code=error.code
             ) from None
-        # With fewer names than values nothing can match.
+        # With fewer names than values no message can match.
         return [*made(texts or [_NEVER])]
 
     def complement(self) -> Complement:
-        """How to receive what this filter drops: a catch-all, as a missing property ends an evaluation.
+        """Return the complement: a catch-all, because a missing property ends the evaluation.
 
         Raises:
             InvalidExpression: as :meth:`subscriptions`.
@@ -368,20 +378,21 @@ def _pulsar_tags(any_of: tuple[str, ...], all_of: tuple[str, ...], keys: tuple[s
     return PulsarTags(any_of=any_of, all_of=all_of, keys=keys)
 
 
-#: What selects the messages a consumer wants; None selects every message.
+#: Selects the messages of a consumer; None selects every message.
 Selector: TypeAlias = str | Expression | Filter | Operand | TagFilter | None
 
 
 def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
-    """Fit a filter into the broker's limits: one expression, or several that are joined by *or*.
+    """Fit a filter into the broker's limits: one expression, or several joined by *or*.
 
-    A filter that exceeds a limit is split where an ``||`` is at the top, or can be brought there.
-    Subscriptions are judged one by one: where evaluating one part on a message ends in an error (a property
-    is missing), the message can still match another part.
+    A filter that exceeds a limit is split at an ``||`` at the top, or at one that can be moved to the top.
+    Subscriptions are evaluated separately: if the evaluation of one part ends in an error (a property is
+    missing), the message can still match another part.
 
     Raises:
-        InvalidExpression: a syntax error, or a part that cannot be split exceeds a limit; the message says
-            which and what to do.
+        InvalidExpression: a syntax error, or a part that cannot be split exceeds a limit; the message names
+            the
+            limit and the remedy.
     """
     _checks.instance("filter", filter, (str, Expression, Filter, Operand), "an expression or a bmq.P filter")
     if isinstance(filter, Filter):
@@ -394,11 +405,11 @@ def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
 
 
 def subscriptions_for(selector: Selector) -> list[Expression | None]:
-    """The subscriptions for a selector of any type; None stands for no expression.
+    """Return the subscriptions for a selector of any type; None means no expression.
 
     Raises:
         InvalidExpression: as :func:`plan`; or a text has a NUL or a lone surrogate, checked or not.
-        InvalidArgument: it is of another type.
+        InvalidArgument: the selector has another type.
     """
     check_selector_type(selector)
     if selector is None:
@@ -412,10 +423,10 @@ def subscriptions_for(selector: Selector) -> list[Expression | None]:
 
 
 def check_selector_type(selector: object) -> None:
-    """Check that a value is a selector, None included.
+    """Check that a value is a selector or None.
 
     Raises:
-        InvalidArgument: it has another type.
+        InvalidArgument: the value has another type.
     """
     if selector is not None and not isinstance(selector, str | Expression | Filter | Operand | TagFilter):
         raise InvalidArgument(
@@ -425,10 +436,11 @@ def check_selector_type(selector: object) -> None:
 
 
 def complement(selector: Selector) -> Complement:
-    """How to receive exactly what a selector does not want.
+    """Return the complement of a selector: the subscriptions for messages that the selector leaves out.
 
-    Only a condition that uses nothing but ``exists`` has an opposite: any other ends in an error on some
-    messages, and then neither it nor its negation matches. The answer then is a catch-all.
+    Only a condition that consists of ``exists`` has an opposite. Any other condition ends in an error on some
+    messages, which then match neither the condition nor its negation. The result for such a condition is a
+    catch-all.
 
     Raises:
         InvalidExpression: as :func:`plan`.
@@ -438,7 +450,7 @@ def complement(selector: Selector) -> Complement:
         return selector.complement()
     trees = [each.ast for each in wanted if each is not None]
     known = [tree for tree in trees if tree is not None]
-    # Without expression, or with one the broker cannot compile, everything is wanted.
+    # Without an expression, or with one that the broker cannot compile, every message is wanted.
     everything = len(known) < len(wanted)
     return _complement(None if everything else join("||", known), wanted)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a filter fits what is known of the properties: which there are, and of which type."""
+"""Check a filter against the known properties: their names and their types."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from bmq.subscriptions._tags import TAG_PREFIX
 
 __all__ = ["check_property_types"]
 
-# Names that any message may have: conventions, tags, and what is added to dead letters.
+# Names that any message may have: conventions, tags, and the properties of dead letters.
 _OTHERS: Final = (PREFIX, TAG_PREFIX, "deadletter.")
 
 
 def check_property_types(
     selector: Selector, kinds: Mapping[str, type], of: str = "a message", others: tuple[str, ...] = ()
 ) -> None:
-    """Check that a filter asks for properties that there are, and compares them with values of their type.
+    """Check that a filter uses only known properties, and compares them with values of their type.
 
-    Tag filters fit everything; so do names that begin with ``bmq_`` or ``deadletter.``, and those of tags.
+    Tag filters pass. Names that begin with ``bmq_`` or ``deadletter.``, and names of tags, are always known.
 
     Args:
         selector: as for :meth:`bmq.Queue.subscribe`.
-        kinds: bool, int, str or bytes, by the name of the property.
-        of: what has these properties, for the error.
-        others: beginnings of names of other properties that there may be.
+        kinds: the known properties: bool, int, str or bytes, by name.
+        of: description of messages with these properties, for the error.
+        others: prefixes of further known names.
 
     Raises:
-        InvalidExpression: it would match no message, or fail on all; or it is not legal.
+        InvalidExpression: the filter would match no message, or fail on every message; or it is not legal.
     """
     for name, kind in _checks.mapping("kinds", kinds, "types by name").items():
         _checks.text("the name of a property", name)
@@ -54,7 +54,7 @@ _WORDS: Final = {bool: "a boolean", int: "an integer", str: "a string", bytes: "
 
 
 class _Check:
-    """Finds what kind of value each part of an expression has."""
+    """Finds the type of each part of an expression."""
 
     def __init__(self, text: str, of: str, kinds: Mapping[str, type], others: tuple[str, ...]) -> None:
         self._others = others
@@ -63,10 +63,10 @@ class _Check:
         self._kinds = kinds
 
     def kind(self, node: Node) -> type | None:
-        """Return the kind of a part; None where it cannot be known.
+        """Return the type of a part; None if unknown.
 
         Raises:
-            InvalidExpression: a part does not fit another.
+            InvalidExpression: the types of two parts do not fit.
         """
         if isinstance(node, Property):
             return self._property(node.name, node.offset)

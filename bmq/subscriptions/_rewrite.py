@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewriting boolean trees without changing what they mean, errors included.
+"""Rewrites boolean trees without changing their meaning, including errors.
 
-``!(a == 1)`` is ``a != 1`` and ``!a && !b`` is ``!(a || b)``: both sides are evaluated in the same order and
-stop at the same errors, but the broker counts fewer operators. (``a && b`` is *not* ``b && a`` in this
-language: a missing property on the left ends the evaluation.)
+``!(a == 1)`` becomes ``a != 1``, and ``!a && !b`` becomes ``!(a || b)``: both forms evaluate in the same
+order and
+stop at the same errors, but the broker counts fewer operators in the second. (``a && b`` is *not* ``b && a``
+in
+this language: an absent property on the left ends the evaluation.)
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _DUAL: Final[dict[Junction, Junction]] = {"&&": "||", "||": "&&"}
 
 
 def dual(node: Not) -> Node | None:
-    """The negation of a junction as the other junction of negations; None when it negates something else."""
+    """Return the negation of a junction as the other junction of negations; None for any other negation."""
     operand = node.operand
     if not isinstance(operand, Binary) or operand.operator not in _DUAL:
         return None
@@ -41,7 +43,7 @@ def dual(node: Not) -> Node | None:
 
 
 def nesting(node: Node) -> int:
-    """How deep a tree is, a chain of one junction counting once."""
+    """Return the depth of a tree; a chain of one junction counts once."""
     deepest = 0
     stack: list[tuple[Node, int]] = [(node, 1)]
     while stack:
@@ -57,7 +59,7 @@ def nesting(node: Node) -> int:
 
 
 def is_total(node: Node) -> bool:
-    """Whether evaluating can never end in an error: the tree tests for existence and nothing else."""
+    """Whether evaluation can never end in an error, because the tree only tests for existence."""
     return all(
         isinstance(n, Exists | Boolean | Not) or (isinstance(n, Binary) and n.operator in _DUAL)
         for n in walk(node)
@@ -65,9 +67,9 @@ def is_total(node: Node) -> bool:
 
 
 def simplest(node: Node) -> Node:
-    """The form of a condition with the fewest operators, then the fewest characters.
+    """Return the form of a condition with the fewest operators, then the fewest characters.
 
-    The node is taken as a condition (a whole expression, or an operand of ``&&``, ``||`` or ``!``).
+    The node must be a condition: a whole expression, or an operand of ``&&``, ``||`` or ``!``.
     """
     return _forms(node)[0]
 
@@ -81,7 +83,7 @@ def _forms(node: Node) -> tuple[Node, Node]:
         case Boolean(value):
             return node, Boolean(not value)
         case Binary("&&" | "||" as junction):
-            # A repeated term can go: whenever the second is reached, it has the value that the first had.
+            # Drop a repeated term: whenever the second one is evaluated, its value equals the first one's.
             forms = [_forms(term) for term in dict.fromkeys(flatten(junction, node))]
             plain = join(junction, _factored(_DUAL[junction], [positive for positive, _ in forms]))
             other = join(_DUAL[junction], _factored(junction, [negative for _, negative in forms]))
@@ -89,7 +91,7 @@ def _forms(node: Node) -> tuple[Node, Node]:
         case Binary("==" | "!=" as operator, left, right) if isinstance(left, Boolean) or isinstance(
             right, Boolean
         ):
-            # The broker makes this very replacement, and counts the operators as they were written.
+            # The broker makes the same replacement, and counts the operators of the original.
             literal, other = (left, right) if isinstance(left, Boolean) else (right, left)
             positive, negative = _forms(other)
             keep = isinstance(literal, Boolean) and literal.value == (operator == "==")
@@ -101,7 +103,7 @@ def _forms(node: Node) -> tuple[Node, Node]:
 
 
 def _factored(inner: Junction, terms: list[Node]) -> list[Node]:
-    """Make each run of negated terms one negation of the terms joined with the other junction."""
+    """Replace each run of negated terms by one negation of the terms joined with the other junction."""
     result: list[Node] = []
     run: list[Node] = []
     for term in [*terms, None]:

@@ -1,15 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which subscription a message would go to, offline.
+"""The choice of a subscription for a message, computed offline.
 
-What a broker does for one message of one appId: subscriptions with byte-equal expressions form a group; of a
-group only those of its highest priority are active. Groups are tried from the highest priority down, and the
-first that matches takes the message; where it is full, the message waits for it. Groups of one priority are
-tried in an order the broker does not specify (here: as listed).
+The problem: the broker chooses the consumer of a message by rules that depend on all subscriptions of the
+application, and reports neither the choice nor its reason. A user sees only that a message arrives elsewhere,
+or
+nowhere. This module reproduces the choice and explains each step.
 
-A message that finds a group full marks it, and from then on the group is passed by until it has room. If
-nothing that was looked at on the way had room, the broker stops: nothing is delivered to this application
-until something is usable again, whoever it is for. If something had room (and just did not match), delivery
-goes on without the full group, and the *next* messages for it go to lower priorities that match them too.
+For one message of one application the broker follows these rules:
+
+- Subscriptions with byte-equal expressions form a group. In a group only the subscriptions of the highest
+  priority are active; they take turns.
+- Groups are tried from the highest priority down. The first group that matches takes the message.
+- If the matching group is full, the message waits for this group, and the group is marked. Later messages
+  skip
+  a marked group until it has room again.
+- If no group tried on the way had room, delivery to the application stops: no message is delivered until a
+  group has room, even if the message is for another group. If a group on the way had room (and did not
+  match),
+  delivery continues without the full group, and *later* messages for the full group go to matching groups of
+  lower priority.
+
+Invariants of a :class:`Decision`: ``candidates`` come from a single group (except with broadcast), and
+``spills``
+have a lower priority than the full group. The order of groups with equal priority is unspecified at the
+broker.
+This module uses the order of the list, and reports other matching groups of the priority in ``also``.
 """
 
 from __future__ import annotations
@@ -35,11 +50,11 @@ class Route:
     """One subscription of one consumer.
 
     Attributes:
-        expression: None takes everything.
-        priority: higher is tried first.
-        name: what to call it; numbered when empty.
-        consumer: whose it is; the name when empty. Matters for broadcast: one copy a consumer.
-        full: the consumer is at its limit of unconfirmed messages.
+        expression: the expression; None matches every message.
+        priority: consumer priority; higher priorities are tried first.
+        name: name for reports; numbered if empty.
+        consumer: the consumer; if empty, the name. Relevant for broadcast, with one copy for each consumer.
+        full: whether the consumer is at its limit of unconfirmed messages.
 
     Raises:
         InvalidArgument: an attribute has another type.
@@ -69,14 +84,14 @@ RouteInput: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What became of one group of equal expressions.
+    """The outcome for one group of equal expressions.
 
     Attributes:
-        priority: the highest of the group.
-        expression: the group's; None for everything.
-        active: the routes of that priority: they share the group's messages, turn by turn.
-        dormant: routes with the same expression at lower priorities: they get nothing.
-        evaluation: None when the group was not looked at, because another had matched before.
+        priority: highest priority in the group.
+        expression: the group's expression; None matches every message.
+        active: the routes with this priority, which take turns.
+        dormant: routes with the same expression at lower priorities, which receive no messages.
+        evaluation: None if the group was not tried, because an earlier group matched.
         verdict: the outcome in words.
     """
 
@@ -90,18 +105,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Where a message goes; as text, a table of how that came about.
+    """The destination of a message; as text, a table of all steps.
 
     Attributes:
-        candidates: the routes that may get it: one of them (they take turns), with broadcast all of them;
-            none when nothing matches or what matches is full.
-        waits: something matches but is full: the message waits for it.
-        stops: while it waits nothing is delivered to this application, to those with room included.
-        spills: routes of lower priority that the next such messages go to while this one waits.
-        also: routes of other expressions of the same priority that match too: the broker may choose them
-            instead.
+        candidates: the routes that may receive the message: one of them (they take turns), with broadcast all
+            of them. Empty if no route matches or the matching routes are full.
+        waits: whether the matching group is full, so that the message waits.
+        stops: whether the waiting message blocks delivery to the whole application, including routes with
+            room.
+        spills: routes of lower priority that receive the next messages of this kind while this message waits.
+        also: matching routes with other expressions of the same priority; the broker may choose them instead.
         steps: every group, in the order of evaluation.
-        broadcast: whether every consumer gets a copy.
+        broadcast: whether every consumer receives a copy.
     """
 
     candidates: tuple[Route, ...]
@@ -190,16 +205,16 @@ class _Group:
 
 
 class RoutingTable:
-    """The subscriptions of one appId (or of a queue without appIds).
+    """The subscriptions of one application (or of a queue without applications).
 
     Args:
         routes: :class:`Route` objects, or tuples ``(expression, priority, name)``.
-        broadcast: the queue is of a broadcast domain: every consumer gets a copy.
+        broadcast: whether the queue is in a broadcast domain, where every consumer receives a copy.
 
     Raises:
-        InvalidExpression: a text is no expression; to see what a broker does with it, give
+        InvalidExpression: a text is not an expression. To see the broker's treatment of such a text, pass
             ``Expression(text, strict=False)``.
-        UsageError: two routes have one name.
+        UsageError: two routes have the same name.
     """
 
     def __init__(self, routes: Iterable[RouteInput], *, broadcast: bool = False) -> None:
@@ -218,15 +233,15 @@ class RoutingTable:
         return self._routes
 
     def route(self, properties: Mapping[str, PropertyInput] | None) -> Decision:
-        """Decide where a message with these properties goes.
+        """Return the decision for a message with these properties.
 
         Args:
-            properties: as for ``post``; None for a message without any.
+            properties: as for ``post``; None for a message without properties.
         """
         return self._to_all(properties) if self._broadcast else self._to_one(properties)
 
     def explain(self, properties: Mapping[str, PropertyInput] | None) -> str:
-        """The decision as a table to read: every expression in the order of evaluation, and its verdict."""
+        """Return the decision as a table: every expression in the order of evaluation, and its verdict."""
         return str(self.route(properties))
 
     def _to_one(self, properties: Mapping[str, PropertyInput] | None) -> Decision:
@@ -267,7 +282,7 @@ class RoutingTable:
         )
 
     def _spills(self, properties: Mapping[str, PropertyInput] | None) -> tuple[Route, ...]:
-        """Who gets a message while every full group is known to be full and is passed by."""
+        """Return the receivers of a message while every full group is marked and skipped."""
         return next((group.free for group in self._groups if group.free and group.evaluate(properties)), ())
 
     def _to_all(self, properties: Mapping[str, PropertyInput] | None) -> Decision:
@@ -278,7 +293,8 @@ class RoutingTable:
             if not evaluation:
                 steps.append(group.step(evaluation, _mismatch(evaluation)))
                 continue
-            # Broadcast deliveries are not tracked, so nobody is ever full; each consumer gets one copy.
+            # Broadcast deliveries are not tracked, so no consumer is ever full; each consumer receives one
+            # copy.
             fresh = [route for route in group.active if route.consumer not in served]
             served.update((route.consumer, route) for route in fresh)
             steps.append(group.step(evaluation, _match(evaluation) if fresh else "matches, served already"))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text to tokens, with the broker's oddities.
+"""Text to tokens, with the broker's peculiarities.
 
-The minus sign belongs to the digits directly after it (``a-1`` is ``a``, ``-1``); a dot is legal in a name;
-escapes in strings are passed over but never decoded; only space, tab and line feed are white space; whatever
-fits nothing is a token of its own, the *invalid character*, which the parser then refuses.
+A minus sign belongs to the digits directly after it (``a-1`` is ``a``, ``-1``). A dot is legal in a name.
+Escapes in
+strings are skipped but never decoded. Only space, tab and line feed are white space. Any other character is a
+token of its own, the *invalid character*, which the parser refuses.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from bmq.subscriptions._syntax import INT64_MAX, INT64_MIN
 
 __all__ = ["END", "KIND", "NAME_PATTERN", "Token", "integer_value", "scan"]
 
-#: What a property's name must look like to be usable in an expression.
+#: The names of properties that an expression can use.
 NAME_PATTERN: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]*")
 
-# A NUL inside a string is refused although the broker's scanner takes it: the broker then cuts the literal
-# there, and one character early. A literal that is one NUL ends the broker's process.
+# Refuse a NUL inside a string, although the broker's scanner accepts it: the broker then cuts the literal
+# there,
+# one character too early. A literal of a single NUL ends the broker's process.
 _TOKEN: Final = re.compile(
     r"""(?P<space>[ \t\n]+)
       | (?P<word>[a-zA-Z][a-zA-Z0-9_.]*)
@@ -32,7 +34,7 @@ _TOKEN: Final = re.compile(
 
 END: Final = "end of expression"
 
-#: The broker's names for the tokens, where they differ from the text.
+#: The broker's names of tokens, if they differ from the text.
 KIND: Final[dict[str, str]] = {"~": "!", "==": "=", "!=": "<>", "||": "OR", "&&": "AND"}
 _KEYWORDS: Final = frozenset({"true", "false", "exists"})
 _INT64_DIGITS: Final = 19
@@ -48,7 +50,7 @@ class Token(NamedTuple):
 
 def integer_value(digits: str) -> int | None:
     """The value of an integer token (decimal, leading zeros allowed); None outside 64 bits."""
-    # Zeros are stripped and the length is checked first: int() refuses very long texts.
+    # Strip zeros and check the length first, because int() refuses very long texts.
     magnitude = digits.lstrip("-").lstrip("0") or "0"
     if len(magnitude) > _INT64_DIGITS:
         return None
@@ -59,7 +61,7 @@ def integer_value(digits: str) -> int | None:
 def scan(text: str) -> list[Token]:
     """Split a text into tokens; the last one is always :data:`END`.
 
-    END's offset is where the broker reports an unexpected end: the last character or token before it.
+    END's offset is the broker's position of an unexpected end: the last character or token before it.
     """
     tokens: list[Token] = []
     last = 0
