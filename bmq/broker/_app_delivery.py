@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One application of a queue: its consumers, its place in the queue, and the messages it has skipped.
+"""One application of a queue: its consumers, its position in the queue, and the messages it has skipped.
 
-Work is done in this order: messages to be redelivered, messages put aside, then onwards from where the
-application stopped, then new messages together with the queue's other applications. While a message waits for
-redelivery no new one is looked at, even if no consumer accepts the old one: a real broker waits as well.
+The order of work: messages to redeliver, messages put aside, messages from the application's own position up
+to
+the queue's position, then new messages together with the queue's other applications. While a message waits
+for
+redelivery, no new message is considered, even if no consumer accepts the old one: a real broker waits as
+well.
 """
 
 from __future__ import annotations
@@ -24,14 +27,15 @@ if TYPE_CHECKING:
 
 __all__ = ["AppDelivery", "Effort", "poison_delay"]
 
-# A message whose consumers lost their connections may be the cause ("poison"). When it has few delivery
-# attempts left, it is redelivered with delays, and with longer ones when it has very few.
+# A message whose consumers lost their connections may be the cause ("poison"). With few delivery attempts
+# left,
+# such a message is redelivered after a delay, and after a longer delay with very few left.
 _HIGH_THRESHOLD, _LOW_THRESHOLD = 4, 2
 _LOW_INTERVAL, _HIGH_INTERVAL = 1.0, 3.0
 
 
 def poison_delay(message: MessageRecord, bit: int) -> float:
-    """Return the seconds between redeliveries of suspected poison messages to one consumer; 0 for none."""
+    """Return the seconds between redeliveries of a suspected poison message to one consumer; 0 for none."""
     if message.attempts is None:
         return 0.0
     left = message.attempts.get(bit)
@@ -41,14 +45,15 @@ def poison_delay(message: MessageRecord, bit: int) -> float:
 
 
 class Effort:
-    """A count of the work done: one for each consumer, message or expression looked at.
+    """A count of the work done: one for each consumer, message or expression examined.
 
     Attributes:
         spent: the work done so far.
-        enough: when ``spent`` exceeds this, deliveries pause so that other clients are served.
-        unfinished: applications and queues whose deliveries are paused, in the order in which they go on.
-        dropped: messages that the filter of a consumer has rejected, and for whom: they are confirmed once
-            nobody is in the middle of delivering.
+        enough: the value of ``spent`` at which deliveries pause so that other clients are served.
+        unfinished: applications and queues with paused deliveries, in the order in which they continue.
+        dropped: messages rejected by the filter of a consumer, with the consumer's stream; confirmed after
+            the
+            current deliveries.
     """
 
     __slots__ = ("dropped", "enough", "spent", "unfinished")
@@ -59,29 +64,32 @@ class Effort:
         self.dropped: list[tuple[AppDelivery, MessageRecord]] = []
 
     def postpone(self, unfinished: AppDelivery | BrokerQueue) -> None:
-        """Pause the deliveries of an application or a queue; they go on after others were served."""
+        """Pause an application or a queue; deliveries continue after other clients were served."""
         if not unfinished.postponed:
             unfinished.postponed = True
             self.unfinished.append(unfinished)
 
 
 class AppDelivery:
-    """An application: ``__default`` of a priority or broadcast queue, or one appId of a fanout queue.
+    """An application: ``__default`` of a priority or broadcast queue, or one application id of a fanout
+    queue.
 
     Attributes:
-        queue: its queue.
-        app_id: its name.
-        bit: its bit in ``MessageRecord.pending``; 0 when the domain does not know it: it gets no messages.
-        streams: its readers, in the order they opened the queue.
-        readers: how many times it is open for reading.
-        resume: the first message it has not looked at, when it is behind the queue's other applications.
-        redelivery: messages whose consumer has gone.
-        aside: messages nobody could take.
-        matcher: the application subscription; None when every message is for the application.
-        wait_until: when to try a suspected poison message again.
-        postponed: whether its deliveries are paused, so that others are served.
-        queue_times: from the arrival of a message to its delivery.
-        confirm_times: from its delivery to its confirmation.
+        queue: the queue.
+        app_id: the application id.
+        bit: bit of the application in ``MessageRecord.pending``; 0 if the domain does not know the
+            application,
+            which then receives no messages.
+        streams: readers, in the order they opened the queue.
+        readers: number of times the application is open for reading.
+        resume: first message not yet considered, if the application is behind the queue's others.
+        redelivery: messages whose consumer has left.
+        aside: messages that no consumer could take.
+        matcher: the application subscription; None if every message is for the application.
+        wait_until: time of the next attempt to deliver a suspected poison message.
+        postponed: whether deliveries are paused so that other clients are served.
+        queue_times: times from the arrival of a message to its delivery.
+        confirm_times: times from delivery to confirmation.
     """
 
     __slots__ = (
@@ -126,22 +134,23 @@ class AppDelivery:
 
     @property
     def routing(self) -> Routing:
-        """The routing table: who gets which message."""
+        """The routing table, rebuilt if necessary."""
         if self._changed:
             self._rebuild()
         return self._routing
 
     def change(self) -> None:
-        """Note that a consumer came, went, or changed its subscriptions.
+        """Note that a consumer came, left, or changed its subscriptions.
 
-        The routing table is rebuilt when it is next needed: thousands of consumers that come or go together
-        cost no more than one.
+        The routing table is rebuilt only on its next use, so thousands of consumers that come or leave
+        together
+        cost one rebuild.
         """
         self._changed = True
 
     @property
     def changed(self) -> bool:
-        """Whether the routing table has to be rebuilt before it is used."""
+        """Whether the routing table has to be rebuilt before its next use."""
         return self._changed
 
     def _rebuild(self) -> None:
@@ -160,7 +169,7 @@ class AppDelivery:
         self.wait_until = None
 
     def deliver(self, now: float) -> None:
-        """Deliver what waits, as far as the consumers have room; pause when others have to be served."""
+        """Deliver waiting messages as far as there is room; pause if other clients have to be served."""
         if self.postponed:
             return
         self.wait_until = None
@@ -172,10 +181,10 @@ class AppDelivery:
             self._catch_up(self.resume, now)
 
     def _offer(self, backlog: Backlog, now: float) -> bool:
-        """Deliver what can be delivered of a backlog.
+        """Deliver the deliverable messages of a backlog.
 
         Returns:
-            False if it stopped because of a delay, or to let others be served; otherwise True.
+            False if a delay or the limit of work stopped the delivery; otherwise True.
         """
         bit, effort, cost = self.bit, self.queue.effort, self.routing.cost
         while (message := backlog.next()) is not None:
@@ -206,7 +215,7 @@ class AppDelivery:
         return True
 
     def _catch_up(self, message: MessageRecord | None, now: float) -> None:
-        """Deliver from where this application stopped up to where the queue is."""
+        """Deliver from this application's position up to the queue's position."""
         bit, position = self.bit, self.queue.position
         effort, cost = self.queue.effort, self.routing.cost
         self.resume = None
@@ -228,7 +237,7 @@ class AppDelivery:
             message = message.next
 
     def _select_slowly(self, message: MessageRecord, delay: float, now: float) -> Subscriber | None:
-        """Return a consumer that has not had a redelivered message for ``delay`` seconds."""
+        """Return a consumer that has received no redelivered message for ``delay`` seconds."""
         wait: float | None = None
         for subscriber in self.routing.candidates(message):
             last = subscriber.stream.last_sent
@@ -252,8 +261,8 @@ class AppDelivery:
     def confirm(self, stream: SubStream, guids: Sequence[bytes], now: float) -> None:
         """Count messages as confirmed; GUIDs that are not stored are ignored.
 
-        A consumer may confirm a message that it was never sent: one that was delivered to another consumer,
-        or before the broker was restarted.
+        A consumer may confirm a message that this broker did not send to it: a message delivered to another
+        consumer, or delivered before a restart of the broker.
         """
         queue, times, bit, settle = self.queue, self.confirm_times, self.bit, stream.unconfirmed.pop
         remove = queue.remove
@@ -262,7 +271,7 @@ class AppDelivery:
             if entry is None:
                 self._confirm_of_another(guid, now)
                 continue
-            # Without calls: this is done for every message.
+            # Inlined, because this runs for every message.
             message, subscriber, since = entry
             subscriber.messages -= 1
             subscriber.bytes -= message.size
@@ -284,7 +293,7 @@ class AppDelivery:
                 self.relax(subscriber, now)
 
     def _confirm_of_another(self, guid: bytes, now: float) -> None:
-        """Confirm a message that this consumer was not sent."""
+        """Confirm a message that was not sent to this consumer."""
         queue = self.queue
         message = queue.store.get(guid)
         if message is None or not message.pending & self.bit:
@@ -295,10 +304,10 @@ class AppDelivery:
             queue.serve(self, now)
 
     def relax(self, subscriber: Subscriber, now: float) -> None:
-        """Let a full subscriber take part again if it has confirmed enough."""
+        """Let a full subscriber take part again if enough messages are confirmed."""
         if subscriber.messages <= subscriber.low_messages and subscriber.bytes <= subscriber.low_bytes:
             subscriber.full = False
-            # If the consumers have changed, all groups are rebuilt before they are used.
+            # If the consumers have changed, all groups are rebuilt before their next use.
             if self._changed or (subscriber.group is not None and subscriber.group.admit(subscriber)):
                 self.queue.serve(self, now)
 
@@ -312,7 +321,7 @@ class AppDelivery:
                 self.queue.remove(message)
 
     def reject(self, stream: SubStream) -> None:
-        """Use up a delivery attempt of each message a lost client had; drop those with none left."""
+        """Use up a delivery attempt of each message of a lost client; drop messages with none left."""
         limit, bit = self.queue.domain.config.max_delivery_attempts, self.bit
         if not limit:
             for message, _, _ in stream.unconfirmed.values():
@@ -330,7 +339,7 @@ class AppDelivery:
                 self.drop(message)
 
     def release(self, stream: SubStream) -> None:
-        """Take back a consumer's unconfirmed messages, to be delivered to others."""
+        """Take back a consumer's unconfirmed messages, for delivery to other consumers."""
         for message, subscriber, _ in stream.unconfirmed.values():
             subscriber.messages -= 1
             subscriber.bytes -= message.size
@@ -339,7 +348,7 @@ class AppDelivery:
         stream.unconfirmed.clear()
 
     def clear(self) -> None:
-        """Forget where this application was and which messages it skipped."""
+        """Forget the application's position and the skipped messages."""
         self.resume = None
         self.redelivery.clear()
         self.aside.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that an application has skipped, and why, so that they are found again without a search."""
+"""Messages that an application has skipped, with the reason, so that finding them needs no search."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from bmq.broker._storage import MessageRecord
 __all__ = ["Backlog"]
 
 _Entry = tuple[int, MessageRecord]
-#: With so few entries, those of messages that are gone are not worth removing.
+#: Smallest number of entries at which removing entries of deleted messages pays off.
 _COMPACT_FROM = 16
 
 
 class Backlog:
-    """Messages waiting out of line, in the order they were put here.
+    """Messages waiting out of order, in the order of insertion.
 
-    A message is *fresh* until it was tried once; then it waits for certain groups to have room, or for the
-    consumers to change. Messages that are gone (confirmed, expired, purged) are skipped when they are met.
+    A message is *fresh* until the first attempt to deliver it. Afterwards the message waits until certain
+    groups
+    have room, or until the consumers change. Deleted messages (confirmed, expired, purged) are skipped when
+    reached.
     """
 
     __slots__ = ("_fresh", "_members", "_parked", "_serial")
@@ -39,16 +41,17 @@ class Backlog:
         return iter(self._members)
 
     def add(self, message: MessageRecord) -> None:
-        """Append a message that is to be tried."""
+        """Append a message for an attempt."""
         self._fresh.append(self._enter(message))
 
     def park(self, message: MessageRecord, blocked: Blocked) -> None:
-        """Append a message that was tried and waits."""
+        """Append a message that was attempted and waits."""
         self._wait(self._enter(message), blocked)
 
     def _enter(self, message: MessageRecord) -> _Entry:
         self._serial += 1
-        self._members.pop(message, None)  # so that the order of members stays that of their serials
+        # Keep the order of members equal to the order of their serial numbers.
+        self._members.pop(message, None)
         self._members[message] = self._serial
         return self._serial, message
 
@@ -56,7 +59,7 @@ class Backlog:
         self._parked.setdefault(blocked, deque()).append(entry)
 
     def discard(self, message: MessageRecord) -> None:
-        """Take a message out, if it is here."""
+        """Remove a message, if present."""
         if self._members.pop(message, None) is None:
             return
         if not self._members:
@@ -72,20 +75,20 @@ class Backlog:
         return deque(entry for entry in entries if members.get(entry[1]) == entry[0])
 
     def clear(self) -> None:
-        """Take all messages out."""
-        # New ones: a dictionary that was emptied item by item keeps the memory of its largest size.
+        """Remove all messages."""
+        # New containers: a dictionary emptied item by item keeps the memory of its largest size.
         self._members = {}
         self._fresh = deque()
         self._parked = {}
 
     def wake(self) -> None:
-        """Make every message fresh again: the consumers have changed."""
+        """Make every message fresh again, because the consumers have changed."""
         if self._members:
             self._fresh = deque((serial, message) for message, serial in self._members.items())
             self._parked.clear()
 
     def next(self) -> MessageRecord | None:
-        """Take the first message that may be deliverable now; :meth:`put_back` or :meth:`wait` undo that."""
+        """Take the first message that may be deliverable; :meth:`put_back` or :meth:`wait` undo this."""
         members = self._members
         while True:
             best: deque[_Entry] | None = self._fresh or None
@@ -103,5 +106,5 @@ class Backlog:
         self._fresh.appendleft((self._members[message], message))
 
     def wait(self, message: MessageRecord, blocked: Blocked) -> None:
-        """Return a taken message; it waits until one of the groups has room."""
+        """Return a taken message, which then waits until one of the groups has room."""
         self._wait((self._members[message], message), blocked)

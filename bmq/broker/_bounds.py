@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much clients may ask of an embedded broker, apart from what its domains say."""
+"""Limits for the clients of an embedded broker, besides the limits of its domains."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Bounds:
     """The limits of one broker and of each of its connections.
 
     Attributes:
-        connections: connections; further ones are closed at once.
-        queues: queues of all domains together.
-        idle_queues: empty queues that nobody has open; when there are more, the oldest are forgotten.
-        queues_per_connection: queues that one connection has open; each appId counts as one.
-        subscriptions: subscriptions that one consumer configures.
-        listed: messages that one admin command LIST shows.
+        connections: number of connections; further ones are closed at once.
+        queues: number of queues in all domains together.
+        idle_queues: number of empty queues that no client has open; beyond it the oldest are forgotten.
+        queues_per_connection: number of open queues of one connection; each application counts as one.
+        subscriptions: number of subscriptions of one consumer.
+        listed: number of messages in the output of one admin command LIST.
 
     Raises:
-        InvalidArgument: one of them is no integer, or less than 1.
+        InvalidArgument: a limit is not an integer, or less than 1.
     """
 
     connections: int = 20_000

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A filter of the broker's own in front of each consumer, as Pulsar's proposal of consumer filters has it.
+"""A filter at the broker in front of each consumer, after Pulsar's proposal of consumer filters.
 
-No BlazingMQ broker has one: it is for trying what the proposal describes, and is off unless a domain has one.
+Real BlazingMQ brokers have no such filter. It allows trying the proposal, and is off unless a domain
+configures
+it.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ _log = logging.getLogger("bmq.broker")
 
 @dataclass(frozen=True, slots=True)
 class FilteredConsumer:
-    """Whom a message would go to.
+    """The consumer that would receive a message.
 
     Attributes:
-        queue: the queue's URI.
-        app_id: the application it reads for; "" on priority and broadcast queues.
-        expression: the text of the subscription that takes the message; "" for everything.
-        client: who the client said it is, for people.
+        queue: URI of the queue.
+        app_id: application id of the consumer; "" on priority and broadcast queues.
+        expression: text of the matching subscription; "" for every message.
+        client: the client's description of itself.
     """
 
     queue: str
@@ -41,23 +43,23 @@ class FilteredConsumer:
 
 
 class ConsumerFilter(Protocol):
-    """Decides whether a consumer gets a message that is about to be delivered to it."""
+    """Decides whether a consumer receives a message that is about to be delivered."""
 
     def __call__(self, consumer: FilteredConsumer, properties: Mapping[str, PropertyValue], /) -> bool:
-        """Return False to drop it for the consumer's application: it is confirmed, unseen."""
+        """Return False to drop the message for the consumer's application: the broker then confirms it."""
         ...
 
 
 class TagConsumerFilter:
     """The proposal's default filter, by tags.
 
-    A message's tags are the values of its properties whose names begin with ``tag``. Of the values of a
-    consumer's ``anytag...`` one is needed, of its ``alltag...`` all. Other metadata, and other properties,
-    are not looked at.
+    A message's tags are the values of its properties whose names begin with ``tag``. A message needs at least
+    one of the values of a consumer's ``anytag...``, and all values of its ``alltag...``. Other metadata and
+    properties are ignored.
 
     Args:
-        consumers: the metadata of consumers, by appId; "" stands for those of priority and broadcast queues.
-            Who has none gets everything.
+        consumers: the metadata of consumers, by application id; "" for consumers of priority and broadcast
+            queues. Consumers without an entry receive every message.
     """
 
     def __init__(self, consumers: Mapping[str, Mapping[str, str]]) -> None:
@@ -91,7 +93,7 @@ CONSUMER_FILTERS: Final[Mapping[str, Callable[[Mapping[str, Mapping[str, str]]],
 
 
 def passes(consumer_filter: ConsumerFilter, subscriber: Subscriber, message: MessageRecord) -> bool:
-    """Ask a filter; one that fails is logged, and lets the message pass."""
+    """Ask a filter; an exception in the filter is logged, and the message passes."""
     stream, group = subscriber.stream, subscriber.group
     handle = stream.handle
     consumer = FilteredConsumer(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The domains of a broker: where their configuration comes from, and what they hold."""
+"""The domains of a broker: the sources of their configuration, and their queues."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bmq.wire.control.messages import Status, StatusCategory
 __all__ = ["Domain", "DomainSource", "Unavailable", "check_subscriptions"]
 
 _MISSING = -1
-#: What queue URIs allow in a domain with its tier: nothing that leads to another directory.
+#: Characters that queue URIs allow in a domain with its tier; none of them leads to another directory.
 _FILE_NAME = re.compile(r"[-a-zA-Z0-9._~]+\Z")
 #: File names have at most 255 bytes, ``.json`` included.
 _LONGEST_NAME = 250
 
 
 class Unavailable(Exception):
-    """A domain does not exist or cannot be used; ``status`` is what the client is told."""
+    """A domain does not exist or is unusable; ``status`` is sent to the client."""
 
     def __init__(self, category: StatusCategory, code: int, message: str) -> None:
         super().__init__(message)
@@ -36,9 +36,9 @@ class Domain:
     """One domain in use.
 
     Attributes:
-        config: its configuration.
-        usage: what its queues store together.
-        queues: its queues by canonical URI.
+        config: the configuration.
+        usage: the stored messages and bytes of all queues.
+        queues: the queues by canonical URI.
     """
 
     def __init__(self, config: DomainConfig) -> None:
@@ -47,10 +47,11 @@ class Domain:
         self.queues: dict[str, BrokerQueue] = {}
 
     def configure(self, config: DomainConfig) -> None:
-        """Take over another configuration, for what is posted and opened from now on.
+        """Use another configuration, for messages posted and queues opened from now on.
 
         Raises:
-            InvalidDomain: it would change the mode or the kind of storage, which cannot be changed.
+            InvalidDomain: the configuration would change the mode or the kind of storage, which is
+                impossible.
         """
         if config.mode is not self.config.mode:
             raise InvalidDomain(config.name, "mode", "cannot be changed by reconfiguring", decodes=True)
@@ -66,9 +67,9 @@ class DomainSource:
     """Finds the configuration of a domain by its name.
 
     Args:
-        configured: domains given in the program, by name. They win over files.
-        directory: a broker's configuration directory; domains are in ``domains/<name>.json`` in it.
-        missing: what stands for the directory in error messages: clients see them.
+        configured: domains given in the program, by name. They take precedence over files.
+        directory: a broker's configuration directory, with domains in ``domains/<name>.json``.
+        missing: replacement for the directory in error messages, because clients see them.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class DomainSource:
         """Return a domain's configuration, following one redirection.
 
         Raises:
-            Unavailable: there is no such domain, or its configuration cannot be used.
+            Unavailable: there is no such domain, or its configuration is unusable.
         """
         found = self._find(name)
         if isinstance(found, Redirect):
@@ -101,7 +102,7 @@ class DomainSource:
         return found
 
     def names(self) -> list[str]:
-        """Return the names of all domains there are."""
+        """Return the names of all domains."""
         names = set(self.configured)
         if self.directory is not None:
             names.update(path.stem for path in (self.directory / "domains").glob("*.json"))
@@ -125,8 +126,8 @@ class DomainSource:
         return config
 
     def _read(self, name: str) -> DomainConfig | Redirect:
-        """Read a domain's file; there is no domain with a name that is no legal file name."""
-        # What a client is told has no path of this machine.
+        """Read a domain's file; a name that is not a legal file name has no domain."""
+        # Clients must not see a path of this machine.
         shown = str(self.missing / "domains" / f"{name}.json")
         try:
             if self.directory is not None and _is_file_name(name):
@@ -146,7 +147,7 @@ def check_subscriptions(config: DomainConfig) -> None:
     """Refuse application subscriptions that do not compile.
 
     Raises:
-        InvalidDomain: one of them does not; the error says which and why.
+        InvalidDomain: a subscription does not compile; the error names it and the reason.
     """
     for index, subscription in enumerate(config.subscriptions):
         if not subscription.text:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue as a client has it open: a handle, and a stream in it for each application it reads."""
+"""A client's open queue: a handle, with a stream for each application that the client reads."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _RECYCLED = 1
 
 
 class SubStream:
-    """One application of a queue, as one client has opened it.
+    """One application of a queue, as opened by one client.
 
     Attributes:
         handle: the client's handle of the queue.
         app: the application; None for a stream that only writes.
-        app_id: its name.
-        sub_id: the client's number for it.
-        readers: how many times it is open for reading.
-        writers: how many times it is open for writing.
-        subscriptions: what the client configured last.
-        compiled: the same, ready to route by.
-        unconfirmed: messages the client has, in the order of their delivery, with when that was.
-        last_sent: when the last message was sent out of order, and its GUID; None when it is confirmed.
-        consumer_filter: the domain's, asked before each delivery; None for none.
+        app_id: the application id.
+        sub_id: the client's number for the application.
+        readers: number of times the stream is open for reading.
+        writers: number of times the stream is open for writing.
+        subscriptions: the client's latest configuration.
+        compiled: the same subscriptions, compiled for routing.
+        unconfirmed: delivered messages in the order of delivery, with the time of delivery.
+        last_sent: time and GUID of the latest message sent out of order; None once confirmed.
+        consumer_filter: the domain's filter, asked before each delivery; None for none.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class SubStream:
 
     @property
     def open(self) -> bool:
-        """Whether messages may be sent: the client is there and reads what it is sent."""
+        """Whether messages may be sent: the client is connected and reads its messages."""
         return self.handle.output.accepting
 
     def configure(self, subscriptions: tuple[Subscription, ...]) -> None:
@@ -82,23 +82,23 @@ class SubStream:
         self.compiled = compile_subscriptions(subscriptions)
 
     def subscriber(self, s_id: int) -> Subscriber:
-        """Return the subscriber of a subscription id, whose counts survive a reconfiguration."""
+        """Return the subscriber of a subscription id; its counts survive a reconfiguration."""
         found = self._subscribers.get(s_id)
         if found is None:
             found = self._subscribers[s_id] = Subscriber(self, s_id)
         return found
 
     def subscribers(self) -> list[Subscriber]:
-        """Return every subscriber, also those that no longer take part in routing."""
+        """Return every subscriber, including those that no longer take part in routing."""
         return list(self._subscribers.values())
 
     def close(self) -> None:
-        """Drop all references, once nothing is open or unconfirmed."""
+        """Drop all references once the stream is closed and has no unconfirmed messages."""
         self.app = None
         self._subscribers.clear()
 
     def forget_subscribers(self) -> None:
-        """Drop subscribers that are not configured and have nothing unconfirmed."""
+        """Drop subscribers without a configuration and without unconfirmed messages."""
         wanted = {s.s_id for s in self.subscriptions}
         for s_id, subscriber in list(self._subscribers.items()):
             if s_id not in wanted and not subscriber.messages:
@@ -108,7 +108,7 @@ class SubStream:
         """Count a message as delivered to a subscriber.
 
         Returns:
-            False if it is not to be sent: this client has it already, or the filter drops it.
+            False if the message must not be sent: the client already has it, or the filter drops it.
         """
         guid, unconfirmed = message.guid, self.unconfirmed
         if guid in unconfirmed:
@@ -134,7 +134,7 @@ class SubStream:
         return True
 
     def settle(self, guid: bytes) -> tuple[MessageRecord, Subscriber, float] | None:
-        """Forget a delivered message; return it, the subscriber that had it, and since when."""
+        """Remove a delivered message; return the message, its subscriber, and the time of delivery."""
         entry = self.unconfirmed.pop(guid, None)
         if entry is not None:
             message, subscriber, _ = entry
@@ -144,17 +144,17 @@ class SubStream:
 
 
 class Handle:
-    """A queue as one client has it, under the client's number for it.
+    """A queue opened by one client, under the client's number for the queue.
 
     Attributes:
         queue: the queue.
         key: the client's number.
-        q_id: the same, as it stands in the binary headers.
-        output: where PUSH and ACK messages to the client go.
-        new_properties: whether the client takes properties in the new encoding.
-        streams: by appId.
-        closing: whether the client has closed it for good.
-        put_schemas: the queue's number for each schema number of the client's messages.
+        q_id: the same number as in the binary headers.
+        output: receives PUSH and ACK messages for the client.
+        new_properties: whether the client reads properties in the new encoding.
+        streams: streams by application id.
+        closing: whether the client has sent the final close.
+        put_schemas: the queue's schema number for each schema number of the client.
         push_schemas: the queue's schema numbers that were sent to the client.
     """
 
@@ -176,7 +176,7 @@ class Handle:
     ) -> None:
         self.queue = queue
         self.key = q_id
-        # Queue ids are unsigned where queues are opened, signed in the binary headers.
+        # Queue ids are unsigned in openQueue, and signed in the binary headers.
         self.q_id = q_id - 2**32 if q_id >= 2**31 else q_id
         self.output = output
         self.new_properties = new_properties
@@ -193,7 +193,7 @@ class Handle:
         return stream is not None and stream.writers > 0
 
     def push(self, message: MessageRecord, options: bytes, *, out_of_order: bool) -> None:
-        """Send a message to the client; ``options`` name the subscriptions it is for."""
+        """Send a message to the client; ``options`` name the matching subscriptions."""
         data, flags, schema_id = message.data, message.flags, message.schema_id
         compression = message.compression
         if schema_id:

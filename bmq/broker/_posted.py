@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was posted to an embedded broker, and what tests say of it."""
+"""The messages posted to an embedded broker, for tests."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SHOWN_BYTES: Final = 60
 
 @dataclass(frozen=True)
 class PostedMessage:
-    """A message as it was posted.
+    """A message as posted.
 
     Attributes:
-        queue_uri: the queue's URI.
-        guid: its GUID, 32 upper-case hexadecimal digits.
-        payload: its payload, decompressed; of a message that cannot be read, the bytes as they travelled.
-        properties: its properties; of a message that cannot be read, none.
+        queue_uri: URI of the queue.
+        guid: GUID, 32 upper-case hexadecimal digits.
+        payload: decompressed payload; for an unreadable message, the bytes as transmitted.
+        properties: properties; empty for an unreadable message.
     """
 
     queue_uri: str
@@ -43,7 +43,7 @@ class PostedMessage:
         return f"{self.guid} {shown!r}{more} {dict(self.properties)}"
 
     def has(self, payload: bytes | None, properties: Mapping[str, PropertyInput]) -> bool:
-        """Whether it has this payload, if one is given, and these properties, and maybe others."""
+        """Whether the message has this payload, if given, and at least these properties."""
         if payload is not None and self.payload != payload:
             return False
         return all(
@@ -54,10 +54,10 @@ class PostedMessage:
 
 
 class Posts:
-    """The last posts of a broker.
+    """The latest posts to a broker.
 
     Args:
-        limit: how many are kept.
+        limit: number of posts to keep.
     """
 
     def __init__(self, limit: int) -> None:
@@ -73,21 +73,21 @@ class Posts:
                     schema_id=schema_id,
                     compression=compression,
                 )
-            except ProtocolError:  # a broker stores it all the same
+            except ProtocolError:  # A broker stores an unreadable message all the same.
                 properties, payload = NO_PROPERTIES, bytes(data[:size])
             self._kept.append(PostedMessage(queue_uri, guid_to_text(guid), payload, properties))
 
     def to(self, queue_uri: str) -> list[PostedMessage]:
-        """Return those of one queue, oldest first; one that was posted again is there once."""
+        """Return the posts to one queue, oldest first; a message posted again is included once."""
         return list({each.guid: each for each in self._kept if each.queue_uri == queue_uri}.values())
 
     def queues(self) -> list[str]:
-        """Return the queues that there were posts to."""
+        """Return the queues with posts."""
         return list(dict.fromkeys(each.queue_uri for each in self._kept))
 
 
 def told(messages: list[PostedMessage]) -> str:
-    """Say what some messages are, a line each, for the text of a failure."""
+    """Describe messages, a line each, for the text of a failure."""
     lines = [f"    {each}" for each in messages[:_SHOWN]]
     if len(messages) > _SHOWN:
         lines.append(f"    ... and {len(messages) - _SHOWN} more")

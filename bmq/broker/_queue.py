@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue: one copy of each message, and the applications that want it."""
+"""A queue: one copy of each message, and the applications that still need the message."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ class BrokerQueue:
     """One queue.
 
     Attributes:
-        uri: its canonical URI.
-        domain: its domain.
-        apps: its applications by name, including those that clients opened and the domain does not know.
-        handles: the clients that have it open, in the order they opened it.
-        store: its messages.
-        position: the first message no application has looked at; None when there is none.
-        waiting: applications that have to let some time pass before they redeliver.
-        authorized: its applications that the domain knows.
-        budget: how much may be decompressed.
-        effort: where its work is counted.
-        postponed: whether its deliveries are paused, so that others are served.
-        writers: how many times it is open for writing.
-        consumer_filter: the domain's, asked before each delivery; None for none.
-        idle_since: when its last client left; None while it has one.
-        deadline: when the node looks after it next.
-        posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
-        posted_bytes, pushed_bytes: their bytes.
+        uri: canonical URI.
+        domain: the domain.
+        apps: applications by name, including those that clients opened and the domain does not know.
+        handles: clients that have the queue open, in the order they opened it.
+        store: the messages.
+        position: first message that no application has considered; None if there is none.
+        waiting: applications with a delay before their next redelivery.
+        authorized: applications that the domain knows.
+        budget: limits for decompression.
+        effort: counter of the work done.
+        postponed: whether deliveries are paused so that other clients are served.
+        writers: number of times the queue is open for writing.
+        consumer_filter: the domain's filter, asked before each delivery; None for none.
+        idle_since: time when the last client left; None while a client has the queue open.
+        deadline: time of the node's next look at the queue.
+        posted, acknowledged, refused, pushed, confirmed, expired, poisoned: numbers of messages so far.
+        posted_bytes, pushed_bytes: numbers of bytes so far.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class BrokerQueue:
     # ---- configuration
 
     def configure(self, config: DomainConfig) -> None:
-        """Take over a domain's configuration; it counts for messages posted from now on."""
+        """Use another configuration of the domain, for messages posted from now on."""
         names = config.app_ids if self.fanout else (DEFAULT_APP_ID,)
         for app_id in names:
             app = self.apps.setdefault(app_id, AppDelivery(self, app_id, 0))
@@ -116,11 +116,11 @@ class BrokerQueue:
                 app.bit = 0
                 if not app.streams:
                     del self.apps[app_id]
-        # A list of its own, because clients that open unknown names must not slow these down.
+        # A separate list: clients that open unknown applications must not slow down the known ones.
         self.authorized = [app for app in self.apps.values() if app.bit]
         texts = {
             (s.app_id if self.fanout else DEFAULT_APP_ID): s.text for s in config.subscriptions
-        }  # of several for one application the last counts
+        }  # If an application has several subscriptions, the last one counts.
         self._filters = []
         for app in self.apps.values():
             app.matcher = compile_expression(ExpressionVersion.E_VERSION_1, texts.get(app.app_id, ""))
@@ -135,7 +135,7 @@ class BrokerQueue:
         self.store.set_window(config.deduplication_time_ms / 1000)
 
     def app_for(self, app_id: str) -> AppDelivery:
-        """Return an application, also one that the domain does not know (yet)."""
+        """Return an application, including one that the domain does not know (yet)."""
         app = self.apps.get(app_id)
         if app is None:
             app = self.apps[app_id] = AppDelivery(self, app_id, 0)
@@ -144,7 +144,7 @@ class BrokerQueue:
     # ---- posting
 
     def post(self, handle: Handle, puts: Iterable[Put], now: float) -> None:
-        """Store messages of one client and acknowledge them. They are delivered by :meth:`deliver`."""
+        """Store and acknowledge messages of one client. :meth:`deliver` delivers them."""
         if not handle.writable or handle.closing:
             for _, correlation_id, guid, *_ in puts:
                 self.refused += 1
@@ -159,7 +159,7 @@ class BrokerQueue:
         messages, gone = store.messages, store.history.guids
         usage, domain = store.usage, store.domain
         limits, domain_limits = usage.limits, domain.limits
-        # Those that are acknowledged like the others before them.
+        # GUIDs with the usual acknowledgement, to be encoded together.
         accepted: list[bytes] = []
         posted = posted_bytes = acknowledged = 0
         for flags, correlation_id, guid, schema_id, compression, _, size, data in puts:
@@ -168,7 +168,7 @@ class BrokerQueue:
                 pending = mask
                 properties = flags & _PROPERTIES
                 if compression and properties and not schema_id:
-                    # It is still compressed because there is no room for the data decompressed.
+                    # Still compressed, because there was no room for the decompressed data.
                     status = usage.full() or domain.full() or _LIMIT_BYTES
                     pending = 0
                 elif filters:
@@ -177,7 +177,7 @@ class BrokerQueue:
                         if matcher(lookup) is not True:
                             pending &= ~bit
                 if pending:
-                    # Nearly always there is room: this is seen without a call.
+                    # Inlined, because there is nearly always room.
                     if (
                         usage.messages > limits.messages
                         or usage.bytes > limits.bytes
@@ -216,9 +216,9 @@ class BrokerQueue:
         self.acknowledged += acknowledged
 
     def _schema(self, handle: Handle, schema_id: int) -> int:
-        """Return the queue's own schema id for a client's.
+        """Return the queue's own schema id for a client's schema id.
 
-        Every client numbers its schemas itself; towards consumers the numbers of a queue must be unique.
+        Every client numbers its schemas independently; for consumers the numbers of a queue must be unique.
         """
         number, recycled = schema_id >> 1, schema_id & 1
         own = handle.put_schemas.get(number)
@@ -230,7 +230,7 @@ class BrokerQueue:
         return own << 1
 
     def room(self, handle: Handle, ahead: int) -> bool:
-        """Whether there is room for a message of a client after ``ahead`` more bytes are stored."""
+        """Whether a client's message has room after ``ahead`` more bytes are stored."""
         if not handle.writable or handle.closing:
             return False
         return self.broadcast or not (self.store.usage.full(ahead) or self.store.domain.full(ahead))
@@ -261,7 +261,7 @@ class BrokerQueue:
     # ---- delivering
 
     def deliver(self, now: float) -> None:
-        """Hand new messages to the applications that have looked at everything before them."""
+        """Deliver new messages to the applications that have considered all earlier messages."""
         if self.position is None or self.postponed:
             return
         apps, effort = self.authorized, self.effort
@@ -299,7 +299,7 @@ class BrokerQueue:
             self.position = message.next
 
     def _deliver_alone(self, app: AppDelivery, now: float) -> None:
-        """Do the same for a single application: most of a broker's work."""
+        """Deliver to the only application: most of a broker's work."""
         bit, select = app.bit, app.routing.select
         effort, cost = self.effort, app.routing.cost
         if app.behind:
@@ -337,7 +337,8 @@ class BrokerQueue:
                                 run = runs[handle] = PushRun(handle)
                             run.add(message, selected.option)
                             if run.room < 0:
-                                # The client may have to be waited for.
+                                # No room is left: send now, so that the output can stop accepting messages
+                                # for this client.
                                 run.send()
                 self.position = message.next
         finally:
@@ -347,7 +348,7 @@ class BrokerQueue:
                 self.count_pushes(app, count, size, count * now - arrivals, now - first)
 
     def _push(self, message: MessageRecord, targets: list[tuple[AppDelivery, Subscriber]]) -> None:
-        """Push a message once to each client, naming all of the client's subscriptions that get it."""
+        """Push a message once to each client, with the ids of all matching subscriptions of the client."""
         if len(targets) == 1:
             subscriber = targets[0][1]
             subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
@@ -359,13 +360,13 @@ class BrokerQueue:
             handle.push(message, encode_sub_queue_ids(tuple(s_ids)), out_of_order=False)
 
     def count_pushes(self, app: AppDelivery, count: int, size: int, waited: float, longest: float) -> None:
-        """Count deliveries of messages that waited so long together."""
+        """Count deliveries of messages with their times of waiting."""
         self.pushed += count
         self.pushed_bytes += size
         app.queue_times.add(waited, count, longest)
 
     def serve(self, app: AppDelivery, now: float) -> None:
-        """Deliver what waits for one application, then what is new."""
+        """Deliver one application's waiting messages, then new messages."""
         app.deliver(now)
         if not app.behind:
             self.deliver(now)
@@ -383,7 +384,7 @@ class BrokerQueue:
         self.store.remove(message)
 
     def drop(self, message: MessageRecord) -> None:
-        """Delete a message, whichever applications still need it."""
+        """Delete a message, even if applications still need it."""
         for app in self.authorized:
             if message.pending & app.bit:
                 app.redelivery.discard(message)
@@ -392,7 +393,7 @@ class BrokerQueue:
         self.remove(message)
 
     def expire(self, now: float, limit: int = 1000) -> int:
-        """Delete messages that have outlived the domain's TTL, oldest first; return how many."""
+        """Delete messages older than the domain's TTL, oldest first; return their number."""
         ttl, count = self.domain.config.message_ttl, 0
         while count < limit and (message := self.store.expired(now, ttl)) is not None:
             self.drop(message)
@@ -401,7 +402,7 @@ class BrokerQueue:
         return count
 
     def purge(self, app: AppDelivery | None = None) -> tuple[int, int]:
-        """Delete all messages, or all of one application; return how many messages and bytes it lost."""
+        """Delete all messages, or all of one application; return the number of messages and bytes."""
         messages = size = 0
         for message in self.store:
             if app is None or message.pending & app.bit:
@@ -429,9 +430,9 @@ class BrokerQueue:
         self.authorized.clear()
 
     def recover(self) -> None:
-        """Treat everything stored as never delivered, with all delivery attempts left.
+        """Treat all stored messages as never delivered, with all delivery attempts left.
 
-        GUIDs of messages that are gone are forgotten; those of stored messages stay known.
+        GUIDs of deleted messages are forgotten; GUIDs of stored messages stay known.
         """
         for app in self.apps.values():
             app.clear()
@@ -442,13 +443,13 @@ class BrokerQueue:
         self.store.history.clear()
 
     def next_deadline(self) -> float:
-        """Return when something expires, if nothing else happens."""
+        """Return the time of the next expiry."""
         oldest = self.store.first
         expiry = NEVER if oldest is None else int(oldest.arrival) + self.domain.config.message_ttl + 1
         return min(expiry, self.store.history.next_deadline() or NEVER)
 
     def tidy(self, now: float) -> None:
-        """Forget GUIDs whose time is over, and give back unused memory."""
+        """Forget GUIDs whose time is over, and release unused memory."""
         self.store.forget(now)
         for app in self.apps.values():
             for stream in app.streams:
@@ -457,7 +458,7 @@ class BrokerQueue:
     # ---- clients
 
     def detach(self, streams: Iterable[SubStream], *, now: float) -> None:
-        """Take readers out: what they have not confirmed goes to the applications' other consumers."""
+        """Remove readers: their unconfirmed messages go to the applications' other consumers."""
         leaving: dict[AppDelivery, list[SubStream]] = {}
         for stream in streams:
             if stream.app is not None:

@@ -1,16 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets a message: one application's subscriptions, by priority and expression.
+"""The choice of a consumer for a message: one application's subscriptions, by priority and expression.
 
-Subscriptions with byte-equal expressions form a group; only those of the highest priority in it take part.
-Priorities are tried from high to low. The first group that matches and has room takes the message, its
-members in round robin. A group that matches and has no room is marked as full; other groups of its priority
-may still take the message, lower priorities may not. If none takes it:
+The rules are those measured at a real broker. Subscriptions with byte-equal expressions form a group; in a
+group
+only the subscriptions of the highest priority take part. Priorities are tried from high to low. The first
+group
+that matches and has room takes the message, and its members take turns. A matching group without room is
+marked
+as full; other groups of its priority may still take the message, lower priorities may not. If no group takes
+the
+message:
 
-* if a group that was looked at has room and only did not match, the message is put aside and delivery goes
-  on. From the next message on groups marked as full are skipped: what they match may go to lower priorities;
-* if none of them has room, the application stops until one has, even if lower priorities have room.
+* If a group on the way has room and only did not match, the message is put aside and delivery continues. From
+  the next message on, groups marked as full are skipped, and their messages may go to lower priorities.
+* If no group on the way has room, the application stops until one has room, even if lower priorities have
+  room.
 
-This is what a real broker was measured to do.
+Invariants: a member with room is in the round robin of its group exactly once (:attr:`Subscriber.after`);
+``first``
+is None exactly if no member has room; a full subscriber rejoins at 80 % of its limits, or with new limits.
+
+Costs decide the structure, because routing runs for every message. Joining and leaving a round robin take the
+same
+time with any number of members. The expressions of a table are compiled into one function, and many
+equalities of
+one property, as consumer groups have them, become one lookup (:class:`bmq.subscriptions.Equalities`).
 """
 
 from __future__ import annotations
@@ -44,7 +58,7 @@ __all__ = [
     "compile_subscriptions",
 ]
 
-#: Delivery resumes when what is unconfirmed has fallen to this part of the maximum.
+#: Part of the limits to which unconfirmed messages have to fall before delivery resumes.
 _LOW_WATERMARK = 0.8
 
 Blocked = tuple["Group", ...]
@@ -54,18 +68,19 @@ UNMATCHED: Final[Blocked] = ()
 
 _compiled: dict[str, Evaluator] = {}
 _COMPILED_KEPT = 4096
-# What finds the first of several expressions that matches. So many are compiled together at most: that takes
-# time whenever a consumer changes, and there may be many.
+# Functions that find the first matching expression. Their number is bounded, because compiling takes time
+# whenever
+# a consumer changes.
 _chains: dict[tuple[str, ...], Callable[[Mapping[str, Any]], int]] = {}
 _CHAINS_KEPT = 64
 _CHAIN = 32
 
 
 def compile_expression(version: int, text: str) -> Evaluator | None:
-    """Return what evaluates an expression, or None when it matches everything.
+    """Return the evaluator of an expression; None if the expression matches every message.
 
-    An expression that does not compile matches everything, as in a real broker; clients check before they
-    send.
+    An expression that does not compile matches every message, as in a real broker; clients check expressions
+    before sending.
     """
     if version != ExpressionVersion.E_VERSION_1 or not text:
         return None
@@ -81,9 +96,9 @@ def compile_expression(version: int, text: str) -> Evaluator | None:
 
 
 def compile_first(texts: tuple[str, ...]) -> Callable[[Mapping[str, Any]], int]:
-    """Return what gives the place of the first expression that matches, or -1; "" matches everything.
+    """Return a function that returns the index of the first matching expression, or -1; "" always matches.
 
-    It takes what :func:`bmq.broker._storage.property_values` returns.
+    The function takes the result of :func:`bmq.broker._storage.property_values`.
     """
     found = _chains.get(texts)
     if found is None:
@@ -95,19 +110,19 @@ def compile_first(texts: tuple[str, ...]) -> Callable[[Mapping[str, Any]], int]:
 
 
 class Subscriber:
-    """One subscription of one consumer, and what it has not confirmed yet.
+    """One subscription of one consumer, with its unconfirmed messages.
 
     Attributes:
         stream: the consumer.
-        s_id: the subscription's id.
-        option: the PUSH option that names it.
-        messages: unconfirmed messages.
+        s_id: the subscription id.
+        option: the PUSH option with the id.
+        messages: number of unconfirmed messages.
         bytes: unconfirmed bytes of application data.
-        full: a limit was reached, and usage has not fallen to 80 % of the limits since.
-        group: its group, while it takes part in routing.
-        after: the next one in the round robin, while it has room; None otherwise. With both neighbours known,
-            it joins and leaves in the same time however many others there are.
-        before: the one before it in the round robin.
+        full: whether a limit was reached, and usage has not fallen to 80 % of the limits since.
+        group: the group, while the subscriber takes part in routing.
+        after: the next member in the round robin, while this one has room; otherwise None. With links in both
+            directions, joining and leaving take the same time with any number of members.
+        before: the previous member in the round robin.
     """
 
     __slots__ = (
@@ -146,9 +161,9 @@ class Subscriber:
         self.group = self.after = self.before = None
 
     def limit(self, consumer: ConsumerInfo, count: int) -> None:
-        """Set the limits of unconfirmed messages and bytes, and how many messages make a turn.
+        """Set the limits of unconfirmed messages and bytes, and the number of messages in a turn.
 
-        Usage is compared anew: a subscriber that was full and has any room at all takes part again.
+        Usage is compared anew: a subscriber that was full takes part again if it has any room.
         """
         self.max_messages = consumer.max_unconfirmed_messages
         self.max_bytes = consumer.max_unconfirmed_bytes
@@ -159,14 +174,14 @@ class Subscriber:
 
 
 class CompiledSubscription(NamedTuple):
-    """One subscription as a client configured it, ready to route by.
+    """One subscription of a client, compiled for routing.
 
     Attributes:
-        s_id: the subscription's id.
-        key: the version and the text of its expression.
-        matcher: what evaluates that; None when it matches everything.
-        consumer: its limits and its priority: those of the consumer of the highest priority.
-        weight: how many consumers of that priority it stands for.
+        s_id: the subscription id.
+        key: version and text of the expression.
+        matcher: evaluator of the expression; None if every message matches.
+        consumer: limits and priority of the consumer with the highest priority.
+        weight: number of consumers with this priority.
     """
 
     s_id: int
@@ -177,7 +192,7 @@ class CompiledSubscription(NamedTuple):
 
 
 def compile_subscriptions(subscriptions: Iterable[Subscription]) -> tuple[CompiledSubscription, ...]:
-    """Return what is to be routed by: subscriptions without a consumer take no part."""
+    """Return the compiled subscriptions; subscriptions without a consumer take no part."""
     found: list[CompiledSubscription] = []
     for subscription in subscriptions:
         top = _strongest(subscription)
@@ -192,11 +207,11 @@ class Group:
 
     Attributes:
         text: the expression.
-        matcher: what evaluates it; None when it matches everything.
+        matcher: evaluator of the expression; None if every message matches.
         priority: the priority.
-        members: every subscriber that takes part.
-        first: the next in turn of the members that have room; None when none has.
-        full: whether a message matched when no member had room, and none has had room since.
+        members: all subscribers that take part.
+        first: the next member with room; None if no member has room.
+        full: whether a message matched while no member had room, and no member has had room since.
     """
 
     __slots__ = ("first", "full", "matcher", "members", "priority", "text")
@@ -210,7 +225,7 @@ class Group:
         self.full = False
 
     def admit(self, subscriber: Subscriber) -> bool:
-        """Put a subscriber last in the round robin; return False if it has no room or is in it already."""
+        """Add a subscriber to the round robin; return False if it has no room or is already in it."""
         if subscriber.full or not subscriber.stream.open or subscriber.after is not None:
             return False
         first = self.first
@@ -223,7 +238,7 @@ class Group:
         return True
 
     def withdraw(self, subscriber: Subscriber) -> None:
-        """Take a subscriber out of the round robin."""
+        """Remove a subscriber from the round robin."""
         after, before = subscriber.after, subscriber.before
         if after is None or before is None:
             return
@@ -244,9 +259,9 @@ class Routing:
 
     Attributes:
         levels: the groups of each priority, the highest first.
-        groups: all of them, in that order.
-        only: the only group, when its expression matches everything: nothing to search.
-        cost: how many expressions it may take to find out who gets a message.
+        groups: all groups, in the same order.
+        only: the only group, if its expression matches every message and no search is needed.
+        cost: largest number of expressions to evaluate for one message.
     """
 
     __slots__ = ("_by_stream", "_first", "_likely", "cost", "groups", "levels", "only")
@@ -277,7 +292,7 @@ class Routing:
             for subscriber in group.members:
                 self._by_stream.setdefault(subscriber.stream, []).append(subscriber)
         self.only = self.groups[0] if len(self.groups) == 1 and self.groups[0].matcher is None else None
-        # Groups of equalities, as consumer groups have one a bucket, are found by one lookup.
+        # Groups of equalities, such as one bucket each of a consumer group, are found by one lookup.
         self._likely = Equalities(self.groups, lambda group: group.text if group.matcher is not None else "")
         self.cost = 0 if self.only is not None else self._likely.most
         self._first: Callable[[Mapping[str, Any]], int] | None = None
@@ -287,15 +302,15 @@ class Routing:
             )
 
     def select(self, message: MessageRecord) -> Subscriber | Blocked | None:
-        """Return who gets a message, or what it waits for.
+        """Return the receiver of a message, or the groups that the message waits for.
 
-        None when nobody has room: then no further message need be looked at before somebody has.
+        None if no subscriber has room: then no further message needs to be considered before one has room.
         """
         only = self.only
         if only is not None:
             return only.first
         if self._first is not None:
-            # What is found at once is not kept: nearly always nobody asks again.
+            # The decoded values are not cached: nearly always the first attempt succeeds.
             place = self._first(property_values(message.data, message.flags, message.schema_id))
             if place >= 0:
                 group = self.groups[place]
@@ -307,7 +322,7 @@ class Routing:
                 continue
             if group.first is not None:
                 return group.first
-            break  # it is full: what becomes of the message depends on all groups
+            break  # The group is full, so the outcome depends on all groups.
         for group in self.groups:
             if not group.full:
                 break
@@ -329,7 +344,7 @@ class Routing:
                     found_full.append(group)
             if found_full:
                 return tuple(found_full) if looked_at_with_room else None
-        # Groups that were skipped as full may match it: it waits for them.
+        # Groups that were skipped as full may match: the message waits for them.
         return tuple(
             group
             for group in self.groups
@@ -349,7 +364,7 @@ class Routing:
                     break
 
     def receivers(self, message: MessageRecord) -> Iterator[Subscriber]:
-        """Yield who gets a message of a broadcast queue, where nothing is ever unconfirmed."""
+        """Yield the receivers of a message of a broadcast queue, where no message is ever unconfirmed."""
         for subscribers in self._by_stream.values():
             for subscriber in subscribers:
                 group = subscriber.group
@@ -365,7 +380,7 @@ NOBODY: Final = Routing()
 
 
 def _strongest(subscription: Subscription) -> tuple[ConsumerInfo, int] | None:
-    """Return the consumer of the highest priority and how many it stands for; None when deconfigured."""
+    """Return the consumer of the highest priority and its count; None if the stream is deconfigured."""
     valid: Sequence[ConsumerInfo] = [
         c for c in subscription.consumers if c.consumer_priority != INVALID_CONSUMER_PRIORITY
     ]
