@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One admin connection: the handshake, then commands and what the broker prints in answer."""
+"""One admin connection: the handshake, then commands and the broker's printed answers."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ logger = logging.getLogger("bmq.admin")
 
 
 class AdminConnection(asyncio.Protocol):
-    """A connection that was negotiated as an admin's.
+    """A connection negotiated as an admin client.
 
     Attributes:
-        lost: why it is gone; None while it is there.
-        expires: when, in the loop's time, the broker wants to see credentials again; None for never.
+        lost: the reason for the loss of the connection; None while connected.
+        expires: time on the loop's clock at which the broker requires credentials again; None for never.
     """
 
     def __init__(self, process_name: str) -> None:
@@ -52,7 +52,7 @@ class AdminConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._negotiated: asyncio.Future[None] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
-        # A loop may report no loss to a protocol whose connecting was cancelled: uvloop does not.
+        # After a cancelled connect, a loop may not report the loss to the protocol: uvloop does not.
         self._established = False
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[str]] = {}
@@ -74,8 +74,8 @@ class AdminConnection(asyncio.Protocol):
         """Connect and negotiate.
 
         Raises:
-            ConnectionFailed: nothing answers there, it is no broker, or it does not answer in time.
-            NegotiationError, AuthenticationError: the broker refused.
+            ConnectionFailed: the address does not answer, does not answer in time, or is not a broker.
+            NegotiationError, AuthenticationError: the broker refused the client.
         """
         loop = asyncio.get_running_loop()
         connection = cls(process_name)
@@ -106,13 +106,13 @@ class AdminConnection(asyncio.Protocol):
         return connection
 
     async def ask(self, command: str) -> str:
-        """Send a command and wait for what the broker prints; unbounded.
+        """Send a command and return the broker's printed answer, without a timeout.
 
         Raises:
-            ConnectionFailed: the connection was lost meanwhile; the command may have been carried out.
-            AdminError: the broker answered with something that is no answer.
+            ConnectionFailed: the connection was lost during the call; the command may have been carried out.
+            AdminError: the broker sent a message that is not an answer.
 
-        Cancelling it drops the answer; the broker may carry the command out all the same.
+        Cancelling the call drops the answer; the broker may still carry out the command.
         """
         if self.lost is not None:
             raise self.lost
@@ -127,7 +127,7 @@ class AdminConnection(asyncio.Protocol):
             self._waiting.pop(number, None)
 
     async def close(self) -> None:
-        """End it; idempotent."""
+        """Close the connection; idempotent."""
         self._fail(ConnectionFailed("the admin connection was closed"))
         if self._transport is not None:
             self._transport.abort()
@@ -179,7 +179,7 @@ class AdminConnection(asyncio.Protocol):
             self._notice(f"events of type {event.type}")
 
     def _notice(self, what: str) -> None:
-        """Log, once a kind, what only a newer broker sends."""
+        """Log content that only a newer broker sends, once for each kind."""
         self._lines.warning(
             what, "the broker sent what this version of bmq does not know, and skips: %s", what
         )
@@ -227,7 +227,8 @@ class AdminConnection(asyncio.Protocol):
         for waiting in futures:
             if not waiting.done():
                 waiting.set_exception(error)
-                waiting.exception()  # who waited may be gone: asyncio must not log it then
+                # The waiting caller may be gone: without this line asyncio would log the error.
+                waiting.exception()
 
 
 def _misbehaves(error: ProtocolError) -> ConnectionFailed:

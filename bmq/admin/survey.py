@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's view of the clusters it belongs to, and of its own place in them."""
+"""A broker's view of its clusters, and of its own role in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Survey", "View", "alone"]
 
 
 def alone(cluster: Cluster) -> bool:
-    """Return whether a cluster is a single broker, the one that was asked."""
+    """Whether a cluster consists only of the broker that was asked."""
     return cluster.locality == "local" or (cluster.locality != "remote" and len(cluster.nodes) <= 1)
 
 
@@ -45,14 +45,14 @@ class View:
         return _name(self.status.self_node) or ""
 
     def primary(self, uri: str) -> str | None:
-        """Return the name of the node that is the primary of a queue; None when the broker knows none."""
+        """Return the name of the primary of a queue; None if the broker knows none."""
         number = self.topology.partitions.get(uri, -1)
         partitions = self.status.partitions
         return _name(partitions[number].primary) if 0 <= number < len(partitions) else None
 
     @property
     def primaries(self) -> set[str | None]:
-        """The names of the primaries of all partitions that have queues; None where there is no primary."""
+        """The primaries of all partitions with queues; None for a partition without a primary."""
         return {_name(each.primary) for each in self.status.partitions if each.queues}
 
 
@@ -74,7 +74,7 @@ class Survey:
 
     @property
     def only_proxy(self) -> bool:
-        """Whether the broker is nothing but a proxy."""
+        """Whether the broker is only a proxy."""
         return bool(self.views) and not self.own and all(view.proxy for view in self.views)
 
     def standing(self, uri: str) -> Standing:

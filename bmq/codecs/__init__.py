@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How values of a type become messages, and messages values again.
+"""Codecs: the conversion between values of a type and messages.
 
-:meth:`bmq.Queue.typed` and handlers with an annotated value use this: a :class:`Codec` turns a value into a
-payload, and :class:`Property` says which of its fields are also properties, for subscriptions to select by.
+:meth:`bmq.Queue.typed` and handlers with an annotated value use this package. A :class:`Codec` converts a
+value to
+a payload and back; :class:`Property` marks the fields that are also properties, for use in subscriptions.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """Import what needs an extra when it is asked for."""
+        """Import names that need an extra on first access."""
         if name == "MsgspecJson":
             from bmq.codecs._msgspec import MsgspecJson
 

@@ -21,32 +21,34 @@ _REQUIRED: Final = ("id", "source", "type")
 _OPTIONAL: Final = ("subject", "dataschema")
 _OWN: Final = frozenset({"specversion", "time", "datacontenttype", "data", *_REQUIRED, *_OPTIONAL})
 
-#: The properties that are no extensions; all of them STRING.
+#: The properties of all attributes except extensions, all of type STRING.
 ATTRIBUTES: Final = tuple(f"{PREFIX}{name}" for name in ("specversion", *_REQUIRED, *_OPTIONAL, "time"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudEvent(Generic[T]):
-    """An event as CloudEvents 1.0 has it, with data of a type.
+    """An event after CloudEvents 1.0, with data of a type.
 
-    In a message every attribute is a property called ``ce_`` and its name, so that subscriptions select by
-    it, but for ``datacontenttype``, which is ``bmq_content_type``; the payload is the data. ::
+    In a message every attribute is a property named ``ce_`` and the attribute's name, so that subscriptions
+    can
+    select by it. The exception is ``datacontenttype``, which is ``bmq_content_type``. The payload is the
+    data. ::
 
         events = queue.typed(bmq.CloudEvent[Order])
         await events.post(bmq.CloudEvent(type="order.placed", source="/shop", data=order))
 
     Attributes:
-        data: what it tells.
-        type: what kind of event it is.
-        source: where it happened: a URI, or a part of one.
-        id: which one it is, among those of its source.
-        subject: what it is about, within its source.
-        time: when it happened; one without a time zone is taken to be UTC.
-        dataschema: the URI of the data's schema.
+        data: content of the event.
+        type: kind of the event.
+        source: origin of the event: a URI, or a part of one.
+        id: identifier, unique within the source.
+        subject: subject of the event, within the source.
+        time: time of the event; UTC if without a time zone.
+        dataschema: URI of the data's schema.
         extensions: other attributes: bool, int, str or bytes by name, of lower-case letters and digits.
 
     Raises:
-        InvalidArgument: an attribute has an illegal name, or one that is needed is empty.
+        InvalidArgument: an attribute has an illegal name, or a required attribute is empty.
     """
 
     data: T
@@ -91,10 +93,10 @@ def attributes_of(event: CloudEvent[Any]) -> dict[str, PropertyInput]:
 
 
 def event_of(data: T, properties: Properties) -> CloudEvent[T]:
-    """Return the event that a message has.
+    """Return the event in a message.
 
     Raises:
-        ValueError: it has none, or one that is not legal.
+        ValueError: the message has no event, or an event that is not legal.
     """
     version = properties.get(f"{PREFIX}specversion")
     if version is None:

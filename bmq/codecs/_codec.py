@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a codec is, and which one a content type asks for."""
+"""The codec interface, and the registry of codecs by content type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Codec(Protocol[T]):
-    """How values of one type become payloads.
+    """Converts values of one type to payloads and back.
 
     ::
 
@@ -38,15 +38,15 @@ class Codec(Protocol[T]):
 
     @property
     def content_type(self) -> str:
-        """The media type of the payloads it makes; it travels with every message."""
+        """The media type of the payloads, which is part of every message."""
         ...
 
     def encode(self, value: T, /) -> bytes:
         """Return a value's payload.
 
         Raises:
-            Exception: the value has no payload; :meth:`bmq.TypedQueue.post` raises a
-                :class:`bmq.InvalidPayload` then.
+            Exception: the value has no payload; :meth:`bmq.TypedQueue.post` then raises a
+                :class:`bmq.InvalidPayload`.
         """
         ...
 
@@ -54,7 +54,7 @@ class Codec(Protocol[T]):
         """Return the value of a payload.
 
         Raises:
-            Exception: it is not the payload of such a value, and the text says why; it becomes a
+            Exception: the payload is invalid for the type, with the reason in the text; callers receive a
                 :class:`bmq.Undecodable`.
         """
         ...
@@ -64,14 +64,14 @@ _made_by: dict[str, Callable[[Any], Codec[Any]]] = {}
 
 
 def register(content_type: str, make: Callable[[Any], Codec[Any]]) -> None:
-    """Say which codec a content type asks for, in this process; a later one replaces an earlier one.
+    """Register the codec for a content type, in this process; a later call replaces an earlier one.
 
     Args:
         content_type: a media type without parameters.
-        make: called with the type of the values, once for each type; it returns the codec.
+        make: returns the codec for a type of values; called once for each type.
 
     Raises:
-        InvalidArgument: this is no media type.
+        InvalidArgument: ``content_type`` is not a media type.
     """
     content_type = _checks.text("content_type", content_type)
     _checks.function("make", make, 1, plain=True)
@@ -88,7 +88,7 @@ def plain(content_type: str) -> str:
 
 
 def known() -> list[str]:
-    """Return the content types that have a codec."""
+    """Return the content types with a codec."""
     return sorted(_made_by)
 
 
@@ -97,10 +97,10 @@ def codec_for(of: Any, content_type: str = JSON) -> Codec[Any]:
 
     Args:
         of: the type of the values.
-        content_type: a media type; its parameters do not matter.
+        content_type: a media type; parameters are ignored.
 
     Raises:
-        UsageError: no codec is registered for it, or it cannot do this type.
+        UsageError: no codec is registered for the content type, or the codec does not support the type.
     """
     make = _made_by.get(plain(_checks.text("content_type", content_type)))
     if make is None:
@@ -111,12 +111,12 @@ def codec_for(of: Any, content_type: str = JSON) -> Codec[Any]:
         return make(of)
     except UsageError:
         raise
-    except Exception as error:  # whatever a library makes of what is no type
+    except Exception as error:  # Libraries raise all kinds of errors for objects that are not types.
         raise UsageError(f"no codec for {_checks.shown(of)} as {content_type}: {error!r:.200}") from error
 
 
 def _json(of: Any) -> Codec[Any]:
-    """The JSON codec of the library that the type comes from."""
+    """The JSON codec of the type's own library."""
     if hasattr(of, "__struct_fields__"):
         from bmq.codecs._msgspec import MsgspecJson
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which fields of a type are properties too."""
+"""The fields of a type that are also properties."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Field", "Property", "fields_of"]
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """Marks a field of a type as a property of its messages: subscriptions can select on it.
+    """Marks a field of a type as a property of its messages, for use in subscriptions.
 
     ::
 
@@ -45,11 +45,12 @@ class Property:
             express: Annotated[bool, bmq.Property]
             address: str
 
-    The field stays in the payload too. None is no property. ``bmq.Property`` alone takes the field's name.
+    The field stays in the payload too. A field with the value None is an absent property. ``bmq.Property``
+    alone uses the field's name.
 
     Attributes:
-        name: the property's name; None for the field's.
-        type: the property's type; None for BOOL, INT64, STRING or BINARY, as the field has it.
+        name: the property's name; None for the field's name.
+        type: the property's type; None for BOOL, INT64, STRING or BINARY, according to the field's type.
     """
 
     name: str | None = None
@@ -67,8 +68,8 @@ class Field:
 
     Attributes:
         name: the property's name.
-        kind: what it is in Python: bool, int, str or bytes.
-        get: takes it from a value; None when the value has none.
+        kind: the Python type: bool, int, str or bytes.
+        get: returns the field of a value; None if absent.
     """
 
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON through orjson: dataclasses, typed dictionaries, lists and what they are made of."""
+"""JSON through orjson: dataclasses, typed dictionaries, lists, and values inside them."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from bmq.errors import UsageError
 
 __all__ = ["Json"]
 
-#: Makes a value of what orjson has read.
+#: Converts parsed JSON to a value.
 _Load: TypeAlias = Callable[[Any], Any]
 
 
 class Json:
     """JSON of dataclasses, typed dictionaries, lists, dictionaries and plain values.
 
-    Values are checked as they are read: a field of another type is an error, one that is missing takes its
-    default, and what the type does not know is ignored.
+    Values are checked when read: a field of another type is an error, a missing field takes its default, and
+    an unknown field is ignored.
 
     Raises:
-        UsageError: the type has a part that JSON cannot give back.
+        UsageError: the type contains a part that JSON cannot represent.
     """
 
     content_type = JSON
@@ -62,7 +62,7 @@ class Json:
 
 
 class _WrongError(Exception):
-    """A value that does not fit its type, and the way to it."""
+    """A value that does not fit its type, with the path to the value."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -90,18 +90,18 @@ _JSON_NAMES: dict[Any, str] = {
 
 
 class _Loaders:
-    """Makes the function that checks and builds the values of one type."""
+    """Creates the function that checks and builds the values of one type."""
 
     def __init__(self, of: Any) -> None:
         self._of = of
-        # A type may have itself as a part: those being made are looked up when they are used.
+        # A type may contain itself: look up unfinished functions only when they are called.
         self._made: dict[Any, _Load] = {}
 
     def load(self, of: Any) -> _Load:
         """Return the function for a type.
 
         Raises:
-            UsageError: JSON has nothing that would become such a value.
+            UsageError: no JSON value can become a value of the type.
         """
         if isinstance(of, NewType):
             return self.load(of.__supertype__)
@@ -150,7 +150,7 @@ class _Loaders:
         required: frozenset[str]
         if is_typeddict(of):
             fields = [(name, self.load(hint)) for name, hint in hints.items()]
-            # Not of.__required_keys__ alone: that takes annotations that are texts for required.
+            # __required_keys__ alone is not enough: it counts annotations given as text as required.
             asked = get_type_hints(of, include_extras=True)
             required = of.__required_keys__ - {
                 name for name, hint in asked.items() if get_origin(hint) is NotRequired
@@ -249,7 +249,7 @@ def _any_of(name: str, loads: list[_Load]) -> _Load:
                 return each(found)
             except _WrongError as error:
                 failures.append(error)
-        # The one that went furthest is the one that was meant.
+        # Report the alternative that got furthest: most likely the value was meant for it.
         raise max(failures, key=lambda error: len(error.path))
 
     return load
@@ -320,7 +320,7 @@ def _fields(
             raise _WrongError(f"{kind} has no {missing}")
         try:
             return make(**values)
-        except (ValueError, TypeError) as error:  # what the type itself checks
+        except (ValueError, TypeError) as error:  # The type's own checks.
             raise _WrongError(f"{kind}: {error}") from None
 
     return cast("_Load", load)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The content types that have a codec without being registered."""
+"""The content types with a built-in codec."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs that msgspec does: JSON of its structs, MessagePack of all types it knows."""
+"""Codecs through msgspec: JSON of its structs, and MessagePack of all types it supports."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["MsgspecJson", "MsgspecPack"]
 
 
 class MsgspecJson:
-    """JSON by msgspec: of its own structs, and of all other types it knows.
+    """JSON through msgspec: of its own structs, and of all other types it supports.
 
-    Structs have it by themselves. For dataclasses it is a choice::
+    Structs use this codec by default. Dataclasses can choose it::
 
         orders = queue.typed(Order, codec=bmq.codecs.MsgspecJson(Order))
 
-    It reads them three to six times as fast as the codec that they have by themselves, with what msgspec
-    checks and says: a dataclass is filled without calling its ``__init__``, and errors are in other words.
+    Reading a dataclass is three to six times as fast as with the default codec. The checks and messages are
+    msgspec's: a dataclass is filled without a call of its ``__init__``, and errors have other texts.
 
     Args:
         of: the type of the values.
 
     Raises:
-        UsageError: msgspec does not know the type, or is not installed.
+        UsageError: msgspec does not support the type, or is not installed.
 
     Attributes:
         content_type: ``application/json``.
@@ -54,7 +54,7 @@ class MsgspecPack:
     """MessagePack.
 
     Raises:
-        UsageError: msgspec does not know the type.
+        UsageError: msgspec does not support the type.
     """
 
     content_type = MSGPACK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is known of the messages of one type."""
+"""The conversion between values of one type and messages, with properties and content type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Received(Protocol):
-    """What is decoded: a :class:`bmq.Message`, for instance."""
+    """A message to decode, such as a :class:`bmq.Message`."""
 
     @property
     def data(self) -> bytes:
@@ -34,28 +34,28 @@ class Received(Protocol):
         ...
 
 
-# Another content type than the usual one is looked up once; strangers cannot make us keep more of them.
+# Codecs of unusual content types are kept, up to this number: a peer chooses the content types.
 _KEPT: Final = 16
-# So many of a value's errors are named, in so many characters.
+# Largest number of a value's errors in a message, and largest length of the reason in characters.
 _SHOWN: Final = 3
 _LONGEST_REASON: Final = 300
 
 
 class Shape(Generic[T]):
-    """How values of one type become messages, and messages values.
+    """Converts values of one type to messages and back.
 
     Args:
         of: the type.
-        codec: what encodes the values, and decodes messages that do not say what they are: a content type
-            that a codec is registered for, or the codec.
+        codec: encodes values, and decodes messages without a content type: a registered content type, or a
+            codec.
 
     Raises:
-        UsageError: no codec can do it, or a field that is marked as a property cannot be one.
+        UsageError: no codec supports the type, or a field marked as a property cannot be one.
 
     Attributes:
         of: the type.
-        name: its name, for errors.
-        codec: what encodes its values.
+        name: name of the type, for errors.
+        codec: the codec that encodes values.
     """
 
     def __init__(self, of: type[T], codec: str | Codec[Any] = JSON) -> None:
@@ -85,7 +85,7 @@ class Shape(Generic[T]):
         """Return payload and properties of a value.
 
         Raises:
-            InvalidPayload: it is of another type, or the codec cannot encode it.
+            InvalidPayload: the value is of another type, or the codec cannot encode it.
         """
         if self._expected is not None and not isinstance(value, self._expected):
             raise InvalidPayload(f"a value here is {self.name}, not {type(value).__name__}")
@@ -108,7 +108,7 @@ class Shape(Generic[T]):
         """Return the value of a message.
 
         Raises:
-            Undecodable: it is no such value, or no codec is known for what it says it is.
+            Undecodable: the message has no such value, or an unknown content type.
         """
         content_type: Any = ""
         try:
@@ -138,22 +138,22 @@ class Shape(Generic[T]):
         return codec
 
     def check(self, selector: Selector) -> None:
-        """Check that a filter asks for properties of this type, and compares them with values of their type.
+        """Check that a filter uses only properties of this type, and compares them with values of their type.
 
-        A type without properties fits every filter.
+        A type without properties accepts every filter.
 
         Raises:
-            InvalidExpression: it does not.
+            InvalidExpression: the filter does not fit the type.
         """
         if self._kinds:
-            # A CloudEvent may have extensions that nobody has declared.
+            # A CloudEvent may have undeclared extensions.
             check_property_types(selector, self._kinds, self.name, others=("ce_",) if self._event else ())
 
 
 def _reason(error: Exception) -> str:
-    """Return in one line why a payload was rejected, without the payload where the codec tells them apart."""
+    """Return the reason for rejecting a payload in one line, if possible without the payload."""
     details = getattr(error, "errors", None)
-    if callable(details):  # pydantic: its own text has a line for each, with the rejected input
+    if callable(details):  # pydantic's own text has a line for each error, with the rejected input.
         try:
             found: Any = details(include_url=False, include_context=False, include_input=False)
             parts = [
@@ -161,20 +161,20 @@ def _reason(error: Exception) -> str:
             ]
             more = f"; {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             return "; ".join(parts)[:_LONGEST_REASON] + more
-        except Exception:  # another codec's error, whose method means something else
+        except Exception:  # Another codec's error has a method of the same name with another meaning.
             pass
     try:
         text = " ".join(str(error)[: 2 * _LONGEST_REASON].split())
-    except Exception:  # its own __str__ fails
+    except Exception:  # The error's own __str__ fails.
         text = type(error).__name__
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."
 
 
 def _check_type(of: object) -> None:
-    """Check that a value can be a type, or what :mod:`typing` has in its place.
+    """Check that a value is a type, or a substitute from :mod:`typing`.
 
     Raises:
-        InvalidArgument: it is neither.
+        InvalidArgument: the value is neither.
     """
     if isinstance(of, type) or type(of).__module__ in ("typing", "types", "typing_extensions"):
         return
@@ -193,6 +193,6 @@ def _checked(codec: Codec[Any]) -> Codec[Any]:
 def _can_be_checked(of: type) -> bool:
     try:
         isinstance(None, of)
-    except TypeError:  # a typed dictionary, for instance
+    except TypeError:  # A typed dictionary, for instance.
         return False
     return True
