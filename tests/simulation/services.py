@@ -146,6 +146,9 @@ def subscriptions(world: World) -> Scene:
         )
         await end_of_trouble(world, producer)
         peace = True
+        # A session with small limits leaves messages without a consumer to the broker, until it reconnects.
+        for connection in world.sim.network.connections:
+            connection.reset()
         # Consumers that leave hand back messages that another one had before: in disorder, and marked.
         await world.settle(600)
 
