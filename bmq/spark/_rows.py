@@ -157,6 +157,8 @@ class RowMaker:
         if name == "error":
             return _reasons(decoded.errors, columns.count, kind)
         values = [uri if name == "queue" else subscription for uri, subscription in sources]
+        if len(values) == 1:
+            return pa.repeat(pa.scalar(values[0], kind), rows.num_rows)
         return pa.array(values, kind).take(rows.column(5))
 
     def _properties_column(self, kind: Any, decoded: Decoded) -> Any:
