@@ -215,7 +215,7 @@ class _Copy:
     Attributes:
         connection: over which one it came.
         where: the event.
-        first: whether the application had not received the message before.
+        first: whether the application had not received the message before, and it came in order.
         confirmed: True if it was confirmed while the connection lived, False if later; None if not.
         handled: how the last attempt of a handler stands: invoke, ok, fail, unknown; None if there is none.
         handled_at: the event.
@@ -542,7 +542,7 @@ class Checker:
         self._compare(message, process, where, event)
         copies = message.copies.setdefault(uri, {})
         first = not message.delivered & bit
-        copy = _Copy(connection, where, first)
+        copy = _Copy(connection, where, first and not event.get("redelivered"))
         if not first:
             self._again(message, copies, copy, process, uri)
         elif not event.get("redelivered") and message.process is not None and not message.moved:

@@ -305,6 +305,17 @@ def a_later_attempt_comes_behind_a_newer_message(s: Scene) -> None:
     s.confirm("1")
 
 
+@story("key-order", breaks=False)
+def a_redelivered_message_is_handled_behind_a_newer_one(s: Scene) -> None:
+    s.posted("1", "2", key="k")
+    s.deliver("2")
+    s.handle("2", "invoke", "ok")
+    s.confirm("2")
+    s.deliver("1", redelivered=True)
+    s.handle("1", "invoke", "ok")
+    s.confirm("1")
+
+
 @story("one-owner", breaks=True)
 def two_processes_have_messages_of_a_key(s: Scene) -> None:
     s.posted("1", "2", key="k")
