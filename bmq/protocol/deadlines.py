@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deadlines of many keys, and which of them are due."""
+"""Deadlines of many keys, ordered by time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ __all__ = ["Deadlines"]
 
 K = TypeVar("K", bound=Hashable)
 
-# Below this many entries nothing is worth tidying.
+# Smallest number of entries at which tidying pays off.
 _SMALL = 64
 
 
 class Deadlines(Generic[K]):
     """A deadline for each of many keys.
 
-    Setting, discarding and asking for the first are cheap. Discarded entries leave the heap when they come
-    to its top, or when they are more than half of it: memory follows the number of live keys.
+    Setting, discarding and asking for the first are cheap. Discarded entries leave the heap when they reach
+    the
+    top, or when they are more than half of the heap: memory follows the number of live keys.
     """
 
     __slots__ = ("_heap", "_live", "_serial")
@@ -37,19 +38,19 @@ class Deadlines(Generic[K]):
         return key in self._live
 
     def set(self, key: K, deadline: float) -> None:
-        """Give a key its deadline, instead of the one it had."""
+        """Set the deadline of a key, replacing an earlier one."""
         self._serial += 1
         self._live[key] = self._serial
         heapq.heappush(self._heap, (deadline, self._serial, key))
         self._tidy()
 
     def discard(self, key: K) -> None:
-        """Forget a key, known or not."""
+        """Remove a key, if known."""
         if self._live.pop(key, None) is not None:
             self._tidy()
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Remove every key."""
         self._heap.clear()
         self._live.clear()
 
@@ -64,7 +65,7 @@ class Deadlines(Generic[K]):
         return None
 
     def due(self, now: float, limit: int = sys.maxsize) -> list[K]:
-        """Forget and return the keys whose deadline is ``now`` or earlier, in order: ``limit`` at most."""
+        """Remove and return the keys whose deadline is ``now`` or earlier, in order, at most ``limit``."""
         keys: list[K] = []
         while len(keys) < limit and (deadline := self.first()) is not None and deadline <= now:
             _, _, key = heapq.heappop(self._heap)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a byte stream to whole events, with the memory bounded."""
+"""From a byte stream to whole events, with bounded memory."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ _TYPE_MASK = _WORDS.mask("type")
 _VERSION_SHIFT = _WORDS.shift("protocolVersion")
 _VERSION_MASK = _WORDS.mask("protocolVersion") << _VERSION_SHIFT
 _VERSION = PROTOCOL_VERSION << _VERSION_SHIFT
-# The length is read before the rest of the header has come.
+# The length is read before the rest of the header has arrived.
 _LENGTH = EVENT_HEADER.words("fragment+length", cut=True)
 _LENGTH_BYTES = _LENGTH.size
 _unpack_length = _LENGTH.unpack_from
 _LONGEST = _LENGTH.mask("length")
-#: Only these carry messages; everything else a client sends is small.
+#: Events that carry messages; all other events from a client are small.
 _LARGE = frozenset({int(EventType.PUT), int(EventType.CONFIRM)})
 
 
 class Framer:
     """Cuts the incoming stream into events.
 
-    An event's length is checked as soon as its four bytes are there, before anything is kept on its behalf:
-    at most ``max_event_size`` bytes and one chunk are ever buffered. The bytes of a large event are gathered
-    as they come and looked at once they are all there, so small chunks cost no more than large ones.
+    The length of an event is checked as soon as its four bytes have arrived, before any of its bytes are
+    kept: at
+    most ``max_event_size`` bytes and one chunk are ever buffered. The bytes of a large event are collected,
+    and
+    parsed only when complete, so small chunks cost no more than large ones.
 
     Args:
-        max_event_size: the largest event that is accepted, in bytes.
-        max_request_size: the largest event accepted that is neither PUT nor CONFIRM, in bytes; None for
+        max_event_size: largest event accepted, in bytes.
+        max_request_size: largest event accepted that is neither PUT nor CONFIRM, in bytes; None for
             ``max_event_size``.
-        tolerant: read like a real broker: only an impossible length is an error, an event whose header makes
-            no sense has the type UNDEFINED, and the protocol's version is not looked at. An event that
-            exceeds a limit is looked at again at the next :meth:`feed` if events came before it, since these
-            may have raised the limit.
+        tolerant: whether to read like a real broker: only an impossible length is an error, an event with an
+            invalid header has the type UNDEFINED, and the protocol version is ignored. If events precede an
+            event that exceeds a limit, the event is checked again at the next :meth:`feed`, because the
+            events
+            before it may have raised the limit.
     """
 
     __slots__ = ("_error", "_need", "_smallest", "max_event_size", "max_request_size", "pending", "tolerant")
@@ -55,22 +58,24 @@ class Framer:
         self.max_request_size = max_event_size if max_request_size is None else max_request_size
         self.tolerant = tolerant
         self._smallest = _LENGTH_BYTES + 1 if tolerant else HEADER_SIZE
-        # Not a list of chunks: a peer that sends bytes one by one would make it many times their size.
+        # Not a list of chunks: a peer that sends single bytes would make the list many times larger than the
+        # bytes.
         self.pending = bytearray()
         self._need = _LENGTH_BYTES
         self._error: ProtocolError | None = None
 
     @property
     def buffered(self) -> int:
-        """How many bytes of an unfinished event are held."""
+        """The number of bytes held of an unfinished event."""
         return len(self.pending)
 
     def feed(self, data: bytes) -> tuple[list[Event], ProtocolError | None]:
-        """Take bytes from the peer.
+        """Add bytes from the peer.
 
         Returns:
-            The events completed by them, in order, and the error that ends the stream, if any. Events in
-            front of the error are good. After an error nothing more is accepted.
+            The completed events, in order, and the error that ends the stream, if any. Events before the
+            error are
+            valid. After an error no more bytes are accepted.
         """
         events: list[Event] = []
         if self._error is not None:
@@ -88,7 +93,7 @@ class Framer:
                     pending.clear()
                     end = len(data)
                 else:
-                    # The event is whole now; what follows it is not copied again.
+                    # The event is complete; avoid another copy of the bytes after it.
                     pending += memoryview(data)[:missing]
                     whole = bytes(pending)
                     pending.clear()
@@ -100,7 +105,7 @@ class Framer:
             while True:
                 left = end - start
                 if left >= HEADER_SIZE:
-                    # The first bit says "fragment": with it the number is larger than every limit.
+                    # The first bit is the fragment flag: if set, the number exceeds every limit.
                     length, first, words, specific = unpack(data, start)
                     kind = first & _TYPE_MASK
                 elif left >= _LENGTH_BYTES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heartbeats: noticing a peer that has gone silent."""
+"""Heartbeats: detection of a silent peer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Heartbeat", "Pulse"]
 
 
 class Pulse(Enum):
-    """What a heartbeat timer asks for."""
+    """The action due at a heartbeat timer."""
 
     NOTHING = "nothing"
     SEND = "send a HEARTBEAT_REQ"
@@ -18,20 +18,22 @@ class Pulse(Enum):
 
 
 class Heartbeat:
-    """Counts the intervals in which nothing arrived.
+    """Counts intervals without an event.
 
-    Every ``interval`` seconds: if any event arrived since the last time, all is well; otherwise one more
-    interval was missed and a request is sent. A silent interval after ``max_missed`` of them means the peer
-    is gone.
+    After each ``interval``: if an event has arrived since the previous check, the count restarts. Otherwise
+    the
+    interval counts as missed, and a request is due. The next silent interval after ``max_missed`` ones means
+    that
+    the peer is gone.
 
     Args:
         interval: seconds between two checks.
-        max_missed: how many silent intervals are tolerated; 0 or less turns the timer off.
+        max_missed: number of tolerated silent intervals; 0 or less disables the timer.
         now: the time.
-        grace: silent intervals that do not count, at the start (brokers allow three minutes' worth).
+        grace: silent intervals at the start that do not count (brokers allow the intervals of three minutes).
 
     Attributes:
-        heard: whether anything arrived; to be set whenever something does.
+        heard: whether an event has arrived; set by the owner.
     """
 
     __slots__ = ("_missed", "deadline", "heard", "interval", "max_missed")
@@ -41,11 +43,11 @@ class Heartbeat:
         self.max_missed = max_missed
         self._missed = -grace
         self.heard = False
-        #: When :meth:`poll` is to be called, or None.
+        #: Time of the next :meth:`poll`, or None.
         self.deadline: float | None = now + interval if max_missed > 0 and interval > 0 else None
 
     def poll(self, now: float) -> Pulse:
-        """Return what to do at ``now``; nothing before the deadline."""
+        """Return the action due at ``now``; before the deadline none is due."""
         if self.deadline is None or now < self.deadline:
             return Pulse.NOTHING
         self.deadline = now + self.interval

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one runner of state machines: a table says what an input does in a state."""
+"""The base of all state machines: a table maps a state and an input to an action and the next state."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["Machine", "Transition"]
 
 
 class Transition(NamedTuple):
-    """What an input does in a state: the action to run, if any, and the state that follows."""
+    """The effect of an input in a state: the action, if any, and the next state."""
 
     action: Callable[..., Any] | None
     next_state: Any
 
 
 class Machine:
-    """An object with states. A subclass has a table; an input that the table does not have is an error.
+    """An object with states. A subclass has a table; an input absent from the table is an error.
 
     Attributes:
         TRANSITIONS: (state, input) -> :class:`Transition`. The actions are functions of the subclass. They
-            run in the new state, and get the arguments of :meth:`fire` that follow the input.
-        state: where it is; only :meth:`fire` changes it.
+            run in the new state, with the arguments of :meth:`fire` after the input.
+        state: the current state; only :meth:`fire` changes it.
     """
 
     __slots__ = ("state",)
@@ -34,10 +34,10 @@ class Machine:
     state: Any
 
     def fire(self, event: Enum, *arguments: Any) -> Any:
-        """Make the transition that an input asks for; return what its action returns.
+        """Make the transition for an input; return the result of its action.
 
         Raises:
-            StateError: the table has none for this input in this state.
+            StateError: the table has no transition for this input in this state.
         """
         transition = self.TRANSITIONS.get((self.state, event))
         if transition is None:

@@ -25,7 +25,7 @@ __all__ = ["Backend", "ClientPort", "stream_parameters"]
 
 
 class ClientPort(Protocol):
-    """What a session asks of the backend on behalf of its client."""
+    """The backend's services for the client of one session."""
 
     def open_queue(self, request: OpenQueue, now: float) -> OpenQueueResponse | Status:
         """Open a queue."""
@@ -42,10 +42,10 @@ class ClientPort(Protocol):
         ...
 
     def inflate(self, q_id: int, data: bytes, now: float) -> bytes | None:
-        """Decompress a message's data; None when there is no room for the message, or it becomes too large.
+        """Decompress a message's data; None if there is no room for the message, or the result is too large.
 
         Raises:
-            ProtocolError: it cannot be decompressed.
+            ProtocolError: the data cannot be decompressed.
         """
         ...
 
@@ -67,19 +67,19 @@ class Backend(Protocol):
 
     @property
     def effort(self) -> int:
-        """The work done so far, a number: each step of it takes some microseconds."""
+        """The work done so far, as a number; each step takes some microseconds."""
         ...
 
     def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ClientPort:
-        """Begin to serve a client."""
+        """Start serving a client."""
         ...
 
     def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
-        """Close what a client has open; ``lost`` if it did not disconnect in good order."""
+        """Close a client's queues; ``lost`` unless the client disconnected properly."""
         ...
 
     def deliver(self, now: float) -> None:
-        """Deliver what the last requests and messages made deliverable."""
+        """Deliver messages that became deliverable by the latest requests and messages."""
         ...
 
     def admin(self, command: str, now: float) -> str:
@@ -88,7 +88,7 @@ class Backend(Protocol):
 
 
 def stream_parameters(old: QueueStreamParameters) -> StreamParameters:
-    """Return the newer form of stream parameters: one subscription, whose id is the sub-queue's."""
+    """Return the newer form of stream parameters: one subscription with the sub-queue's id."""
     info = old.sub_id_info
     parameters = StreamParameters() if info is None else StreamParameters(app_id=info.app_id)
     consumer = ConsumerInfo(

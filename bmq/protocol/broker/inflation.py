@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a broker decompresses: a bounded multiple of what was sent, whoever sent it."""
+"""Limits for a broker's decompression: a bounded multiple of the bytes received, from all clients."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from bmq.wire.constants import MAX_APPLICATION_DATA
 __all__ = ["Exhausted", "InflationBudget"]
 
 _MIB: Final = 2**20
-#: How many times its size every message may always become; few honest messages shrink more than that.
+#: Growth by decompression that every message is allowed; few honest messages shrink more.
 RATIO: Final = 32
-#: Bytes for messages that become more than that, and how many bytes of it come back each second.
+#: Reserve in bytes for messages that grow more, and the bytes restored to the reserve each second.
 RESERVE: Final = 64 * _MIB
 RECOVERY: Final = 64 * _MIB
 
 
 class Exhausted(Exception):
-    """A message becomes larger than the budget allows now."""
+    """A message would become larger than the budget allows now."""
 
 
 class InflationBudget:
-    """How many bytes may come out of compressed data.
+    """A budget of decompressed bytes.
 
-    A message may always become 32 times what it was, up to the 64 MiB that a message has at most. What
-    exceeds that comes out of a reserve that all clients share and that fills up again with time.
+    A message may always grow 32-fold, up to the limit of 64 MiB for a message. Further growth is taken from a
+    reserve that all clients share and that is restored with time.
     """
 
     __slots__ = ("_now", "reserve")
@@ -46,12 +46,13 @@ class InflationBudget:
 
         Args:
             data: a whole zlib stream.
-            free: success takes nothing from the reserve, since the result is sent to a client, which has to
-                take it before more is sent.
+            free: whether success takes nothing from the reserve, because the result is sent to a client, and
+                the
+                client has to read it before more is sent.
 
         Raises:
-            ProtocolError: it is no zlib stream, or becomes larger than 64 MiB.
-            Exhausted: it becomes larger than the budget allows now.
+            ProtocolError: the data is not a zlib stream, or becomes larger than 64 MiB.
+            Exhausted: the data becomes larger than the budget allows now.
         """
         allowance = RATIO * len(data)
         limit = min(MAX_APPLICATION_DATA, allowance + int(self.reserve))
@@ -64,6 +65,6 @@ class InflationBudget:
                 raise Exhausted from None
             raise
         finally:
-            # A failed attempt has cost as much work.
+            # A failed attempt costs as much work as a success.
             self.reserve -= max(0, spent - allowance)
         return plain

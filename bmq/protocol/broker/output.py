@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker sends on one connection: ACK and PUSH messages gathered into events, between the answers."""
+"""A broker's output on one connection: answers, and ACK and PUSH messages collected into events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header
 
 __all__ = ["BrokerOutput"]
 
-#: An event of PUSH messages is closed when it has this many bytes.
+#: Size in bytes at which an event of PUSH messages is closed.
 _FLUSH_AT = 1024 * 1024
 _MAX_ACKS = _FLUSH_AT // ACK_SIZE * ACK_SIZE
 
@@ -21,12 +21,12 @@ def _ignore(*_: object) -> None:
 
 
 class BrokerOutput:
-    """Bytes on their way to one client.
+    """Pending bytes for one client.
 
     Args:
-        high_water: no more PUSH messages are wanted when more bytes than this wait to be taken.
-        wake: called when there is something to take, and not again until it is taken.
-        flow: called when PUSH messages are no longer wanted, and when they are again.
+        high_water: number of pending bytes above which no more PUSH messages are accepted.
+        wake: called when output is pending, and not again until the output is taken.
+        flow: called when PUSH messages are no longer accepted, and when they are accepted again.
     """
 
     __slots__ = (
@@ -51,30 +51,30 @@ class BrokerOutput:
         self.push: Callable[[bytes, bytes], None] = self.add_push
         self.ack: Callable[[int, int, bytes, int], None] = self.add_ack
         self._chunks: list[bytes] = []
-        # Of each message what stands in front of its data, and the data.
+        # Two pieces for each message: the bytes in front of its data, and the data.
         self._pushes: list[bytes] = []
         self._acks: list[bytes] = []
         self._size = 0
         self._awake = False
-        #: Whether PUSH messages are wanted: the client reads what it is sent, and is still there.
+        #: Whether PUSH messages are accepted: the client is connected and reads its messages.
         self.accepting = True
 
     @property
     def size(self) -> int:
-        """Bytes of PUSH messages that wait to be taken."""
+        """The size of pending PUSH messages in bytes."""
         return self._size
 
     @property
     def room(self) -> int:
-        """Bytes of PUSH messages that are still wanted."""
+        """The number of bytes of PUSH messages that are still accepted."""
         return self.high_water - self._size
 
     def add_push(self, head: bytes, data: bytes) -> None:
-        """Add one PUSH message: what stands in front of its data, and the data."""
+        """Add one PUSH message: the bytes in front of its data, and the data."""
         self.add_pushes((head, data), len(head) + len(data))
 
     def add_pushes(self, pieces: Iterable[bytes], size: int) -> None:
-        """Add PUSH messages of so many bytes: of each what stands in front of its data, and the data."""
+        """Add PUSH messages of ``size`` bytes: for each, the bytes in front of its data, and the data."""
         self._pushes += pieces
         size = self._size = self._size + size
         if not self._awake:
@@ -84,7 +84,7 @@ class BrokerOutput:
             self.accept(False)
 
     def accept(self, accepting: bool) -> None:
-        """Say whether PUSH messages are wanted: the transport has room, or has not."""
+        """Start or stop accepting PUSH messages, depending on the room in the transport."""
         if self.accepting is not accepting:
             self.accepting = accepting
             self.flow(accepting)
@@ -97,7 +97,7 @@ class BrokerOutput:
             self.wake()
 
     def accepted(self, queue_id: int, guids: Sequence[bytes]) -> None:
-        """Add acknowledgements of messages that were accepted, and have no correlation id."""
+        """Add acknowledgements of accepted messages without a correlation id."""
         if self.ack != self.add_ack:
             for guid in guids:
                 self.ack(0, 0, guid, queue_id)
@@ -108,7 +108,7 @@ class BrokerOutput:
                 self.wake()
 
     def event(self, event: bytes) -> None:
-        """Add a whole event; what was added before it goes out before it."""
+        """Add a whole event after all pending output."""
         self._seal()
         self._chunks.append(event)
         if not self._awake:
@@ -116,7 +116,7 @@ class BrokerOutput:
             self.wake()
 
     def discard(self) -> None:
-        """Forget everything that was not taken, and accept no more PUSH messages."""
+        """Discard all pending output, and accept no more PUSH messages."""
         self._chunks.clear()
         self._pushes.clear()
         self._acks.clear()
@@ -126,13 +126,13 @@ class BrokerOutput:
         self.wake = self.flow = self.push = self.ack = _ignore
 
     def take(self) -> bytes:
-        """Return everything to send, as one piece."""
+        """Return all pending output as one piece."""
         return b"".join(self.pieces())
 
     def pieces(self) -> list[bytes]:
-        """Return everything to send: as one piece, or as several when there is much.
+        """Return all pending output: as one piece, or as several if large.
 
-        Large pieces are not joined: the larger the blocks freed, the more memory the C library keeps.
+        Large pieces are not joined: the larger the freed blocks, the more memory the C library keeps.
         """
         self._awake = False
         self._seal()

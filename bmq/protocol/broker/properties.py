@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker does to application data: decompressing what old clients sent, rewriting for old clients.
+"""A broker's changes of application data: decompression for old senders, conversion for old receivers.
 
-Data here carries its padding, as it travels and as a broker stores it.
+Data in this module includes its padding, as transmitted and as stored by a broker.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def from_old_client(
     """Decompress application data with properties in the old encoding.
 
     Args:
-        inflate: decompresses data for a qId; when it returns None, so does this function.
+        inflate: decompresses data for a qId; if the result is None, so is the result of this function.
         queue_id: the qId.
         data: the data.
 
     Raises:
-        ProtocolError: it cannot be decompressed, exceeds 64 MiB, or does not begin with properties.
+        ProtocolError: the data cannot be decompressed, exceeds 64 MiB, or does not begin with properties.
     """
     plain = inflate(queue_id, data[: -data[-1]])
     if plain is None:
@@ -40,9 +40,9 @@ def from_old_client(
 def for_old_client(
     data: bytes, schema_id: int, compression: int, budget: InflationBudget
 ) -> tuple[bytes, int, int]:
-    """Rewrite data with properties in the new encoding for a client that reads only the old one.
+    """Convert data with properties in the new encoding for a client that reads only the old one.
 
-    Data that cannot be read, or decompresses to more than ``budget`` allows, is left as it is.
+    Data that cannot be read, or decompresses to more than ``budget`` allows, is returned unchanged.
 
     Returns:
         The data, its schema id and its compression.

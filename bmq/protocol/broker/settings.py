@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker says about itself when it negotiates, and whom it lets in."""
+"""A broker's identity in the negotiation, and its rules for clients' credentials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bmq.wire.control.messages import (
 
 __all__ = ["Authentication", "BrokerSettings"]
 
-#: What a broker of this kind can do, as it says in its identity.
+#: The capabilities in this broker's identity.
 FEATURES = (
     "PROTOCOL_ENCODING:BER,JSON;HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2,BROADCAST_TO_PROXIES;"
     "MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
@@ -32,16 +32,16 @@ _UNSUPPORTED, _WRONG = -2, -11
 
 @dataclass(frozen=True)
 class Authentication:
-    """Who may use the broker.
+    """The clients that may use the broker.
 
     Attributes:
-        users: passwords by user name, for the mechanism BASIC; without any, BASIC is not supported.
-        anonymous: whether clients that send no credentials, or ANONYMOUS, are let in; None means only if
-            ``users`` is None. With an empty mapping of users it has to be given.
-        lifetime_ms: milliseconds within which BASIC credentials must be renewed.
+        users: passwords by user name, for the mechanism BASIC; if None or empty, BASIC is not supported.
+        anonymous: whether to admit clients without credentials, or with ANONYMOUS; None admits them only if
+            ``users`` is None. Required if ``users`` is empty.
+        lifetime_ms: lifetime of BASIC credentials in milliseconds.
 
     Raises:
-        UsageError: ``users`` is empty, and ``anonymous`` does not say who is let in.
+        UsageError: ``users`` is empty, and ``anonymous`` is not given.
     """
 
     users: Mapping[str, str] | None = None
@@ -53,7 +53,7 @@ class Authentication:
             for user, password in _checks.mapping("users", self.users, "passwords by user name").items():
                 _checks.text("a user", user)
                 if not isinstance(password, str):
-                    # The value is not repeated: it is a password.
+                    # Do not repeat the value: it is a password.
                     raise InvalidArgument(f"a password is a str, not {type(password).__name__}")
         _checks.optional(_checks.boolean, "anonymous", self.anonymous)
         lifetime = _checks.integer("lifetime_ms", self.lifetime_ms, 1, _checks.INT32_MAX)
@@ -66,21 +66,21 @@ class Authentication:
 
     @property
     def allows_anonymous(self) -> bool:
-        """Whether clients without credentials are let in."""
+        """Whether clients without credentials are admitted."""
         return self.users is None if self.anonymous is None else self.anonymous
 
     def __repr__(self) -> str:
         return f"Authentication(users={sorted(self.users or ())}, anonymous={self.allows_anonymous})"
 
     def check(self, request: AuthenticationRequest) -> tuple[AuthenticationResponse, str]:
-        """Return the answer to credentials, and the name of their user."""
+        """Return the answer to credentials, and the name of the user."""
         mechanism = request.mechanism.upper()
         if mechanism == ANONYMOUS and self.allows_anonymous:
             return AuthenticationResponse(), ""
         if mechanism == BASIC and self.users:
             user, _, password = (request.data or b"").partition(b":")
             name = user.decode("utf-8", "surrogateescape")
-            # The time this takes says nothing about how much of a password was right.
+            # The time of this comparison does not reveal how much of a password was right.
             expected = self.users.get(name, "").encode("utf-8", "surrogateescape")
             if hmac.compare_digest(expected, password) and name in self.users:
                 return AuthenticationResponse(lifetime_ms=self.lifetime_ms), name
@@ -100,24 +100,25 @@ def _refusal(code: int, message: str) -> AuthenticationResponse:
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """What stays the same for all connections of a broker.
+    """Settings shared by all connections of a broker.
 
     Attributes:
-        process_name: the broker's name in its identity.
-        pid: its process id.
-        host_name: its host.
-        broker_version: its version; 999999 is a development build, which has every feature.
-        user_agent: what software it is.
-        features: what it can do.
-        heartbeat_interval_ms: how often silent connections are probed.
-        max_missed_heartbeats: after how many unanswered probes they are closed; 0 turns probing off.
-        handshake_timeout: seconds a client may take to say who it is.
-        max_event_size: bytes of the largest event accepted.
-        max_request_size: bytes of the largest event accepted that carries no messages.
-        max_handshake_size: bytes of the largest event accepted from a client that has not negotiated.
-        high_water: bytes of PUSH messages that may wait for one client before it gets no more.
-        authentication: who may use it.
-        admit: called with each client's identity; returns why it is refused, or None.
+        process_name: name of the broker in its identity.
+        pid: process id.
+        host_name: name of the host.
+        broker_version: version; 999999 is a development build, which has every feature.
+        user_agent: description of the software.
+        features: capabilities in the identity.
+        heartbeat_interval_ms: silence in milliseconds after which a heartbeat request is sent.
+        max_missed_heartbeats: number of silent intervals after which the connection is closed; 0 disables
+            heartbeats.
+        handshake_timeout: seconds until a client must have negotiated.
+        max_event_size: largest event accepted, in bytes.
+        max_request_size: largest event without messages accepted, in bytes.
+        max_handshake_size: largest event accepted before the end of the negotiation, in bytes.
+        high_water: pending bytes of PUSH messages at which a client receives no more.
+        authentication: the rules for credentials.
+        admit: called with each client's identity; returns the reason for a refusal, or None.
     """
 
     process_name: str = "bmqbrkr"

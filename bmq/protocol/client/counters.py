@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted: a batch at a time, into plain numbers that only grow."""
+"""Counters: updated once for a batch, as plain numbers that only grow."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from bmq.errors import AckStatus
 
 __all__ = ["BOUNDS", "Durations", "PostCounts"]
 
-#: The buckets durations are counted in, by their upper bounds, in seconds. A bound belongs to its bucket;
-#: what is longer than the last one has a bucket of its own.
+#: Upper bounds of the buckets for durations, in seconds. A bound belongs to its bucket; longer durations have
+#: a
+#: bucket of their own.
 BOUNDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
@@ -20,11 +21,11 @@ BOUNDS: Final = (
 
 
 class Durations:
-    """How long things took.
+    """A distribution of durations.
 
     Attributes:
-        buckets: how many took how long: one number for each of :data:`BOUNDS`, and one for what took longer.
-        seconds: all together.
+        buckets: number of durations for each of :data:`BOUNDS`, and of longer ones.
+        seconds: sum of all durations.
     """
 
     __slots__ = ("buckets", "seconds")
@@ -34,27 +35,27 @@ class Durations:
         self.seconds = 0.0
 
     def add(self, seconds: float, count: int) -> None:
-        """Count things that took the same time."""
+        """Count several equal durations."""
         self.buckets[bisect_left(BOUNDS, seconds)] += count
         self.seconds += seconds * count
 
 
 class PostCounts:
-    """What became of posts.
+    """The outcomes of posts.
 
-    What has no outcome yet is not counted here: who holds it knows how much that is.
+    Posts without an outcome are not counted here; the window knows their number.
 
     Args:
-        whole: counts the same for all of a session.
+        whole: the same counters for the whole session.
 
     Attributes:
-        settled: posts that have their outcome.
-        settled_bytes: the size of their payloads and properties as they travelled.
-        refused: those that were not accepted, by status.
-        retransmitted: posts that were written to a connection, and again to another one.
-        full_waits: how often posting waited for room in the window.
-        full_errors: how often a post was turned away because there was none.
-        durations: the time from a post to the broker's answer.
+        settled: number of posts with an outcome.
+        settled_bytes: size of their payloads and properties as transmitted.
+        refused: numbers of posts that were not accepted, by status.
+        retransmitted: number of posts that were written again to another connection.
+        full_waits: number of times a caller waited for room in the window.
+        full_errors: number of times a caller got an error because the window was full.
+        durations: times from a post to the broker's answer.
     """
 
     __slots__ = (
@@ -79,7 +80,7 @@ class PostCounts:
         self.durations = Durations()
 
     def answered(self, count: int, size: int, seconds: float) -> None:
-        """The broker has answered posts that were made at the same time."""
+        """Count posts of one time of posting that the broker has answered."""
         bucket = bisect_left(BOUNDS, seconds)
         each: PostCounts | None = self
         while each is not None:
@@ -91,7 +92,7 @@ class PostCounts:
             each = each.whole
 
     def given_up(self, count: int, size: int, status: AckStatus) -> None:
-        """Posts ended here, without an answer."""
+        """Count posts that ended without an answer."""
         self.settled += count
         self.settled_bytes += size
         self.refused[status] += count
@@ -99,25 +100,25 @@ class PostCounts:
             self.whole.given_up(count, size, status)
 
     def not_accepted(self, status: AckStatus) -> None:
-        """One of the answers was not what the caller hoped for."""
+        """Count an outcome other than success."""
         self.refused[status] += 1
         if self.whole is not None:
             self.whole.not_accepted(status)
 
     def sent_again(self, count: int) -> None:
-        """Posts were written again, to another connection."""
+        """Count posts written again to another connection."""
         self.retransmitted += count
         if self.whole is not None:
             self.whole.sent_again(count)
 
     def waited(self) -> None:
-        """The window was full, and a caller waits."""
+        """Count a caller that waits because the window is full."""
         self.full_waits += 1
         if self.whole is not None:
             self.whole.waited()
 
     def turned_away(self) -> None:
-        """The window was full, and a caller got an error."""
+        """Count a caller that gets an error because the window is full."""
         self.full_errors += 1
         if self.whole is not None:
             self.whole.turned_away()

@@ -29,11 +29,11 @@ from bmq.protocol.client.requests import Requests
 
 __all__ = ["Stalls"]
 
-# The stalls of what is owed besides bytes.
+# The causes of stalls other than silence.
 _OWED: Final[tuple[StallCause, ...]] = ("posts", "requests")
-# The pause in seconds after which a stall that a timer has found is looked at again.
+# Seconds until a stall found by a timer is checked again.
 _NEXT_TURN = 0.01
-# The least part of the patience between two looks.
+# Shortest pause between two checks, as a part of the patience.
 _LEAST_PAUSE = 1 / 4
 
 
@@ -41,15 +41,15 @@ class Stalls:
     """The stalls of one session.
 
     Args:
-        posts: the posts without outcome.
-        requests: the requests without answer.
-        patience: seconds after which something that does not move has stalled; None to watch nothing.
+        posts: the posts without an outcome.
+        requests: the requests without an answer.
+        patience: seconds without progress after which a stall is reported; None to watch nothing.
         emit: reports an event.
 
     Attributes:
-        causes: what has stalled, and since when that is known.
-        deadline: when :meth:`tick` is to be called, or None.
-        moved: when the broker was known to take bytes of a backlog, or reading went on after a pause.
+        causes: the current stalls, with the time of each report.
+        deadline: time to call :meth:`tick`, or None.
+        moved: time at which the broker took bytes of a backlog, or reading resumed after a pause.
     """
 
     __slots__ = (
@@ -78,37 +78,37 @@ class Stalls:
         self.moved = 0.0
 
     def watch(self, now: float) -> None:
-        """Something was sent that the broker has to answer: look again in time."""
+        """Schedule a check: output that the broker has to answer was sent."""
         due = now + self._patience if self._patience is not None else None
         if due is not None and (self.deadline is None or due < self.deadline):
             self.deadline = due
 
     def look(self, now: float) -> None:
-        """Look at what waits with the next :meth:`tick`."""
+        """Check posts and requests with the next :meth:`tick`."""
         if self._patience is not None:
             self.deadline = now
 
     def lost(self) -> None:
-        """The connection is gone: nothing is owed on it."""
+        """Forget all stalls: the connection is gone, and no answer is owed."""
         self.causes.clear()
         self.deadline = None
         self._doubted = False
 
     def silent(self, heard: float, now: float) -> None:
-        """The broker has sent nothing since ``heard``, although it was asked."""
+        """Report that the broker has sent nothing since ``heard``, although asked."""
         self._silent_since = heard
         self._begin(["silence"], now)
 
     def heard(self, now: float) -> None:
-        """The broker has sent something."""
+        """Note that the broker has sent bytes."""
         self._end(["silence"], now)
 
     def tick(self, now: float) -> None:
-        """Look at the posts and requests, once the deadline has passed."""
+        """Check the posts and requests, once the deadline has passed."""
         if self.deadline is None or self._patience is None or now < self.deadline:
             return
         found = self._found(now)
-        # A broker that is silent answers nothing either: one trouble is enough.
+        # A silent broker answers nothing either: report only the silence.
         new: list[StallCause] = [c for c in found if c not in self.causes and "silence" not in self.causes]
         if new and not self._doubted:
             self._doubted = True
@@ -120,13 +120,13 @@ class Stalls:
         self.deadline = self._next_look(now)
 
     def answered(self, now: float) -> None:
-        """The broker has answered something: to be called while anything but the line has stalled."""
+        """Check for progress after an answer; call this while posts or requests have stalled."""
         if self._patience is not None:
             found = self._found(now)
             self._end([cause for cause in _OWED if cause not in found], now)
 
     def describe(self, now: float) -> Iterator[tuple[StallCause, str]]:
-        """Say for each stall how it is now."""
+        """Describe the current state of each stall."""
         found = self._found(now)
         for cause in self.causes:
             if cause == "silence":
@@ -151,7 +151,7 @@ class Stalls:
                 self._emit(StallOver(cause, now - begun))
 
     def _found(self, now: float) -> dict[StallCause, str]:
-        """What has stalled besides the line, in words."""
+        """Describe the stalls other than silence."""
         found: dict[StallCause, str] = {}
         if self._patience is None:
             return found
