@@ -580,18 +580,18 @@ class QueueAdmin:
         the node's address was given and the node answers.
         """
         found = await self._internals()
-        nodes = await self._forwarding({client.description for client in found.clients})
+        nodes = await self._forwarding([client.description for client in found.clients])
         behind = dict(zip(nodes, await asyncio.gather(*map(self._clients_of, nodes.values())), strict=True))
         clients = [replace(each, behind=behind.get(each.description, ())) for each in found.clients]
         return replace(found, clients=tuple(clients))
 
-    async def _forwarding(self, clients: set[str]) -> dict[str, Admin]:
+    async def _forwarding(self, clients: Iterable[str]) -> dict[str, Admin]:
         """Return the other nodes that are among these clients, by name."""
         admin = self._admin
         holder, _ = await admin._holder(self.uri)  # pyright: ignore[reportPrivateUsage]
         nodes = await admin._nodes()  # pyright: ignore[reportPrivateUsage]
         named = {survey.standing(self.uri).node: node for node, survey in nodes if node is not holder}
-        return {name: node for name, node in named.items() if name in clients}
+        return {name: named[name] for name in dict.fromkeys(clients) if name in named}
 
     async def _clients_of(self, node: Admin) -> tuple[Client, ...]:
         try:

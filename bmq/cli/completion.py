@@ -100,10 +100,12 @@ def answer_shell(run: Callable[[], int]) -> int:
     written = io.StringIO()
     with redirect_stdout(written):
         status = run()
+    from bmq.cli.output import emit
+
     kept = current[: max(current.rfind(each) for each in _BREAKS) + 1]
     for candidate in written.getvalue().split("\n"):
         if candidate:
-            print(candidate.removeprefix(kept))
+            emit(candidate.removeprefix(kept))
     return status
 
 

@@ -111,7 +111,7 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
         there = [each for each, value in vars(module).items() if isinstance(value, bmq.App)]
         hint = f"; there is {', '.join(f'{name}:{each}' for each in there)}" if there else ""
         raise BadInput(f"{name} has no bmq.App called {attribute or 'app'!r}{hint}")
-    return app
+    return app  # pyright: ignore[reportUnknownVariableType]
 
 
 async def _supervise(target: str, directory: Path, log_level: str | None) -> int:

@@ -200,7 +200,8 @@ def target_of(verb_name: str, options: dict[str, Any], *, timeout: float) -> Bro
         BadInput: no broker has this name, or the credentials cannot be read.
     """
     shared: dict[str, Any] = {name: options.get(name) for name in _SHARED}
-    return _target(verb_name, **(shared | {"timeout": timeout}))
+    shared["timeout"] = timeout
+    return _target(verb_name, **shared)
 
 
 def is_broker_address(text: str) -> bool:

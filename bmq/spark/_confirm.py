@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bmq import _checks
 from bmq.errors import UsageError
@@ -50,11 +50,7 @@ def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
         OpenQueueError, RequestTimeout: the queue cannot be opened; call it again.
     """
     given = {
-        _checks.text("an option", name): each
-        if isinstance(each, str)
-        else str(each).lower()
-        if isinstance(each, bool)
-        else str(each)
+        _checks.text("an option", name): _as_text(name, each)
         for name, each in _checks.mapping("options", options).items()
     }
     parsed = Options(given, READ_OPTIONS)
@@ -67,7 +63,23 @@ def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
         )
     guids: list[str] | None = None
     if rows is not None:
-        if "guid" not in rows.columns:
+        if "guid" not in _columns(rows):
             raise UsageError("rows is a DataFrame with a column guid, which says what is to be confirmed")
         guids = [str(each["guid"]) for each in rows.select("guid").collect()]
     return Reads(checkpoint).confirm(settings, guids)
+
+
+def _as_text(name: str, value: object) -> str:
+    """Return the text of an option's value, as ``spark.read.options`` passes the value on."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(_checks.integer(f"option {name}", value, -(1 << 63)))
+    if isinstance(value, float):
+        return str(float(value))
+    return _checks.text(f"option {name}", value)
+
+
+def _columns(rows: object) -> list[str]:
+    columns = getattr(rows, "columns", None)
+    return [str(each) for each in cast("list[object]", columns)] if isinstance(columns, list) else []

@@ -284,7 +284,8 @@ class BatchLog:
                 for at in range(file.num_record_batches):
                     batch = file.get_batch(at)
                     if batch.num_rows:
-                        uri = sources[batch.column(1)[0].as_py()][0]
+                        first: int = batch.column(1)[0].as_py()
+                        uri = sources[first][0]
                         found.setdefault(uri, set()).update(batch.column(0).to_pylist())
         return found
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from bmq import _checks
 from bmq.errors import UsageError
@@ -36,14 +36,19 @@ def repair(
 
     Raises:
         UsageError: there is no such folder.
+        OSError: the log cannot be read.
         StateError: the query runs; or a read cannot be given up, since only its folder has its messages.
     """
     checkpoint = _checks.text("checkpoint", checkpoint, empty=False)
     name = _checks.optional(_checks.text, "source_name", source_name) or ""
     path = _checks.optional(_checks.text, "log_path", log_path)
-    really = bool(really)
-    files, root = filesystem(checkpoint)
-    if files.get_file_info(root).type.name != "Directory":
+    really = _checks.boolean("really", really)
+    try:
+        files, root = filesystem(checkpoint)
+        kind = files.get_file_info(root).type.name
+    except (OSError, ValueError) as error:
+        raise UsageError(f"checkpoint cannot be read: {error}") from None
+    if kind != "Directory":
         raise UsageError(f"there is no folder {checkpoint}")
     folder = path or f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
     return [*_stream(Checkpoint(checkpoint, name), BatchLog(folder), really), *_reads(checkpoint, really)]
@@ -58,7 +63,7 @@ def _stream(checkpoint: Checkpoint, log: BatchLog, really: bool) -> list[str]:
         log.acquire()
     try:
         state: Any = log.noted(STATE)
-        owner = state.get("query", "") if isinstance(state, dict) else ""
+        owner = cast("dict[str, Any]", state).get("query", "") if isinstance(state, dict) else ""
         if query and owner and owner != query:
             found.append(
                 f"The log at {log.path} is of query {owner}, and the checkpoint of query {query}: the log "

@@ -122,7 +122,8 @@ class RowMaker:
         if not decoded.errors or self._on_invalid in (OnInvalidMessage.ROW, OnInvalidMessage.DEAD_LETTERS):
             return batch
         row, error = min(decoded.errors.items())
-        queue = sources[rows.column(5)[row].as_py()][0]
+        source: int = rows.column(5)[row].as_py()
+        queue = sources[source][0]
         name = f"message {guid_to_text(columns.guids[row].tobytes())} of {queue} cannot be decoded"
         if self._on_invalid is OnInvalidMessage.FAIL:
             raise ProtocolError(

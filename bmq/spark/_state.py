@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from bmq.errors import Error, StateError
 from bmq.spark._checkpoint import Checkpoint
@@ -130,7 +130,7 @@ def check_owner(log: BatchLog, place: LogPlace, state: Any) -> None:
         StateError: it is.
     """
     query = Checkpoint(place.checkpoint).query() if place.checkpoint else ""
-    owner = state.get("query", "") if isinstance(state, dict) else ""
+    owner = cast("dict[str, Any]", state).get("query", "") if isinstance(state, dict) else ""
     if query and owner and query != owner:
         refuse(
             f"the log at {log.path} is of query {owner}, and the checkpoint of query {query}: the checkpoint "
@@ -188,7 +188,7 @@ async def dropped_since(log: BatchLog, settings: SourceSettings) -> dict[str, in
         logger.debug("the broker does not say what it dropped: %s", error)
         return {}
     before: Any = log.noted(_DROPPED)
-    known: Mapping[str, int] = before if isinstance(before, dict) else {}
+    known: Mapping[str, int] = cast("dict[str, int]", before) if isinstance(before, dict) else {}
     merged = {**known, **now}
     if merged != known:
         await asyncio.to_thread(log.note, _DROPPED, merged)

@@ -7,7 +7,7 @@ import heapq
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from bmq import _checks
 from bmq.testing._checker import Checker, Verdict
@@ -110,12 +110,17 @@ def _merged(source: HistorySource, torn: list[str]) -> Iterator[tuple[str, int, 
     return heapq.merge(*(_events(each, torn) for each in several), key=lambda found: found[2]["at"])
 
 
-def _events(source: Any, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+def _events(source: object, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
     if isinstance(source, History) and source.path is None:
         yield from parsed("", source._lines, torn)
         return
-    _checks.instance("history", source, (History, str, os.PathLike), "a bmq.testing.History or a path")
-    path = source.path if isinstance(source, History) else Path(_checks.text("history", os.fspath(source)))
+    kinds: tuple[type[Any], ...] = (History, str, os.PathLike)
+    _checks.instance("history", source, kinds, "a bmq.testing.History or a path")
+    path = (
+        source.path
+        if isinstance(source, History)
+        else Path(_checks.text("history", os.fspath(cast("str", source))))
+    )
     assert path is not None
     with path.open("rb") as lines:
         yield from parsed(path.name, lines, torn)

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import orjson
 
@@ -316,7 +316,7 @@ class Recorder(Interceptor):
                 self._record("session", "ok", event=name, **({"reason": str(reason)} if reason else {}))
 
     @contextmanager
-    def effect(self, name: str) -> Iterator[None]:
+    def effect(self, name: str) -> Generator[None]:
         """Record what a handler does to the world, which shall happen once.
 
         The check's rule ``once`` reports effects of the same name that ended well twice. ::
@@ -449,7 +449,7 @@ class Recorder(Interceptor):
         return self._around(handling)
 
     @contextmanager
-    def _around(self, handling: Handling) -> Iterator[None]:
+    def _around(self, handling: Handling) -> Generator[None]:
         self._handled(handling, "invoke")
         try:
             yield
@@ -489,12 +489,12 @@ def parsed(name: str, lines: Iterable[bytes], torn: list[str]) -> Iterator[tuple
     name = sys.intern(name)
     for number, line in enumerate(lines, 1):
         try:
-            event = orjson.loads(line)
+            event: Any = orjson.loads(line)
         except orjson.JSONDecodeError:
             if line.strip():
                 torn.append(f"{name}:{number}")
             continue
-        if not isinstance(event, dict) or not _is_event(event):
+        if not isinstance(event, dict) or not _is_event(cast("dict[str, Any]", event)):
             raise UsageError(
                 f"line {number} of {name or 'the history'} is no event; an event has at, process, op and type"
             )

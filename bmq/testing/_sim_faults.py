@@ -43,7 +43,7 @@ class _Faults:
         self._engine = simulation._engine
         self._victims = list(victims)
         self._brokers = simulation._brokers
-        self._kinds = [
+        self._kinds: list[SimulatedFault] = [
             kind
             for kind in kinds
             if (kind not in _OF_BROKERS or self._brokers)
@@ -63,7 +63,8 @@ class _Faults:
             if engine.now + wait > until:
                 break
             await asyncio.sleep(wait)
-            kind, seconds = random.choice(self._kinds), random.uniform(*duration)
+            kind = random.choice(self._kinds)
+            seconds = random.uniform(*duration)
             if number not in simulation._skipped:
                 self._do(number, kind, seconds, random)
         await asyncio.sleep(max(0.0, until - engine.now))

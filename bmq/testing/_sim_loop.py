@@ -28,7 +28,7 @@ from contextvars import Context
 from itertools import count
 from random import Random
 from types import CoroutineType, FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from bmq.errors import UsageError
 
@@ -57,7 +57,7 @@ class Event:
         self._engine = engine
         self.when = when
         self.action: Callable[..., object] | None = action
-        self.arguments = arguments
+        self.arguments: Any = arguments
 
     def cancel(self) -> None:
         """Have it not happen; idempotent."""
@@ -266,15 +266,19 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _turn(self) -> None:
         self._turn_event = None
-        engine, ready = self.engine, self._ready  # type: ignore[attr-defined]
+        engine, loop = (
+            self.engine,
+            cast("Any", self),
+        )  # asyncio does not declare what its loops have in common
+        ready = loop._ready
         engine.running = self
         engine.elapsed = 0.0
         before = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(*self._hooks)
+        sys.set_asyncgen_hooks(*loop._hooks)
         asyncio_events._set_running_loop(self)
         try:
             for _ in range(len(ready)):
-                handle = ready.popleft()
+                handle: Any = ready.popleft()
                 if not handle._cancelled:
                     engine.elapsed += engine.cost
                     handle._run()

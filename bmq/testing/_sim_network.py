@@ -607,7 +607,8 @@ class Transport(_FlowControlMixin):
     # writing
 
     def write(self, data: Any) -> None:
-        if not isinstance(data, (bytes, bytearray, memoryview)):
+        given: object = data
+        if not isinstance(given, bytes | bytearray | memoryview):
             raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
         if self._eof:
             raise RuntimeError("Cannot call write() after write_eof()")

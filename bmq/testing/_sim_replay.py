@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -43,7 +43,7 @@ def skipped_faults() -> frozenset[int]:
 
 
 @contextmanager
-def replayed(simulation: Simulation) -> Iterator[None]:
+def replayed(simulation: Simulation) -> Generator[None]:
     """Say of a failure how the run is repeated; trace a run that is a repetition."""
     handler: logging.Handler | None = None
     before = os.environ.get("BMQ_TRACE")

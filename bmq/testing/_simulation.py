@@ -16,7 +16,7 @@ import time as time_module
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from itertools import count
@@ -181,11 +181,11 @@ class SimulatedProcess:
         except Exception as error:
             self._error = error
         finally:
-            others = [each for each in asyncio.all_tasks(loop) if each is not task]
-            for each in sorted(others, key=hash):
+            others = [each for each in sorted(asyncio.all_tasks(loop), key=hash) if each is not task]
+            for each in others:
                 each.cancel()
             if others:
-                await asyncio.gather(*sorted(others, key=hash), return_exceptions=True)
+                await asyncio.gather(*others, return_exceptions=True)
             for each in others:
                 if not each.cancelled() and each.exception() is not None:
                     loop.call_exception_handler(
@@ -827,7 +827,7 @@ class Simulation:
         return found
 
     @contextlib.contextmanager
-    def _frozen(self) -> Iterator[None]:
+    def _frozen(self) -> Generator[None]:
         """Collect garbage at points that depend on the run alone."""
         enabled = gc.isenabled()
         gc.disable()
@@ -863,7 +863,7 @@ def _told(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def _silence() -> Generator[None]:
     """Report nothing about coroutines of killed processes, which are closed now."""
     before, disabled = sys.unraisablehook, logging.root.manager.disable
     sys.unraisablehook = lambda _: None
@@ -879,7 +879,7 @@ def _silence() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _patched(seed: int) -> Iterator[None]:
+def _patched(seed: int) -> Generator[None]:
     """Have the program's own clocks and random numbers follow the simulation.
 
     Other threads keep the real ones: the world is a context variable.

@@ -41,7 +41,7 @@ ACCEPTED_GUID = slice(len(_ACCEPTED) + ACK_GUID, len(_ACCEPTED) + ACK_GUID + len
 
 _STATUS_AND_GUID = ACK_MESSAGE.words("reserved+status", "messageGUID")
 #: Read one acknowledgement, from (event, offset): a number that contains the wire status, and the GUID.
-read_ack = _STATUS_AND_GUID.unpack_from
+read_ack: Callable[[bytes, int], tuple[int, bytes]] = _STATUS_AND_GUID.unpack_from
 #: Bits of the status in the number that :func:`read_ack` and :func:`iter_acks` return.
 STATUS_MASK = _STATUS_AND_GUID.mask("status") << _STATUS_AND_GUID.shift("status")
 

@@ -417,7 +417,7 @@ def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
 def test_properties_that_claim_more_than_the_event_are_malformed(
     words: int, accepted: bool, schema_id: int
 ) -> None:
-    """Measured: a claim up to the length of the whole event is acknowledged, a greater one is not answered."""
+    """Measured: a claim up to the length of the event is acknowledged, a greater claim is not answered."""
     _core, peer = serving()
     data = b"\x1b" + words.to_bytes(3, "big") + bytes(7)
     put = encode_put(0, b"a" * 16, data, flags=3, schema_id=schema_id)

@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import itertools
 from collections.abc import Awaitable, Callable
+from tempfile import gettempdir
 from typing import Any
 
 import pyarrow as pa
@@ -407,6 +408,8 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.Queue.post_encoded": {"slices": World.slices},
     "bmq.Queue.post_table": {"table": lambda _: pa.table({"value": [b"1"]})},
     "bmq.Queue.encode_table": {"table": lambda _: pa.table({"value": [b"1"]})},
+    "bmq.spark.confirm": {"options": lambda world: {"broker": world.broker.uri, "queue": world.uri}},
+    "bmq.spark.repair": {"checkpoint": lambda _: gettempdir()},
     "bmq.Queue.request": {"timeout": lambda _: 0.001},
     "bmq.QueueUri": {"domain": lambda _: "d", "queue": lambda _: "q"},
     "bmq.QueueUri.parse": {"text": lambda world: world.uri},

@@ -150,6 +150,7 @@ ALLOWED: dict[str, tuple[type[BaseException], ...]] = {
     "bmq.broker.Broker.assert_posted": (AssertionError,),
     "bmq.broker.Broker.drained": (AssertionError,),
     "bmq.testing.TestApp.drained": (AssertionError,),
+    "bmq.spark.repair": (OSError,),
     "bmq.testing.check": (OSError,),
     "bmq.testing.examine": (OSError,),
 }

@@ -474,7 +474,7 @@ class Posts:
         end = len(data)
         while at < end:
             wire_status, guid = read_ack(data, at)
-            status = ACK_STATUS_FROM_WIRE[wire_status & STATUS_MASK]
+            status: AckStatus = ACK_STATUS_FROM_WIRE[wire_status & STATUS_MASK]
             if status is _UNKNOWN:
                 self._note_strange(guid, wire_status)
             count = 1

@@ -97,7 +97,7 @@ def _write_structure(
         content: Any = getattr(value, m.attribute)
         kind = m.kind
         # Inline, because a request has twenty members and a call for each is slow.
-        plain = type(content)
+        plain: type = content.__class__
         if plain is kind.plain and (kind.low <= content <= kind.high if plain is int else not replace):
             fields[m.name] = content
             continue
