@@ -119,6 +119,9 @@ RETRYABLE_ACK_STATUSES = frozenset(
 _RETRYABLE_CATEGORIES = frozenset(
     {StatusCategory.E_TIMEOUT, StatusCategory.E_NOT_CONNECTED, StatusCategory.E_NOT_READY}
 )
+# A node that is stopping in good order refuses or cancels requests with this code.
+_STOPPING = -11
+_CATEGORIES_WHILE_STOPPING = frozenset({StatusCategory.E_REFUSED, StatusCategory.E_CANCELED})
 
 
 # Errors quote peers, and go into logs line by line.
@@ -283,7 +286,9 @@ class RequestError(Error):
         self.category = category
         self.code = code
         self.broker_message = broker_message
-        self.retryable = category in _RETRYABLE_CATEGORIES
+        self.retryable = category in _RETRYABLE_CATEGORIES or (
+            category in _CATEGORIES_WHILE_STOPPING and code == _STOPPING
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), self.args, dict(self.__dict__))

@@ -43,6 +43,7 @@ from bmq.protocol.client.events import (
     Outcome,
     Pushed,
     PushedColumns,
+    QueueReopened,
     QueueReopenFailed,
     Reconnected,
     SessionEvent,
@@ -470,6 +471,9 @@ class Driver:
     def _happened(self, event: SessionEvent) -> None:
         if isinstance(event, StateRestored):
             self.backlog.restored()
+        elif isinstance(event, QueueReopened):
+            if self.core.restored:
+                self.backlog.restored()  # the queue may have been delayed beyond StateRestored
         elif isinstance(event, QueueReopenFailed):
             for core, queue in list(self.queues.items()):
                 # Reading and writing may be two queues; another open of the queue may be under way.

@@ -22,6 +22,8 @@ from bmq.protocol.client.events import (
     Disconnected,
     HostHealthRestored,
     HostUnhealthy,
+    QueueReopenDelayed,
+    QueueReopened,
     QueueReopenFailed,
     QueueResumed,
     QueueSuspended,
@@ -76,6 +78,8 @@ class Reporter:
         self._limit = LogLimit(logger, _STALLS_EVERY, asyncio.get_running_loop().time)
         # The stalls whose begin was logged.
         self._stalls: set[str] = set()
+        # The queues whose delay was logged.
+        self._delayed: set[str] = set()
 
     def note(self, event: SessionEvent) -> None:
         """Log what happened, if it is worth a line."""
@@ -95,7 +99,20 @@ class Reporter:
                     self._restored(driver, "made")
             case Disconnected(reason):
                 self._ended(driver, reason)
+            case QueueReopenDelayed(uri, error):
+                said = self._limit.warning(
+                    (QueueReopenDelayed, uri),
+                    "queue %s is not open again yet, and is tried again; its posts are kept: %s",
+                    uri,
+                    error,
+                )
+                if said:
+                    self._delayed.add(uri)
+            case QueueReopened(uri) if uri in self._delayed:
+                self._delayed.discard(uri)
+                logger.warning("queue %s is open again", uri, extra=_about(driver, uri))
             case QueueReopenFailed(uri, error):
+                self._delayed.discard(uri)
                 logger.warning(
                     "queue %s was not opened again, and is closed: %s", uri, error, extra=_about(driver, uri)
                 )

@@ -14,6 +14,8 @@ from bmq.protocol.client.events import (
     Connected,
     ConnectionLost,
     Disconnected,
+    QueueReopenDelayed,
+    QueueReopened,
     QueueReopenFailed,
     QueueResumed,
     QueueSuspended,
@@ -119,11 +121,13 @@ class HealthWatch:
                 self._end(("stalled", cause))
             case ConnectionLost(reason):
                 self._end_stalls()
+                self._end_delays()
                 self._begin("connection", f"the connection was lost: {reason}")
             case Reconnected():
                 self._begin("connection", "the connection is restored, and queues are being opened again")
             case Disconnected(reason):
                 self._end_stalls()
+                self._end_delays()
                 self._begin("connection", f"the session is over{': ' if reason else ''}{reason}")
             case SlowConsumer(messages):
                 self._begin(
@@ -135,7 +139,12 @@ class HealthWatch:
                 self._begin(("suspended", uri), f"{uri} is suspended: the host is unhealthy", False)
             case QueueResumed(uri):
                 self._end(("suspended", uri))
+            case QueueReopenDelayed(uri, error):
+                self._begin(("delayed", uri), f"{uri} is not open again yet, tried again: {error}", False)
+            case QueueReopened(uri):
+                self._end(("delayed", uri))
             case QueueReopenFailed(uri, error):
+                self._end(("delayed", uri))
                 self._begin(("closed", uri), f"{uri} was not opened again, and is closed: {error}", False)
             case _:
                 pass
@@ -146,6 +155,7 @@ class HealthWatch:
 
     def closed(self, uri: str) -> None:
         """The application has closed a queue."""
+        self._end(("delayed", uri))
         self._end(("suspended", uri))
 
     def hung(self, workers: object, what: str | None) -> None:
@@ -172,6 +182,11 @@ class HealthWatch:
     def _end_stalls(self) -> None:
         for cause in get_args(StallCause):
             self._end(("stalled", cause))
+
+    def _end_delays(self) -> None:
+        for key in list(self._troubles):
+            if isinstance(key, tuple) and key[0] == "delayed":
+                self._end(key)
 
     def _look(self) -> None:
         level = max((1 + trouble.serious for trouble in self._troubles.values()), default=0)

@@ -51,7 +51,14 @@ _LONGEST_NAME = 1000
 # So many messages of one bucket are handed out before the next bucket has its turn.
 _TURN = 64
 # The states of a queue in which the broker delivers to other members.
-_DISCONNECTED: Final = (QueueState.LOST, QueueState.REOPENING, QueueState.RESTORING, QueueState.CLOSED)
+_DISCONNECTED: Final = (
+    QueueState.LOST,
+    QueueState.REOPENING,
+    QueueState.RESTORING,
+    QueueState.REOPEN_DELAYED,
+    QueueState.RESTORE_DELAYED,
+    QueueState.CLOSED,
+)
 # Joins that were cancelled and are being undone: the next join of the queue waits for that.
 _undoing: WeakKeyDictionary[Queue, asyncio.Task[None]] = WeakKeyDictionary()
 

@@ -186,9 +186,10 @@ class ScriptedBroker:
         request: ControlMessage,
         category: StatusCategory = StatusCategory.E_UNKNOWN,
         message: str = "not here",
+        code: int = -1,
     ) -> bytes:
         """The failure of a request."""
-        status = Status(category=category, code=-1, message=message)
+        status = Status(category=category, code=code, message=message)
         return encode_event(ControlMessage(r_id=request.r_id, body=status), Codec.JSON)
 
     @staticmethod

@@ -304,10 +304,10 @@ class Bench:
         self.send(self.broker.accept(request, **options))
         return request.body
 
-    def refuse(self, category: StatusCategory = StatusCategory.E_UNKNOWN) -> ControlBody:
+    def refuse(self, category: StatusCategory = StatusCategory.E_UNKNOWN, code: int = -1) -> ControlBody:
         """Refuse the oldest request; return what it was."""
         request = self.broker.requests.popleft()
-        self.send(self.broker.refuse(request, category))
+        self.send(self.broker.refuse(request, category, code=code))
         return request.body
 
     def answer_queue(self, queue: QueueCore) -> None:

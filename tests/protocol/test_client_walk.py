@@ -50,6 +50,8 @@ TAKES_POSTS = {
     QueueState.LOST,
     QueueState.REOPENING,
     QueueState.RESTORING,
+    QueueState.REOPEN_DELAYED,
+    QueueState.RESTORE_DELAYED,
     QueueState.REOPENED,
 }
 NOT_YET_OPEN = {QueueState.BEHIND, QueueState.WAITING, QueueState.OPENING, QueueState.CONFIGURING}
@@ -254,7 +256,7 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.bench.up and self.bench.broker.requests)
     @rule(
         which=st.sampled_from([0, 0, 0, 1, 2]),
-        how=st.sampled_from(["accept"] * 5 + ["everything"] * 5 + ["refuse", "ignore"]),
+        how=st.sampled_from(["accept"] * 5 + ["everything"] * 5 + ["refuse", "refuse for now", "ignore"]),
         dedup_ms=st.sampled_from([300_000, 300_000, 5000, 0]),
         routing=st.sampled_from([2, 2, 10, 7]),
     )
@@ -274,11 +276,12 @@ class Walk(RuleBasedStateMachine):
                 options = {"dedup_ms": dedup_ms, "routing": routing}
             self.accepted(request)
             self.bench.send(self.bench.broker.accept(request, **options))
-        elif how == "refuse":
+        elif how.startswith("refuse"):
             if isinstance(request.body, ConfigureStream):
                 for s_id in subscriptions_of(request.body):
                     self.stream_of(request).pop(s_id, None)
-            self.bench.send(self.bench.broker.refuse(request, StatusCategory.E_REFUSED))
+            code = -11 if how == "refuse for now" else -1
+            self.bench.send(self.bench.broker.refuse(request, StatusCategory.E_REFUSED, code=code))
 
     def answer_everything(self) -> None:
         while self.bench.broker.requests:

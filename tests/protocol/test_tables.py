@@ -96,6 +96,8 @@ def test_whatever_waits_for_an_answer_can_be_answered_in_three_ways() -> None:
         QueueState.WAITING,
         QueueState.OPEN,
         QueueState.LOST,
+        QueueState.REOPEN_DELAYED,
+        QueueState.RESTORE_DELAYED,
         QueueState.REOPENED,
     }
     for state in waiting:
@@ -110,11 +112,14 @@ def test_a_queue_can_be_reconfigured_and_closed_wherever_the_application_has_it_
         QueueState.LOST,
         QueueState.REOPENING,
         QueueState.RESTORING,
+        QueueState.REOPEN_DELAYED,
+        QueueState.RESTORE_DELAYED,
         QueueState.REOPENED,
     ):
         assert (state, QueueInput.CONFIGURE) in QueueCore.TRANSITIONS
         assert (state, QueueInput.CLOSE) in QueueCore.TRANSITIONS
-        if state not in (QueueState.RECONFIGURING, QueueState.RESTORING):  # a writer has no stream
+        streams = QueueState.RECONFIGURING, QueueState.RESTORING, QueueState.RESTORE_DELAYED
+        if state not in streams:  # a writer has no stream
             assert (state, QueueInput.CLOSE_PLAIN) in QueueCore.TRANSITIONS
 
 

@@ -271,6 +271,7 @@ class ClientCore(Machine):
             self._requests.next_deadline(),
             self._shared.operations.first(),
             self._shared.watched.first(),
+            self._shared.delayed.first(),
             self._heartbeat.deadline if self._heartbeat else None,
             self._liveness.deadline if self._liveness else None,
             self._pulse_at,
@@ -294,7 +295,8 @@ class ClientCore(Machine):
     @property
     def restored(self) -> bool:
         """Whether the session is connected, and every queue is open again or has failed."""
-        return self.connected and not self._restoring
+        late = any(queue.late_to_reopen for queue in self._queues)
+        return self.connected and not self._restoring and not late
 
     @property
     def repeated(self) -> tuple[int, int]:
@@ -474,6 +476,8 @@ class ClientCore(Machine):
                 operation.queue.late(operation, now)
         for queue in self._shared.watched.due(now):
             queue.look_after(now)
+        for queue in self._shared.delayed.due(now):
+            queue.try_again(now)
         self._beat(now)
         if self._renewal.take_due(now):
             self._emit(CredentialsNeeded())

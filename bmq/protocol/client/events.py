@@ -27,6 +27,7 @@ __all__ = [
     "Outcome",
     "Pushed",
     "PushedColumns",
+    "QueueReopenDelayed",
     "QueueReopenFailed",
     "QueueReopened",
     "QueueResumed",
@@ -106,7 +107,10 @@ class Reconnected(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class StateRestored(SessionEvent):
-    """Every queue was reopened or has failed, and the unacknowledged posts were sent again."""
+    """Every queue was reopened, was delayed or has failed, and the unacknowledged posts were sent again.
+
+    The posts of delayed queues (:class:`QueueReopenDelayed`) follow after their reopening.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,24 @@ class QueueReopened(SessionEvent):
     """A queue is usable again after a reconnect."""
 
     queue_uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReopenDelayed(SessionEvent):
+    """The broker refused for now to reopen a queue; the session tries again, and keeps posts and consumers.
+
+    Reported for each refused attempt. The next attempt follows on this connection after ``delay``, or on the
+    next connection.
+
+    Attributes:
+        queue_uri: the queue.
+        error: the refusal.
+        delay: seconds until the next attempt on this connection.
+    """
+
+    queue_uri: str
+    error: Error
+    delay: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 
+from bmq._backoff import backoff
 from bmq.errors import (
     AckStatus,
     CloseQueueError,
@@ -63,6 +64,7 @@ from bmq.protocol.client.events import (
     Acked,
     Completed,
     DeliveryRevived,
+    QueueReopenDelayed,
     QueueReopened,
     QueueReopenFailed,
     QueueResumed,
@@ -122,6 +124,9 @@ _DEFAULT_DEDUPLICATION = 300.0
 _REVIVED_WITHIN = 0.5
 # Fewer messages than this may have arrived by chance.
 _WORTH_MENTION = 10
+# First and longest pause before a queue is tried again that the broker refused for now to reopen, in seconds.
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
 
 
 class SubscriptionOptions:
@@ -232,6 +237,7 @@ class Shared:
         fail_channel: called when the connection is unusable.
         trouble: returns the latest error of the connection or of an unreadable answer, or None.
         watched: times of the next check of queues whose subscriptions have expressions.
+        delayed: times of the next attempt to reopen queues that the broker refused for now.
         reopen_timeout: timeout in seconds of requests that no caller waits for.
         repeat_after: seconds without a message after which such subscriptions are repeated; 0 disables this.
         repeat_every: longest pause between repetitions, in seconds.
@@ -257,6 +263,7 @@ class Shared:
     repeated: int = 0
     revived: int = 0
     watched: Deadlines[QueueCore] = field(default_factory=Deadlines["QueueCore"])
+    delayed: Deadlines[QueueCore] = field(default_factory=Deadlines["QueueCore"])
     configure_stream: bool = True
 
 
@@ -273,6 +280,8 @@ class QueueState(Enum):
     LOST = "connection lost"
     REOPENING = "openQueue sent again"
     RESTORING = "configureStream sent again"
+    REOPEN_DELAYED = "openQueue refused for now, to be sent again"
+    RESTORE_DELAYED = "configureStream refused for now, to be sent again"
     REOPENED = "open again, posts wait for the other queues"
     DECONFIGURING = "empty configureStream sent"
     CLOSING = "closeQueue sent"
@@ -290,6 +299,8 @@ class QueueInput(Enum):
     ACCEPTED = "success, a stream to configure"
     ACCEPTED_PLAIN = "success, nothing to configure"
     REFUSED = "failure"
+    DELAYED = "failure for now, while reopening"
+    AGAIN = "the pause after a failure for now is over"
     TIMEOUT = "no response in time"
     ABANDON = "the caller was cancelled"
     CONFIGURE = "subscriptions changed"
@@ -356,9 +367,22 @@ _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
 #: The cause of a failed request: the broker's answer, or the error of a request that could not be sent.
 Refusal: TypeAlias = Status | Exception
 # In these states the broker does not have the queue open, or has already received closeQueue.
-_GONE = frozenset({_S.CLOSED, _S.BEHIND, _S.WAITING, _S.LOST, _S.CLOSING})
+_GONE = frozenset({_S.CLOSED, _S.BEHIND, _S.WAITING, _S.LOST, _S.REOPEN_DELAYED, _S.CLOSING})
 # In these states the application can use the queue: it is open, or being reopened.
-_IN_USE = frozenset({_S.OPEN, _S.RECONFIGURING, _S.LOST, _S.REOPENING, _S.RESTORING, _S.REOPENED})
+_IN_USE = frozenset(
+    {
+        _S.OPEN,
+        _S.RECONFIGURING,
+        _S.LOST,
+        _S.REOPENING,
+        _S.RESTORING,
+        _S.REOPEN_DELAYED,
+        _S.RESTORE_DELAYED,
+        _S.REOPENED,
+    }
+)
+# In these states the broker has refused for now to reopen the queue.
+_DELAYED = frozenset({_S.REOPEN_DELAYED, _S.RESTORE_DELAYED})
 # In these states no caller waits for the answer to an openQueue, and the answer may still arrive.
 _UNANSWERED = frozenset({_S.ABANDONED, _S.OVERDUE})
 # In these states the broker has the subscriptions, or a request with them is outstanding.
@@ -405,6 +429,7 @@ class QueueCore(Machine):
         "_configuring",
         "_opening",
         "_pause",
+        "_refusals",
         "_repeated_at",
         "_request",
         "_service",
@@ -480,6 +505,8 @@ class QueueCore(Machine):
         # How long messages may stay away, and when the subscriptions were repeated.
         self._pause = 0.0
         self._repeated_at: float | None = None
+        # How often the broker has refused for now to reopen the queue on this connection.
+        self._refusals = 0
         self._suspends = False
         self._service = Service(in_service=True)
         # Operations that callers wait for: opening, closing, changes in the outstanding request, and later
@@ -502,6 +529,16 @@ class QueueCore(Machine):
     def in_session(self) -> bool:
         """Whether the session has it: it is not closed."""
         return self.state is not QueueState.CLOSED
+
+    @property
+    def delayed(self) -> bool:
+        """Whether the next attempt to reopen the queue waits for its time."""
+        return self.state in _DELAYED
+
+    @property
+    def late_to_reopen(self) -> bool:
+        """Whether the broker refused for now to reopen the queue on this connection."""
+        return self._refusals > 0
 
     @property
     def opened(self) -> bool:
@@ -704,6 +741,7 @@ class QueueCore(Machine):
 
     def channel_up(self, now: float) -> bool:
         """Use a new connection; return whether the queue is being reopened."""
+        self._refusals = 0
         if self.state is QueueState.LOST or self.state is QueueState.WAITING:
             self.fire(_I.CHANNEL_UP, now)
         return self.state is QueueState.REOPENING
@@ -711,6 +749,7 @@ class QueueCore(Machine):
     def channel_down(self, now: float) -> None:
         """Note the loss of the connection: outstanding requests get no answer."""
         self._request = None
+        self._refusals = 0
         self._waiting.extendleft(reversed(self._configuring))
         self._configuring.clear()
         self._shared.routes.remove(self)
@@ -722,6 +761,11 @@ class QueueCore(Machine):
         if self.state is QueueState.LOST and set(map(id, self.wanted)) <= set(map(id, self.agreed)):
             while self._waiting:
                 self._complete(self._waiting.popleft(), None)
+
+    def try_again(self, now: float) -> None:
+        """Repeat the request that the broker refused for now."""
+        if self.delayed:
+            self.fire(_I.AGAIN, now)
 
     def resume(self, now: float) -> bool:
         """Allow writing posts again; return whether posts had to wait."""
@@ -824,7 +868,10 @@ class QueueCore(Machine):
                 return
         self._request = None
         if refusal is not None:
-            self.fire(_I.REFUSED, now, request, refusal)
+            passing = (self.state, _I.DELAYED) in self.TRANSITIONS and self._not_reopened(
+                refusal, request
+            ).retryable
+            self.fire(_I.DELAYED if passing else _I.REFUSED, now, request, refusal)
             return
         if isinstance(body, OpenQueueResponse):
             self.at_most_once = bool(body.routing_configuration.flags & RoutingFlags.AT_MOST_ONCE)
@@ -937,22 +984,39 @@ class QueueCore(Machine):
     # actions: reopening
 
     def _finish_reopen(self, now: float, request: Request) -> None:
+        self._refusals = 0
         self._commit_configure(now, request)
         self._shared.emit(QueueReopened(self.uri_text))
         self._shared.settled(self, now)
 
     def _fail_reopen(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        error = self._refused(OpenQueueError, "reopen", refusal, request)
+        error = self._not_reopened(refusal, request)
         self._shared.emit(QueueReopenFailed(self.uri_text, error))
         if refusal is None:
             self._siblings.unclear = True
         self._let_go(error, now)
 
     def _fail_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        error = self._refused(ConfigureQueueError, "configure", refusal, request)
+        error = self._not_reopened(refusal, request)
         self._shared.emit(QueueReopenFailed(self.uri_text, error))
         self._let_go(error, now)
         self._send_close(now)
+
+    def _delay(self, now: float, request: Request, refusal: Refusal) -> None:
+        self._refusals += 1
+        pause = backoff(self._refusals, _FIRST_PAUSE, _LONGEST_PAUSE)
+        self._shared.delayed.set(self, now + pause)
+        self._shared.emit(QueueReopenDelayed(self.uri_text, self._not_reopened(refusal, request), pause))
+        self._shared.settled(self, now)  # The posts of the other queues do not wait for this queue.
+
+    def _delay_restoring(self, now: float, request: Request, refusal: Refusal) -> None:
+        self._shared.routes.drop(self, request.detail)
+        self._delay(now, request, refusal)
+
+    def _not_reopened(self, refusal: Refusal | None, request: Request) -> Error:
+        if request.kind is RequestKind.OPEN:
+            return self._refused(OpenQueueError, "reopen", refusal, request)
+        return self._refused(ConfigureQueueError, "configure", refusal, request)
 
     def _give_up_reopen(self, now: float) -> None:
         self._let_go(self._was_closed(), now)
@@ -1201,6 +1265,7 @@ class QueueCore(Machine):
         (_S.REOPENING, _I.ACCEPTED): Transition(_send_configure, _S.RESTORING),
         (_S.REOPENING, _I.ACCEPTED_PLAIN): Transition(_finish_reopen, _S.REOPENED),
         (_S.REOPENING, _I.REFUSED): Transition(_fail_reopen, _S.CLOSED),
+        (_S.REOPENING, _I.DELAYED): Transition(_delay, _S.REOPEN_DELAYED),
         (_S.REOPENING, _I.TIMEOUT): Transition(_fail_reopen, _S.OVERDUE),
         (_S.REOPENING, _I.CONFIGURE): Transition(None, _S.REOPENING),
         (_S.REOPENING, _I.CLOSE): Transition(_give_up_reopen, _S.ABANDONED),
@@ -1208,10 +1273,20 @@ class QueueCore(Machine):
         (_S.REOPENING, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
         (_S.RESTORING, _I.ACCEPTED): Transition(_finish_reopen, _S.REOPENED),
         (_S.RESTORING, _I.REFUSED): Transition(_fail_restoring, _S.CLOSING),
+        (_S.RESTORING, _I.DELAYED): Transition(_delay_restoring, _S.RESTORE_DELAYED),
         (_S.RESTORING, _I.TIMEOUT): Transition(_fail_restoring, _S.CLOSING),
         (_S.RESTORING, _I.CONFIGURE): Transition(None, _S.RESTORING),
         (_S.RESTORING, _I.CLOSE): Transition(_close_restoring, _S.CLOSING),
         (_S.RESTORING, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
+        (_S.REOPEN_DELAYED, _I.AGAIN): Transition(_send_open, _S.REOPENING),
+        (_S.REOPEN_DELAYED, _I.CONFIGURE): Transition(None, _S.REOPEN_DELAYED),
+        (_S.REOPEN_DELAYED, _I.CLOSE): Transition(_finish_close, _S.CLOSED),
+        (_S.REOPEN_DELAYED, _I.CLOSE_PLAIN): Transition(_finish_close, _S.CLOSED),
+        (_S.REOPEN_DELAYED, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
+        (_S.RESTORE_DELAYED, _I.AGAIN): Transition(_send_configure, _S.RESTORING),
+        (_S.RESTORE_DELAYED, _I.CONFIGURE): Transition(None, _S.RESTORE_DELAYED),
+        (_S.RESTORE_DELAYED, _I.CLOSE): Transition(_close_restoring, _S.CLOSING),
+        (_S.RESTORE_DELAYED, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
         (_S.REOPENED, _I.RESUME): Transition(None, _S.OPEN),
         (_S.REOPENED, _I.CONFIGURE): Transition(None, _S.REOPENED),
         (_S.REOPENED, _I.CLOSE): Transition(_send_deconfigure, _S.DECONFIGURING),

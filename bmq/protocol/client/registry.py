@@ -94,6 +94,8 @@ class QueueRegistry:
     def moved(self, queue: QueueCore, now: float, *, connected: bool) -> None:
         """Handle a transition of a queue: forget a closed queue, and let waiting openings proceed."""
         siblings = self._siblings[queue.uri.canonical]
+        if not queue.delayed:
+            self._shared.delayed.discard(queue)
         if queue.state is not QueueState.BEHIND:
             siblings.behind.pop(queue, None)
         if queue.state is QueueState.CLOSED:
