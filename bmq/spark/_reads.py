@@ -381,7 +381,9 @@ def read_unconfirmed(settings: SourceSettings, limits: ReadLimits) -> Sequence[L
 
 def _temporary_folder() -> Path:
     """Make a folder that is this user's alone, and remove those of applications that have ended."""
-    user = os.getuid() if hasattr(os, "getuid") else 0
+    user = 0
+    if hasattr(os, "getuid"):
+        user = os.getuid()
     root = Path(tempfile.gettempdir()) / f"bmq-spark-{user}"
     root.mkdir(mode=0o700, exist_ok=True)
     about = root.lstat()
@@ -401,7 +403,7 @@ def _application() -> int:
     process = os.getppid()
     for _ in range(8):
         try:
-            stat = Path(f"/proc/{process}/stat").read_text()
+            stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
             command = stat[stat.index("(") + 1 : stat.rindex(")")]
             parent = int(stat[stat.rindex(")") :].split()[2])
         except (OSError, ValueError):

@@ -271,10 +271,10 @@ async def test_one_that_fails_harms_nothing_and_is_logged_once(
     interceptors = [Broken(), noting, BrokenAtTheEnd()]
     async with bmq.connect(peer.uri, interceptors=interceptors) as session:
         queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
-        for _ in range(2):
+        for number in (1, 3):
             await queue.post(b"1")
             assert (await queue.post_many([b"2"])).acknowledged == 1
-            peer.connection.push(1, 2)
+            peer.connection.push(number, number + 1)
             (await queue.receive()).confirm()
             (await queue.receive_many()).confirm()
         assert queue.stats().confirmed == 4

@@ -211,19 +211,19 @@ async def test_a_consumer_that_does_not_keep_up(peer: Peer, said: Said) -> None:
     async with bmq.connect(peer.uri, max_buffered_messages=10) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
 
-        async def fall_behind() -> None:
-            peer.connection.push(*range(1, 21))
+        async def fall_behind(first: int) -> None:
+            peer.connection.push(*range(first, first + 20))
             await eventually(lambda: session.stats().buffered_messages == 20)
             for _ in range(20):
                 (await queue.receive()).confirm()
 
-        await fall_behind()
+        await fall_behind(1)
         slow, caught_up = said.lines
         assert "does not keep up: 20 messages (" in slow
         assert peer.uri in slow
         assert "the application has caught up after" in caught_up
-        for _ in range(3):  # it is known by now
-            await fall_behind()
+        for first in (21, 41, 61):  # it is known by now
+            await fall_behind(first)
         assert len(said.lines) == 2
 
 

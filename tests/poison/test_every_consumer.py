@@ -93,7 +93,7 @@ READING = {"tail", "dead", "peek"}
 #: These post, ask the broker about itself, or run one of the consumers above.
 OTHER_VERBS = {
     *("post", "purge", "queues", "stat", "top", "explain", "check", "doctor", "bench", "admin", "decode"),
-    *("record", "replay", "broker"),
+    *("record", "replay", "broker", "spark"),
     *("mover", "run", "console"),
 }
 
