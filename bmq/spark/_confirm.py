@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from bmq import _checks
@@ -77,9 +78,11 @@ def _as_text(name: str, value: object) -> str:
         return str(_checks.integer(f"option {name}", value, -(1 << 63)))
     if isinstance(value, float):
         return str(float(value))
-    return _checks.text(f"option {name}", value)
+    return _checks.text(f"option {name}", os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
 def _columns(rows: object) -> list[str]:
     columns = getattr(rows, "columns", None)
-    return [str(each) for each in cast("list[object]", columns)] if isinstance(columns, list) else []
+    if not isinstance(columns, list | tuple):
+        return []
+    return [str(each) for each in cast("Sequence[object]", columns)]

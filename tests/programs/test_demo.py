@@ -51,7 +51,7 @@ def demonstrate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def books(said: str) -> dict[str, int]:
-    rows = re.findall(r"^│ (.+?) +│ +([\d,]+) │ \w", said, re.MULTILINE)
+    rows = re.findall(r"^│ (.+?) +│ +([\d,]+) │(?: \w|$)", said, re.MULTILINE)
     return {what: int(number.replace(",", "")) for what, number in rows}
 
 
