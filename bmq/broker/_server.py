@@ -389,7 +389,7 @@ class Broker:
             self.clock._unsubscribe(self._catch_up)
         self._set_timer()
         await listener.stop()
-        self._all_gone.clear()
+        self._all_gone = asyncio.Event()
         for connection in list(self._connections):
             if connection.session is not None:
                 connection.session.shut_down(self.clock())
@@ -399,7 +399,8 @@ class Broker:
                 connection.transport.abort()
         if self._connections:
             try:
-                await asyncio.wait_for(self._all_gone.wait(), _PATIENCE)
+                async with asyncio.timeout(_PATIENCE):
+                    await self._all_gone.wait()
             except TimeoutError:
                 # Clients that do not read what they are sent would keep their connections for ever.
                 for connection in list(self._connections):

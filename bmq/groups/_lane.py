@@ -248,7 +248,8 @@ class Lane:
             while looks > 0 and not finished.is_set():
                 looks -= 1
                 try:
-                    await asyncio.wait_for(finished.wait(), _LOOK_EVERY)
+                    async with asyncio.timeout(_LOOK_EVERY):
+                        await finished.wait()
                 except TimeoutError:
                     self.look_at_hands()
             self.ledger.forget()

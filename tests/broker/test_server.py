@@ -63,6 +63,18 @@ async def test_making_one_needs_no_event_loop_and_settles_no_port() -> None:
         await client(made.port)
 
 
+def test_a_broker_starts_again_in_another_event_loop() -> None:
+    broker = Broker()
+
+    async def serve() -> None:
+        await broker.start()
+        async with bmq.connect(broker.uri, reconnect=False):
+            await broker.stop()  # waits for the client
+
+    for _ in range(2):
+        asyncio.run(serve())
+
+
 async def test_starting_twice_is_an_error_and_stopping_twice_is_not(broker: Broker) -> None:
     with pytest.raises(StateError, match="running"):
         await broker.start()
