@@ -459,6 +459,7 @@ class Transport(_FlowControlMixin):
         super().__init__(names, loop)
         self.host = host
         self.gone = False
+        self.backlog = False
         self._context = copy_context()
         self._protocol: Any = None
         self._paused = False
@@ -516,11 +517,14 @@ class Transport(_FlowControlMixin):
             self._call(self._force_close, error)
 
     def release(self) -> None:
-        """Close the socket: what left the buffer still arrives, unless something is unread."""
+        """Close the socket: what left the buffer still arrives, unless something is unread.
+
+        A connection that its process never accepted is reset.
+        """
         if self.gone:
             return
         self.gone = True
-        unread = bool(self._inbox)
+        unread = self.backlog or bool(self._inbox)
         self._inbox.clear()
         self._buffer.clear()
         if unread:
@@ -563,11 +567,8 @@ class Transport(_FlowControlMixin):
             while self._inbox and size + len(self._inbox[0]) <= _READ:
                 pieces.append(self._inbox.popleft())
                 size += len(pieces[-1])
-            out = self.peer.out
-            was_full = out.room <= 0
-            out.unread -= size
-            if was_full and out.room > 0:
-                self.peer.writable()
+            self.peer.out.unread -= size
+            self.peer.writable()
             data = b"".join(pieces)
             try:
                 if isinstance(self._protocol, asyncio.BufferedProtocol):
@@ -632,8 +633,8 @@ class Transport(_FlowControlMixin):
         self._maybe_pause_protocol()
 
     def writable(self) -> None:
-        """The peer's window has room again."""
-        if self._buffer and not self.gone:
+        """Go on writing if the peer's window has room."""
+        if self._buffer and not self.gone and self.out.room > 0:
             self._call(self._write_more)
 
     def _write_more(self) -> None:
@@ -735,6 +736,7 @@ class Server(asyncio.AbstractServer):
         self._context: Context = copy_context()
         self._address = address
         self._port = port
+        self._backlog: dict[Transport, None] = {}
         self._closed: asyncio.Future[None] | None = None
 
     def accepts(self, address: str) -> bool:
@@ -743,9 +745,13 @@ class Server(asyncio.AbstractServer):
 
     def accept(self, transport: Transport) -> None:
         """Take a connection, in a turn of the process."""
+        transport.backlog = True
+        self._backlog[transport] = None
         self._loop.call_soon(self._begin, transport, context=self._context)
 
     def _begin(self, transport: Transport) -> None:
+        self._backlog.pop(transport, None)
+        transport.backlog = False
         if not transport.gone:
             transport._context = self._context
             transport.begin(self._factory())
@@ -774,6 +780,9 @@ class Server(asyncio.AbstractServer):
     def close(self) -> None:
         if self.is_serving():
             del self._loop.host.listeners[self._port]
+        waiting, self._backlog = self._backlog, {}
+        for each in waiting:
+            each.release()
         if self._closed is not None and not self._closed.done():
             self._closed.cancel()
 

@@ -435,6 +435,9 @@ class SimulatedNetwork:
         network.rate = math.inf if endless else _checks.number("rate", rate, 1.0, unit="bytes a second")
         network.latency = min(low, high), max(low, high)
         network.segment = None if sizes is None else (sizes[0], sizes[1])
+        for connection in self.connections:
+            for end in (connection.client, connection.server):
+                end.writable()  # the window may be larger than before
 
     def partition(self, one: str, other: str, *, both: bool = True) -> None:
         """Let nothing through between two hosts: bytes wait, and connections are not even refused.

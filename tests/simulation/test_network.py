@@ -13,6 +13,7 @@ import pytest
 
 import bmq
 from bmq.testing import Simulation
+from bmq.testing._sim_network import Server, Transport
 
 
 class Recorder(asyncio.Protocol):
@@ -189,6 +190,21 @@ def test_a_slow_reader_pauses_and_resumes_the_writer() -> None:
             pair.near.set_write_buffer_limits(high=1, low=2)
 
     over(check, window=5000)
+
+
+@pytest.mark.parametrize("unread", [True, False])
+def test_a_writer_that_waits_goes_on_when_the_window_grows(unread: bool) -> None:
+    async def check(pair: Pair) -> None:
+        pair.far.pause_reading()
+        pair.near.write(b"x" * 10_000)
+        if not unread:
+            pair.far.resume_reading()  # the segments that are on their way make room later
+        pair.sim.network.set(window=100_000)
+        pair.far.resume_reading()
+        await some_time()
+        assert len(pair.peer.data) == 10_000
+
+    over(check, window=1)
 
 
 def test_an_end_of_the_stream_may_leave_the_other_direction_open() -> None:
@@ -498,6 +514,56 @@ def test_the_kernel_of_a_killed_process_closes_its_connections() -> None:
 
     over(check)
     over(unread)
+
+
+def test_connections_that_were_not_accepted_are_reset_with_their_server() -> None:
+    sim = Simulation(1)
+    client = Recorder()
+
+    async def serve() -> None:
+        async with await asyncio.get_running_loop().create_server(Recorder, "server", 1000):
+            await asyncio.sleep(2)
+
+    async def main() -> None:
+        server = sim.process("server", serve)
+        await asyncio.sleep(1)
+        server.pause()
+        await asyncio.get_running_loop().create_connection(lambda: client, "server", 1000)
+        await asyncio.sleep(1)
+        server.kill()
+        await asyncio.sleep(1)
+
+    sim.run(main)
+    assert client.names == ["made", "lost"]
+    assert isinstance(client.events[-1][1], ConnectionResetError)
+
+
+def test_a_server_that_closes_resets_what_it_did_not_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = Simulation(1)
+    client = Recorder()
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Recorder, "server", 1000)
+        await asyncio.sleep(1)
+        assert isinstance(server, Server)
+
+        def accept(transport: Transport) -> None:
+            Server.accept(server, transport)
+            server.close()  # in the turn in which the connection comes
+
+        monkeypatch.setattr(server, "accept", accept)
+        await asyncio.sleep(2)
+
+    async def main() -> None:
+        sim.process("server", serve)
+        await asyncio.sleep(1.5)
+        with pytest.raises(ConnectionResetError):
+            await asyncio.get_running_loop().create_connection(lambda: client, "server", 1000)
+        await asyncio.sleep(1)
+
+    sim.run(main)
+    assert client.names == []
 
 
 def test_a_machine_without_power_is_silent_until_it_runs_again() -> None:
