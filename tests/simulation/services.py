@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy
@@ -22,7 +22,7 @@ __all__ = ["SERVICES"]
 
 #: What a world does, after its making.
 Scene = Callable[[], Awaitable[None]]
-SERVICES: dict[str, Callable[[Simulation], Awaitable[None]]] = {}
+SERVICES: dict[str, Callable[[Simulation], Coroutine[Any, Any, None]]] = {}
 DOMAINS = (
     DomainConfig("sim.small", Mode.PRIORITY, queue_limits=Limits(5, 10_000), message_ttl=30 * 86400),
     DomainConfig("sim.short", Mode.PRIORITY, message_ttl=3),
