@@ -122,7 +122,8 @@ class SessionOptions:
         repeat_subscriptions_after: how long a queue's subscriptions with expressions may receive nothing
             before they are sent to the broker again. A real broker under load stops delivering to such
             subscriptions until something happens to the queue; sending it what it has changes nothing else.
-            The pauses between repetitions grow, and are short again once one has helped. 0 switches this off.
+            The pauses between repetitions grow, and are short again once one has helped: 10 ms where messages
+            had waited behind a full window. 0 switches this off.
         repeat_subscriptions_every: the longest of these pauses.
         longest_delay: a post that is to wait for longer is a ``UsageError``: a broker deletes what has waited
             for the ``messageTtl`` of its domain, due or not, and tells nobody. None does not look.

@@ -204,13 +204,16 @@ class ScriptedBroker:
         messages: Iterable[tuple[bytes, bytes]],
         s_ids: tuple[int, ...],
         properties: Mapping[str, PropertyInput] | None = None,
+        *,
+        out_of_order: bool = False,
     ) -> bytes:
         """A PUSH event of (GUID, payload) for subscription ids; all have the same properties."""
         options = encode_sub_queue_ids(s_ids) if s_ids else b""
-        area, flags, schema = b"", 0, 0
+        area, schema = b"", 0
+        flags = int(PushFlags.OUT_OF_ORDER) if out_of_order else 0
         if properties:
             area = encode_properties(properties, new=True)
-            flags, schema = PushFlags.MESSAGE_PROPERTIES, 1
+            flags, schema = flags | PushFlags.MESSAGE_PROPERTIES, 1
         body = b"".join(
             push_message(q_id, key, area + data, options, flags=flags, schema_id=schema)
             for key, data in messages

@@ -54,6 +54,24 @@ async def test_a_subscription_with_room_gets_all_of_a_burst(
     assert posting.returncode == 0, said.decode()
 
 
+@pytest.mark.timeout(60)
+async def test_a_burst_of_requests_does_not_wait_for_a_full_window(
+    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    """A responder has a second subscription, for cancellations. A real broker then delivers a window at a
+    time, and each time stands still until the subscriptions are repeated."""
+    app = bmq.App(bmq_broker.uri)
+
+    @app.responder(bmq_queue_uri, max_unconfirmed_messages=20, concurrency=4)
+    async def answer(message: bmq.Message) -> bytes:
+        return message.data
+
+    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
+    async with app, asyncio.timeout(20):
+        # 50 windows, each of which would take a second.
+        await asyncio.gather(*(queue.request(b"%d" % number, timeout=30) for number in range(1000)))
+
+
 async def test_filters_get_all_of_their_messages_once_one_that_left_is_back(
     bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:

@@ -330,11 +330,14 @@ class Bench:
             self.send(self.broker.ack(puts, status))
         return [int(put.data) for put in puts]
 
-    def push(self, queue: QueueCore, *numbers: int, s_id: int | None = None) -> None:
+    def push(
+        self, queue: QueueCore, *numbers: int, s_id: int | None = None, out_of_order: bool = False
+    ) -> None:
         """Deliver messages to a queue's newest subscription, or the one named."""
         if s_id is None:
             s_id = self.broker.s_ids[queue.q_id][-1]
-        self.send(self.broker.push(queue.q_id, [(guid(n), b"%d" % n) for n in numbers], (s_id,)))
+        messages = [(guid(n), b"%d" % n) for n in numbers]
+        self.send(self.broker.push(queue.q_id, messages, (s_id,), out_of_order=out_of_order))
 
     # what there is to see
 

@@ -9,7 +9,7 @@ import pytest
 
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import ClientDeprecated, DeliveryRevived
-from bmq.protocol.client.queue import QueueCore, QueueState
+from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
 from bmq.wire.control import BrokerResponse, Codec, ConfigureStream, Status, encode_event
 from tests.protocol.bench import READ, Bench, connected
 
@@ -83,6 +83,40 @@ def test_what_a_repetition_brings_is_counted_said_once_and_asked_for_again_soon(
     bench.push(queue, *range(101, 201))
     assert queue.revived == 200
     assert bench.happened.count(DeliveryRevived(URI)) == 1
+
+
+def test_messages_that_had_waited_are_asked_for_again_at_once() -> None:
+    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
+    queue = reader(bench, "x == 1", "x == 2")
+    assert len(quiet(bench, 1.1)) == 1
+    for number in range(1, 11):
+        bench.push(queue, number, out_of_order=True)
+        bench.wait(0.11)
+        bench.answer()
+    assert queue.repeated == 11
+
+
+def test_pauses_grow_again_after_the_last_message_that_had_waited() -> None:
+    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
+    queue = reader(bench, "x == 1")
+    assert len(quiet(bench, 1.1)) == 1
+    bench.push(queue, 1, out_of_order=True)
+    asked = quiet(bench, 30)  # 0.1, 0.2, 0.4, ... 12.8 seconds apart
+    assert 7 <= len(asked) <= 9
+
+
+@pytest.mark.parametrize(("arrived", "repeated"), [(19, 0), (20, 1)])
+def test_a_full_window_after_a_long_silence_is_watched_closely_again(arrived: int, repeated: int) -> None:
+    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
+    subscription = SubscriptionCore("x == 1", SubscriptionOptions(20, 1 << 20, 0), object())
+    queue = bench.open(URI, READ, subscriptions=[])
+    bench.core.configure_queue(queue, [subscription], object(), bench.now + 60)
+    bench.pump()
+    bench.answer()
+    assert len(quiet(bench, 70)) == 6
+    for number in range(1, arrived + 1):
+        bench.push(queue, number)
+    assert len(quiet(bench, 1.1)) == repeated
 
 
 def test_a_subscription_that_is_not_quiet_is_left_alone() -> None:

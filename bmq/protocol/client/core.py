@@ -73,7 +73,7 @@ from bmq.wire.control import (
     request_id,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
-from bmq.wire.push import GUID, Push, decode_push_runs
+from bmq.wire.push import FLAGS, GUID, Push, decode_push_runs
 from bmq.wire.put import Outgoing
 from bmq.wire.uri import QueueUri
 
@@ -778,7 +778,7 @@ class ClientCore(Machine):
                     confirmed.prepare(run[0][GUID], event.data, now - queue.heard)
                 if confirmed.recent or confirmed.older:
                     known = known or confirmed.knows_any([push[GUID] for push in run])
-            if not queue.delivered(len(run), now):
+            if not queue.delivered(len(run), now, run[0][FLAGS]):
                 quiet = False
         if known:
             quiet = False
@@ -806,7 +806,7 @@ class ClientCore(Machine):
                     return False
             deliveries.append((*route, some))
         for queue, _, some in deliveries:
-            queue.delivered(some.count, now)
+            queue.delivered(some.count, now, int(some.flags[0]))
         self._events.append(PushedColumns(deliveries))
         return True
 

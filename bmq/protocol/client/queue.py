@@ -38,6 +38,7 @@ Designs that were tried, and why they are gone:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,7 @@ from bmq.protocol.client.requests import Request, RequestKind, Requests
 from bmq.protocol.client.routes import Numbered, Routes
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.machine import Machine, Transition
+from bmq.wire.constants import PushFlags
 from bmq.wire.control import (
     DEFAULT_APP_ID,
     INVALID_CONSUMER_PRIORITY,
@@ -122,6 +124,10 @@ __all__ = [
 _DEFAULT_DEDUPLICATION = 300.0
 # Messages within this time after a repetition of subscriptions count as its effect, in seconds.
 _REVIVED_WITHIN = 0.5
+# Shortest pause between two repetitions that both brought messages, in seconds.
+_SHORTEST_PAUSE = 0.01
+# So many messages, or a full window, after a repetition without effect make the pause short again.
+_FLOWING = 1000
 # Fewer messages than this may have arrived by chance.
 _WORTH_MENTION = 10
 # First and longest pause before a queue is tried again that the broker refused for now to reopen, in seconds.
@@ -424,6 +430,7 @@ class QueueCore(Machine):
     """
 
     __slots__ = (
+        "_arrived",
         "_asked",
         "_closing",
         "_configuring",
@@ -502,9 +509,10 @@ class QueueCore(Machine):
         self.revived = 0
         self.heard = 0.0
         self.confirmed: Confirmed | None = None
-        # How long messages may stay away, and when the subscriptions were repeated.
+        # How long messages may stay away, when the subscriptions were repeated, and how many came long after.
         self._pause = 0.0
         self._repeated_at: float | None = None
+        self._arrived = 0
         # How often the broker has refused for now to reopen the queue on this connection.
         self._refusals = 0
         self._suspends = False
@@ -806,29 +814,37 @@ class QueueCore(Machine):
         elif self._closing is operation and self.state in _UNANSWERED:
             self._complete(operation, self._timed_out("close"))
 
-    def delivered(self, count: int, now: float) -> bool:
-        """Note delivered messages; return whether no action follows."""
+    def delivered(self, count: int, now: float, flags: int) -> bool:
+        """Note delivered messages and the flags of the first; return whether no action follows."""
         self.heard = now
         if self._repeated_at is None:
             return True
-        if now - self._repeated_at <= _REVIVED_WITHIN:
+        since = now - self._repeated_at
+        if since <= _REVIVED_WITHIN:
             before, self.revived = self.revived, self.revived + count
             self._shared.revived += count
             if before < _WORTH_MENTION <= self.revived:
                 self._shared.emit(DeliveryRevived(self.uri_text))
-            if self._pause > self._shared.repeat_after:
-                # More messages may follow: a broker delivers a backlog in portions.
+            # More messages may follow: a broker delivers a backlog in portions. A message out of order had
+            # waited, so the repetition and not chance brought it. The broker works half of the time at most.
+            if flags & PushFlags.OUT_OF_ORDER:
+                self._watch_streams(now, min(self._pause, max(_SHORTEST_PAUSE, since)))
+            elif self._pause > self._shared.repeat_after:
                 self._watch_streams(now)
         else:
-            self._repeated_at = None
+            self._arrived += count
+            if self._arrived >= self._shortest_window():
+                self._repeated_at = None
+                self._watch_streams(now)
         return False
 
     def look_after(self, now: float) -> None:
         """Repeat the subscriptions if no message has arrived for a while.
 
         A real broker under load stops delivering to subscriptions with expressions, and continues when the
-        queue
-        changes in any way. A request that changes nothing is enough.
+        queue changes in any way. A request that changes nothing is enough. The same happens where a queue
+        has several expressions: messages that found the window of theirs full, behind the first of them, are
+        not looked at again, although there is room. Each repetition brings one more window.
         """
         if self.state is not QueueState.OPEN:
             return  # The next answer starts the watch again.
@@ -839,14 +855,19 @@ class QueueCore(Machine):
         self.repeated += 1
         self._shared.repeated += 1
         self._repeated_at = now
+        self._arrived = 0
         self._pause = min(2 * self._pause, self._shared.repeat_every)
         self._shared.watched.set(self, now + self._pause)
         self._shared.changed[self] = None
 
-    def _watch_streams(self, now: float) -> None:
-        """Start or stop watching subscriptions with expressions."""
+    def _shortest_window(self) -> int:
+        """Return how many messages at least arrive before a subscription stops being served."""
+        return min((_FLOWING, *(sub.options.max_unconfirmed_messages for sub in self.committed)))
+
+    def _watch_streams(self, now: float, pause: float = math.inf) -> None:
+        """Start or stop watching subscriptions with expressions; the first repetition follows a pause."""
         if self._shared.repeat_after > 0 and any(sub.expression for sub in self.committed):
-            self._pause = self._shared.repeat_after
+            self._pause = min(pause, self._shared.repeat_after)
             self._shared.watched.set(self, now + self._pause)
         else:
             self._shared.watched.discard(self)
