@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bmq.protocol.client.core import CoreOptions
-from bmq.wire.push import GUID, Push, decode_push_runs
+from bmq.wire.push import FLAGS, GUID, Push, decode_push_runs
 from tests.protocol.bench import READ, WRITE, connected, guid, held
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -24,6 +24,7 @@ class Columns:
         self.messages = messages
         self.count = len(messages)
         self.guids = self.Guids(message[GUID] for message in messages)
+        self.flags = [message[FLAGS] for message in messages]
 
     def routes(self) -> list[tuple[int, tuple[int, ...], Columns]]:
         return [(self.messages[0][0], self.messages[0][1], self)]
