@@ -10,7 +10,6 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -35,15 +34,15 @@ pytestmark = pytest.mark.timeout(120 + COUNT / 10)
 def flooded(broker: BrokerThread, queue: str) -> str:
     """A queue with poison of all kinds in front of a good message."""
 
-    async def post(_: Any) -> None:
+    async def post() -> str:
         async with bmq.connect(broker.uri) as session:
             opened = await session.open_queue(queue, write=True)
             for poison in POISONS.values():
                 await flood(opened, [poison] * COUNT)
             await opened.post(GOOD)
+        return queue
 
-    broker.call(post)
-    return queue
+    return broker.call(lambda _: post())
 
 
 def options_of(broker: BrokerThread, queue: str, folder: Path, policy: str | None) -> dict[str, str]:
@@ -77,7 +76,7 @@ def stream(spark: SparkSession, options: dict[str, str]) -> Counter[tuple[bool, 
     )
     try:
         while not seen[True, False] and query.isActive:
-            query.awaitTermination(0.1)
+            query.awaitTermination(1)
         query.processAllAvailable()
     finally:
         query.stop()
