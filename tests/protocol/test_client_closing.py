@@ -10,6 +10,7 @@ from bmq.errors import (
     QueueClosed,
     RequestTimeout,
     SessionClosed,
+    StatusCategory,
 )
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.control import CloseQueue, ConfigureStream
@@ -265,6 +266,12 @@ def _in_state(bench: Bench, state: QueueState) -> QueueCore:
                 bench.connect()
                 if state is QueueState.RESTORING:
                     bench.answer()
+        elif state in (QueueState.REOPEN_DELAYED, QueueState.RESTORE_DELAYED):
+            bench.lose()
+            bench.connect()
+            if state is QueueState.RESTORE_DELAYED:
+                bench.answer()
+            bench.refuse(StatusCategory.E_NOT_READY, 0)
         elif state is QueueState.RECONFIGURING:
             bench.configure(queue, "a > 1")
         elif state in (QueueState.DECONFIGURING, QueueState.CLOSING):
