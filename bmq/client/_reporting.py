@@ -71,7 +71,8 @@ class Reporter:
         self._interval = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._self = weakref.ref[Reporter](self)
-        self._kept = 0
+        # How many posts were sent again before the connection was restored.
+        self._sent_again = 0
         self._slow_since: float | None = None
         self._slow_said = float("-inf")
         self._slow_unsaid = 0
@@ -90,7 +91,7 @@ class Reporter:
             case ConnectionLost(reason):
                 self._lost(driver, reason)
             case Reconnected():
-                self._kept = len(driver.core.posts)
+                self._sent_again = driver.core.posts.counts.retransmitted
             case StateRestored():
                 self._restored(driver, "restored")
             case Connected():
@@ -209,8 +210,9 @@ class Reporter:
         if self._down_since is None:
             return
         done = [f"{_count(len(driver.open_queues), 'queue')} opened again"] if driver.open_queues else []
-        if self._kept:
-            done.append(f"{_count(self._kept, 'post')} sent again")
+        again = driver.core.posts.counts.retransmitted - self._sent_again
+        if again:
+            done.append(f"{_count(again, 'post')} sent again")
         logger.warning(
             "the connection to %s was %s after %s%s",
             driver.dialer.address,

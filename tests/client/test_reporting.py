@@ -110,6 +110,24 @@ async def test_posts_that_are_kept_are_counted(peer: Peer, said: Said) -> None:
     assert len(said.lines) == 2
 
 
+async def test_posts_made_during_an_outage_are_not_sent_again(peer: Peer, said: Said) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold.add("PUT")
+        posts = [queue.post_nowait(b"%d" % number) for number in range(3)]
+        await eventually(lambda: peer.connection.script.puts)
+        peer.hold.remove("PUT")
+        peer.cut()
+        await said.so_many(1)
+        posts += [queue.post_nowait(b"%d" % number) for number in range(3, 8)]
+        await asyncio.gather(*posts)
+        assert ": 1 queue opened again, 3 posts sent again" in (await said.so_many(2))[1]
+        peer.cut()
+        await said.so_many(3)
+        await queue.post(b"8")
+        assert "sent again" not in (await said.so_many(4))[3]
+
+
 def test_an_outage_that_goes_on_is_said_less_and_less_often(said: Said) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
