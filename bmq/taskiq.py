@@ -22,6 +22,7 @@ from bmq import _checks
 from bmq.client._address import parse_addresses
 from bmq.client.connect import check_options, connect
 from bmq.client.dead_letters import described
+from bmq.client.in_hand import Feeding
 from bmq.client.message import Message
 from bmq.client.options import ConnectOptions
 from bmq.client.poison import Allowed, Poison, PoisonKind, PutAside, unreadable
@@ -227,16 +228,17 @@ class BmqBroker(AsyncBroker):
         aside = PutAside("the taskiq worker", letters, logger)
         # The subscription is taken back when taskiq wants no more; the queue stays open until the shutdown,
         # since the tasks at work are yet to be acknowledged.
+        consumer = self._input.subscribe(self._subscription, max_unconfirmed_messages=self._max_unconfirmed)
+        feeding = Feeding(consumer)
         try:
-            async with self._input.subscribe(
-                self._subscription, max_unconfirmed_messages=self._max_unconfirmed
-            ) as consumer:
+            async with consumer:
                 async for message in consumer:
                     if (poison := self._poison(message)) is not None:
                         aside.take(message, poison)
                     else:
                         yield AckableMessage(data=message.data, ack=message.confirm)
         finally:
+            feeding.close()
             await aside.close()
 
     async def _letters(self, session: Session) -> Queue | None:

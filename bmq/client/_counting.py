@@ -169,6 +169,11 @@ class ReceiveCounts:
         for each in self._all:
             each.confirmed_again += count
 
+    def repeated(self, count: int) -> None:
+        """Messages that had arrived turned out to be here twice."""
+        for each in self._all:
+            each.hold(-count)
+
     def ended(self) -> None:
         """The queue is gone: nothing of it waits to be confirmed."""
         if self._seen_losses == self._session.losses:

@@ -13,6 +13,7 @@ from bmq._log_limit import LogLimit
 from bmq.client._counting import Arrival, size_of
 from bmq.client._definition import Definition, Numbered, Places, RoutedMessage, numbered
 from bmq.client._unclaimed import Unclaimed
+from bmq.client.in_hand import InHand
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.queue import SubscriptionCore
@@ -40,6 +41,7 @@ class Subscriptions:
 
     Attributes:
         unclaimed: messages that no consumer here wants.
+        in_hand: messages that handlers have.
     """
 
     def __init__(self, queue: Queue, driver: Driver) -> None:
@@ -50,6 +52,7 @@ class Subscriptions:
         # Those that have begun and are paused.
         self._paused: dict[Consumer, None] = {}
         self.unclaimed = Unclaimed(driver.backlog)
+        self.in_hand = InHand()
         self._limited = LogLimit(logger, clock=driver.connection.now)
         self._mention: asyncio.TimerHandle | None = None
 

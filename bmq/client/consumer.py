@@ -26,11 +26,12 @@ from bmq.client._definition import (
     compile_selector,
     numbered,
 )
+from bmq.client.in_hand import InHand
 from bmq.client.message import Message, MessageBatch
 from bmq.client.stats import ConsumerStats, consumer_stats
 from bmq.errors import Error, QueueClosed, TimedOut, UsageError
 from bmq.protocol.client.queue import SubscriptionOptions
-from bmq.wire.push import DATA, Push
+from bmq.wire.push import DATA, GUID, Push
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
@@ -139,6 +140,9 @@ class Consumer:
         self._turn = turn_of(self._connection.loop)
         self._closed = False
         self._error: Error | None = None
+        # How often :class:`Feeding` feeds handlers from it, and the messages that handlers have meanwhile.
+        self._feeding = 0
+        self._in_hand: InHand | None = None
         # While it is paused: what receivers wait for.
         self._resumed: asyncio.Future[None] | None = None
 
@@ -301,6 +305,10 @@ class Consumer:
         for each in messages:
             if _checks.choice("a message to put back", each, Message)._consumer.queue is not self.queue:
                 raise UsageError(f"{each!r} is of another queue, and cannot be put back here")
+        in_hand = self._in_hand
+        if in_hand is not None:
+            in_hand.release(messages)
+            messages = [message for message in messages if not message.stale]  # they are delivered again
         pushes = [message._push for message in messages if not message.confirmed]
         # In front of all that has a number of its own, and of what was put back before.
         self._line_up()
@@ -310,6 +318,8 @@ class Consumer:
             self._counts.hold(-len(pushes))
             self._subscriptions.give_back(numbered)
         elif pushes:
+            if in_hand is not None:
+                in_hand.update(dict.fromkeys([push[GUID] for push in pushes]))
             size = self._merge(numbered, (self._connection.now(), self.queue._driver.received.losses))
             self._count(len(pushes), size)
 
@@ -448,6 +458,16 @@ class Consumer:
         if self._closed or self not in self._subscriptions:  # a queue that closes takes nothing any more
             self._subscriptions.deliver(messages, places, arrival)
             return
+        if self._in_hand is not None:
+            guids = dict.fromkeys([message[GUID] for message in messages])
+            if len(guids) < len(messages) or not self._in_hand.keys().isdisjoint(guids):
+                fresh = self._in_hand.sort_out(numbered(messages, places), arrival)
+                size = self._merge(fresh, arrival)
+                if fresh:
+                    self._counts.arrived([push for _, push in fresh], size)
+                    self._count(len(fresh), size)
+                return
+            self._in_hand.update(guids)
         line, runs, arrived = self._messages, self._runs, self._arrived
         if not line:
             runs.clear()
@@ -474,7 +494,10 @@ class Consumer:
 
     def _take_over(self, messages: list[Numbered]) -> None:
         """Take in messages that others had, or nobody. They count as arriving now."""
-        size = self._merge(messages, (self._connection.now(), self.queue._driver.received.losses))
+        arrival = self._connection.now(), self.queue._driver.received.losses
+        if self._in_hand is not None:
+            messages = self._in_hand.sort_out(messages, arrival, counted=True)
+        size = self._merge(messages, arrival)
         self._counts.took_over(len(messages), size)
         self._count(len(messages), size)
 
@@ -510,6 +533,16 @@ class Consumer:
             line.append(push)
             self._arrived += 1
         return sum([len(push[DATA]) for _, push in messages])
+
+    def _sort_line(self, in_hand: InHand) -> None:
+        """Drop messages from the line that are in hand, or in the line before; note the others."""
+        self._line_up()
+        messages = list(self._numbered())
+        self._clear()
+        arrival = self._connection.now(), self.queue._driver.received.losses
+        fresh = in_hand.sort_out(messages, arrival, counted=True)
+        self._counts.repeated(len(messages) - len(fresh))
+        self._count(len(fresh), self._merge(fresh, arrival))
 
     def _line_up(self) -> None:
         """Have all that waits in the line of messages."""
@@ -564,6 +597,9 @@ class Consumer:
 
     def _clear(self) -> None:
         """Drop the messages that wait unseen."""
+        if self._in_hand is not None:
+            for push in self._messages:
+                self._in_hand.pop(push[GUID], None)
         self._taken += len(self._messages)
         self._taken_bytes = self._counted_bytes
         self._messages.clear()
@@ -600,6 +636,8 @@ class Consumer:
             self._look_at_arrival(self._arrived - len(messages) - 1)
         self._together -= 1
         message = Message(self, push, self._arrived_at)
+        if self._in_hand is not None:
+            self._in_hand[push[GUID]] = message
         if self._hooks.receiving:
             self._hooks.received(self, (message,))
         return message
@@ -618,6 +656,8 @@ class Consumer:
             self._taken_bytes += sum([len(push[DATA]) for push in pushes])
             self._count_taken()
         batch = MessageBatch(self, taken)
+        if self._in_hand is not None:
+            self._in_hand.update({message._push[GUID]: message for message in taken})
         if self._hooks.receiving and taken:
             self._hooks.received(self, batch)
         return batch

@@ -231,9 +231,11 @@ class Message:
         delivered again.
         """
         if not self.confirmed:
-            consumer = self._consumer
-            consumer.queue._confirm(self._push[GUID], consumer._counts, self._arrival)
+            consumer, guid = self._consumer, self._push[GUID]
+            consumer.queue._confirm(guid, consumer._counts, self._arrival)
             self.confirmed = True
+            if consumer._in_hand is not None:
+                consumer._in_hand.pop(guid, None)
             if consumer._hooks.confirming:
                 consumer._hooks.confirmed(consumer, (self,))
 

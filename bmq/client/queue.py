@@ -698,6 +698,8 @@ class Queue(OpenQueue):
             self._confirm_messages(consumer, list(some))
         if guids:
             self._confirm_many(guids)
+            for guid in guids:
+                self._subscriptions.in_hand.pop(guid, None)
             self._confirming.begin(self._counts, None, self._connection.turn, len(guids))
 
     def _confirm(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> None:
@@ -723,6 +725,8 @@ class Queue(OpenQueue):
     def _confirm_messages(self, consumer: Consumer, messages: list[Message]) -> None:
         """Confirm messages of one consumer, none of which is confirmed."""
         self._confirm_many([message._push[GUID] for message in messages])
+        if consumer._in_hand is not None:
+            consumer._in_hand.release(messages)
         counts, confirming, turn = consumer._counts, self._confirming, self._connection.turn
         arrival: Arrival | None = None
         for message in messages:

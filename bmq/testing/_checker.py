@@ -36,6 +36,7 @@ RULES: Final[Mapping[str, str]] = {
     "key-order": "a process receives and handles the messages of one key in the order of posting",
     "one-owner": "no two processes have messages of one key at the same time",
     "one-at-a-time": "no two handlers of a process have messages of one key at the same time",
+    "one-copy": "no two handlers of a session have the same message at the same time",
     "early": "a delayed message does not arrive before it is due",
     "late": "a message arrives within a time",
     "confirm": "a message is confirmed after its handler has succeeded",
@@ -153,6 +154,7 @@ class _Process:
 
     __slots__ = (
         "acknowledged",
+        "busy",
         "confirmed",
         "delivered",
         "handling",
@@ -173,6 +175,8 @@ class _Process:
         self.holds: dict[tuple[str, str], tuple[str, str]] = {}
         #: By application and key: the message that a handler has, and where that began.
         self.handling: dict[tuple[str, str], tuple[str, str]] = {}
+        #: By application, session and GUID: where a handler began that has the message.
+        self.busy: dict[tuple[str, str, str], str] = {}
 
 
 class _Queue:
@@ -238,6 +242,7 @@ class _Message:
     Attributes:
         place: its place in the order of posting.
         process: the process that has posted it; None if that is not known.
+        shared: whether another process has posted it, too: a dead letter, for example.
         status: of its posts together.
         since: the time from which it can be late.
         target: the GUID under which it is passed on when it is due.
@@ -266,6 +271,7 @@ class _Message:
         "queue",
         "replied",
         "request",
+        "shared",
         "since",
         "status",
         "target",
@@ -281,7 +287,7 @@ class _Message:
         self.key: str | None = None
         self.target: str | None = None
         self.request: str | None = None
-        self.moved = self.replied = self.pending = False
+        self.moved = self.replied = self.pending = self.shared = False
         self.copies: dict[str, dict[_Place, _Copy]] = {}
         self.delivered = self.confirmed = 0
 
@@ -394,6 +400,7 @@ class Checker:
                 self._settle_post(message, _UNKNOWN, where)
         process.unanswered.clear()
         process.handling.clear()
+        process.busy.clear()
         self._disconnected(process, where, event)
         self._begin(process.name)
 
@@ -417,6 +424,7 @@ class Checker:
             self._reply(process, where, event)
         message = self._known(guid)
         if message is not None:
+            message.shared |= message.process is not process
             if message.status == _REFUSED:
                 message.status = _NONE  # posted again
             self._post_later(message, event)
@@ -545,7 +553,9 @@ class Checker:
         copy = _Copy(connection, where, first and not event.get("redelivered"))
         if not first:
             self._again(message, copies, copy, process, uri)
-        elif not event.get("redelivered") and message.process is not None and not message.moved:
+        elif message.process is not None and not (
+            event.get("redelivered") or message.moved or message.shared
+        ):
             ordered = (uri, process.number, event.get("consumer"), message.process.number)
             self._in_order("order", ordered, connection, message, process, where)
             if message.key is not None:
@@ -719,6 +729,10 @@ class Checker:
         copy = None if message is None else _copy_of(message, process, event)
         if message is None or copy is None:
             return
+        busy = uri, _place(process, event)[1], guid
+        if (since := process.busy.setdefault(busy, where)) != where:
+            text = f"{guid} of {uri} was handled while another handler of the session had it"
+            self._problem("one-copy", text, guid, message.queue, [process], [since, where])
         later = event.get("connection", copy.connection) != copy.connection
         if copy.confirmed is not None and copy.handled is None and not later:
             text = f"{guid} of {uri} was confirmed before it was handled"
@@ -727,12 +741,13 @@ class Checker:
         if message.key is None:
             return
         application = uri, message.key
-        busy = process.handling.get(application)
-        if busy is not None and busy[0] != guid:
+        other = process.handling.get(application)
+        if other is not None and other[0] != guid:
             text = (
-                f"{guid} of key {message.key} was handled while {busy[0]} was in the hands of another handler"
+                f"{guid} of key {message.key} was handled while {other[0]} was in the hands of another "
+                "handler"
             )
-            self._problem("one-at-a-time", text, guid, message.queue, [process], [busy[1], where])
+            self._problem("one-at-a-time", text, guid, message.queue, [process], [other[1], where])
         process.handling[application] = guid, where
         if copy.first and copy.attempt == 1 and message.process is not None and not message.moved:
             ordered = (uri, process.number, message.process.number, message.key, "handled")
@@ -741,6 +756,7 @@ class Checker:
     def _handler_ended(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
         guid, uri = event["message"], event["queue"]
         self._handled[event["type"]] += 1
+        process.busy.pop((uri, _place(process, event)[1], guid), None)
         message = self._known(guid)
         copy = None if message is None else _copy_of(message, process, event)
         if message is None or copy is None:
@@ -919,11 +935,21 @@ def _place(process: _Process, event: Mapping[str, Any]) -> _Place:
     return process.number, str(event.get("connection", "")).partition(".")[0]
 
 
+def _losses(connection: object) -> int:
+    """How many connections a session had lost when it had this one."""
+    number = str(connection).partition(".")[2]
+    return int(number) if number.isdecimal() else -1
+
+
 def _copy_of(message: _Message, process: _Process, event: Mapping[str, Any]) -> _Copy | None:
     """The delivery that an event is about; without a connection, the last one to the process."""
     copies = message.copies.get(event["queue"], {})
     if "connection" in event:
-        return copies.get(_place(process, event))
+        copy = copies.get(_place(process, event))
+        if copy is not None and _losses(event["connection"]) > _losses(copy.connection):
+            # Delivered again while it was in hand: not handed out once more, and the same copy.
+            copy.connection = event["connection"]
+        return copy
     return next((copy for place, copy in reversed(copies.items()) if place[0] == process.number), None)
 
 

@@ -14,6 +14,7 @@ from bmq import _checks
 from bmq._pace import Pace
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import DeadLetter, Failure
+from bmq.client.in_hand import Feeding
 from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
@@ -151,6 +152,7 @@ async def feed_batches(
     both = batches.shape is not None and len(wanted_by(handler)) == 2
     invoke = Invoker(_of_both(handler) if both else handler, timeout)
     pace = None if rate is None else Pace(rate)
+    feeding = Feeding(consumer)
     try:
         await consumer.open()
         how = (invoke, AckPolicy.ON_SUCCESS, retry, dead_letters, on_error, clock or LoopClock(), pace)
@@ -158,7 +160,7 @@ async def feed_batches(
         if quarantine is None:
             await workers.run(concurrency, grace, close=True)
             return
-        suspects = suspects_of(consumer)
+        suspects = feeding.add(suspects_of(consumer))
         await suspects.open()
         alone = Batches(1, 0, batches.shape)
         apart = _BatchWorkers(suspects, *how, batches=alone, both=both)
@@ -166,6 +168,7 @@ async def feed_batches(
             each.quarantine = Quarantine(quarantine, after, consumer.queue, invoke.name)
         await together(workers.run(concurrency, grace, close=True), apart.run(1, grace, close=True))
     finally:
+        feeding.close()
         invoke.close()
 
 
@@ -190,33 +193,25 @@ class _BatchWorkers(Workers):
         super().__init__(*arguments)
         self._batches = batches
         self._both = both
-        self._guids: set[str] = set()
         self._batches_held: dict[asyncio.Task[None], list[Message]] = {}
 
-    def _in_hand(self, task: asyncio.Task[None]) -> list[Message]:
+    def _at_work(self, task: asyncio.Task[None]) -> list[Message]:
         return self._batches_held.get(task, [])
 
     async def _work(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         async for batch in self._consumer.batches(self._batches.max_messages, self._batches.max_wait):
-            messages: list[Message] = []
-            for message in batch:
-                if message.redelivered:
-                    if message.guid in self._guids:
-                        continue  # delivered again after a reconnect; the batch that has it will confirm it
+            messages = list(batch)
+            if self._left.left or self._left.skipped:
+                for message in messages:
                     self._left.forget(message)
-                messages.append(message)
-            if not messages:
-                continue
             if self._pace is not None:
                 try:
                     await self._pace.wait(len(messages))
                 except asyncio.CancelledError:
                     self._consumer.put_back(messages)
                     raise
-            guids = {message.guid for message in messages}
-            self._guids |= guids
             self._held[task] = messages[0]
             self._batches_held[task] = messages
             self.progress.handling += len(messages)
@@ -225,7 +220,7 @@ class _BatchWorkers(Workers):
             finally:
                 self.progress.handling -= len(messages)
                 del self._held[task], self._batches_held[task]
-                self._guids -= guids
+                self._in_hand.release([message for message in messages if not message.confirmed])
             if self._stopping:
                 return
 

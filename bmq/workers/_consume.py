@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import logging
 import os
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from enum import Enum
 from operator import attrgetter
@@ -20,6 +20,7 @@ from bmq._signals import on_signals
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp, described
+from bmq.client.in_hand import Feeding
 from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.poison import poison_of
@@ -38,6 +39,7 @@ from bmq.errors import (
 )
 from bmq.subscriptions import Selector
 from bmq.wire.printable import printable
+from bmq.wire.push import GUID
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import LONG, Steps
 from bmq.workers._clock import Clock, LoopClock
@@ -345,6 +347,7 @@ async def feed(
     ``close`` says whether the consumer is closed in the end.
     """
     invoke = Invoker(handler, timeout)
+    feeding = Feeding(consumer)
     try:
         await consumer.open()
         pace = None if rate is None else Pace(rate)
@@ -353,13 +356,14 @@ async def feed(
         if quarantine is None:
             await workers.run(concurrency, grace, close=close)
             return
-        suspects = suspects_of(consumer)
+        suspects = feeding.add(suspects_of(consumer))
         await suspects.open()
         apart = Workers(suspects, *how[1:])
         for each in (workers, apart):
             each.quarantine = Quarantine(quarantine, after, consumer.queue, invoke.name)
         await together(workers.run(concurrency, grace, close=close), apart.run(1, grace, close=True))
     finally:
+        feeding.close()
         invoke.close()
 
 
@@ -492,6 +496,8 @@ class Workers:
         self._stopping = False
         self._left = Left(consumer, invoke.name, clock)
         self._later = Later(consumer.queue) if is_durable(retry) else None
+        # All messages that handlers of this queue have, so that none is handed out again meanwhile.
+        self._in_hand = consumer._subscriptions.in_hand
         self._held: dict[asyncio.Task[None], Message] = {}
         # Messages that wait here for their next attempt, and keep no worker, by GUID; and their timers. When
         # its time has come a message is put back in line.
@@ -562,7 +568,7 @@ class Workers:
 
     def _cut_off(self, tasks: list[asyncio.Task[None]]) -> None:
         """Log that handlers are cancelled before they have ended."""
-        cut = [message for task in tasks if not task.done() for message in self._in_hand(task)]
+        cut = [message for task in tasks if not task.done() for message in self._at_work(task)]
         if cut:
             uri = self._consumer.queue.uri
             guids = [message.guid for message in cut]
@@ -576,7 +582,7 @@ class Workers:
                 extra={"queue": uri, "guids": guids},
             )
 
-    def _in_hand(self, task: asyncio.Task[None]) -> list[Message]:
+    def _at_work(self, task: asyncio.Task[None]) -> list[Message]:
         """Return the messages that a task is handling."""
         return [] if task in self._resting or task not in self._held else [self._held[task]]
 
@@ -614,8 +620,7 @@ class Workers:
         del self._timers[guid]
         if work.message.stale:
             self._resumed(guid)  # it is delivered again, here or to another consumer
-        else:
-            self._consumer.put_back((work.message,))
+        self._consumer.put_back((work.message,))
 
     def _resumed(self, guid: str) -> Work | None:
         """Return what is known of a message that was parked, which is parked no longer."""
@@ -659,6 +664,7 @@ class Workers:
         turn = turn_of(task.get_loop())
         clock = turn.clock
         arriving, waiting = aiter(consumer), consumer._messages
+        left, skipped = self._left.left, self._left.skipped
         # A look at the clock takes a fiftieth of the time of a message, so there is one a message: the end of
         # a call is the beginning of the next call. The clock of the retries is looked at for each message
         # only where it is another clock.
@@ -673,12 +679,7 @@ class Workers:
                 except StopAsyncIteration:
                     return
                 called = clock()
-            if message.redelivered:
-                if any(message.guid == other.guid for other in held.values()):
-                    continue  # delivered again after a reconnect; the worker that has it will confirm it
-                if message.guid in self._timers:
-                    self._parked[message.guid].message = message
-                    continue
+            if left or skipped:
                 self._left.forget(message)
             if self._pace is not None:
                 await self._paced(message)
@@ -719,8 +720,19 @@ class Workers:
             finally:
                 del held[task]
                 progress.handling -= 1
+                if not message.confirmed:
+                    self._release(message)
             if self._stopping:
                 return
+
+    def _release(self, message: Message) -> None:
+        """Let a message be handed out again that a worker is done with, unless it is still in hand.
+
+        A parked message is, and so is a message that its handler has passed on, to be confirmed later.
+        """
+        guid = message.guid
+        if guid not in self._parked and guid not in self._left.left:
+            self._in_hand.pop(message._push[GUID], None)
 
     def _took_long(
         self, handler: Callable[[Any], Awaitable[object]], seconds: float, kept: bool
@@ -1061,17 +1073,10 @@ class _LaneWorkers(Workers):
         super().__init__(*arguments)
         self._key = key
         self._lanes: Lanes[Work] = Lanes()
-        # What is in lanes: a message that is delivered again after a reconnect keeps its place.
-        self._guids: set[str] = set()
-        self._lane_bytes = 0
+        # The messages in lanes.
+        self._lane_messages = self._lane_bytes = 0
         # What the task that fills the lanes waits for while they hold all that they may.
         self._room: asyncio.Future[None] | None = None
-        # What was confirmed lately. A message may be done with while the one that was delivered again waits
-        # in line; no more can wait there than may be unconfirmed.
-        self._confirmed: OrderedDict[str, None] = OrderedDict()
-        options = self._consumer.queue.session.options
-        limit = self._consumer.options.max_unconfirmed_messages
-        self._most_confirmed = limit if options.drop_confirmed_redeliveries else 0
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waiting: dict[asyncio.Task[None], None] = {}
 
@@ -1082,13 +1087,7 @@ class _LaneWorkers(Workers):
     async def _place(self) -> None:
         placed = 0
         async for message in self._consumer:
-            guid = message.guid
-            if message.redelivered:
-                if guid in self._guids:
-                    continue
-                if guid in self._confirmed:
-                    message.confirm()
-                    continue
+            if self._left.left or self._left.skipped:
                 self._left.forget(message)
             work = self._new(message, 0.0)
             work.number = placed = placed + 1
@@ -1097,7 +1096,7 @@ class _LaneWorkers(Workers):
                 hash(key)
             except Exception as error:
                 work.error, key = error, work  # an attempt that has failed, in a lane of its own
-            self._guids.add(guid)
+            self._lane_messages += 1
             self._lane_bytes += len(message.raw)
             self._lanes.add(key, work)
             self._wake()
@@ -1112,7 +1111,7 @@ class _LaneWorkers(Workers):
         What comes then stays in the consumer's line, and counts in the session's limits.
         """
         options = self._consumer.options
-        held = len(self._guids)
+        held = self._lane_messages
         return held > options.max_unconfirmed_messages or (
             held > 1 and self._lane_bytes > options.max_unconfirmed_bytes
         )
@@ -1143,11 +1142,14 @@ class _LaneWorkers(Workers):
             work.began = work.began or self._clock.time()
             self._held[task] = work.message
             self.progress.handling += 1
+            delay = None
             try:
                 delay = await self._try(work, task)
             finally:
                 self.progress.handling -= 1
                 del self._held[task]
+                if delay is None and not work.message.confirmed:
+                    self._release(work.message)
             if self._stopping:
                 if delay is not None:
                     self._consumer.put_back((work.message,))
@@ -1162,15 +1164,10 @@ class _LaneWorkers(Workers):
                 resting.add_done_callback(self._waiting.pop)
 
     def _done(self, message: Message) -> None:
-        guid = message.guid
-        self._guids.discard(guid)
+        self._lane_messages -= 1
         self._lane_bytes -= len(message.raw)
         if self._room is not None and not self._room.done() and not self._full_lanes:
             self._room.set_result(None)
-        if message.confirmed and self._most_confirmed:
-            if len(self._confirmed) >= self._most_confirmed:
-                self._confirmed.popitem(last=False)
-            self._confirmed[guid] = None
 
     async def _rest_lane(self, key: Hashable, seconds: float) -> None:
         await self._clock.sleep(seconds)

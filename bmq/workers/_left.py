@@ -32,20 +32,25 @@ class Left:
         consumer: an open one.
         handler: the handler's name, for the log.
         clock: what measures how long nothing arrives.
+
+    Attributes:
+        skipped: the sizes of messages that take no room from others, by GUID.
+        left: other messages, by GUID.
     """
 
     def __init__(self, consumer: Consumer, handler: str, clock: Clock) -> None:
         self._consumer = consumer
         self._handler = handler
         self._clock = clock
+        self._in_hand = consumer._subscriptions.in_hand
         options = consumer.options
         self._messages = options.max_unconfirmed_messages
         self._bytes = options.max_unconfirmed_bytes
         # A filter that takes several expressions divides the limits among them. All the messages that are
         # left may be of one expression, so they are counted once for each.
         self._parts = len(consumer.expressions)
-        self._skipped: dict[str, int] = {}
-        self._left: dict[str, Message] = {}
+        self.skipped: dict[str, int] = {}
+        self.left: dict[str, Message] = {}
         self._size = 0
         self._look_again_at = _LOOK_AFTER
         self._watching: asyncio.Task[None] | None = None
@@ -55,7 +60,7 @@ class Left:
     def count(self) -> int:
         """How many messages were left or skipped and are not confirmed."""
         self._drop_confirmed()
-        return len(self._skipped) + len(self._left)
+        return len(self.skipped) + len(self.left)
 
     @property
     def fills_limits(self) -> bool:
@@ -66,8 +71,8 @@ class Left:
     def forget(self, message: Message) -> None:
         """Stop counting a message that was delivered again: it will be handled anew."""
         guid = message.guid
-        self._size -= self._skipped.pop(guid, 0)
-        if self._left.pop(guid, None) is not None:
+        self._size -= self.skipped.pop(guid, 0)
+        if self.left.pop(guid, None) is not None:
             self._size -= len(message.raw)
 
     async def skip(self, message: Message) -> None:
@@ -75,7 +80,8 @@ class Left:
 
         They grow by twice as much as is needed now, so that thousands of messages take few requests.
         """
-        self._skipped[message.guid] = len(message.raw)
+        self._in_hand.release((message,))
+        self.skipped[message.guid] = len(message.raw)
         self._size += len(message.raw)
         count, size = self._usage()
         options = self._consumer.options
@@ -100,13 +106,14 @@ class Left:
 
     def leave(self, message: Message) -> None:
         """Leave a message, which counts against the limits; log once when that fills them."""
+        self._in_hand.release((message,))
         self._keep(message)
         self._tell_if_full()
 
     def wait_for(self, message: Message) -> None:
         """Leave a message that others confirm later; log once when the limits are full and nobody does.
 
-        Limits that are full for a short time are normal then, and not logged.
+        Limits that are full for a short time are normal then, and not logged. The message stays in hand.
         """
         self._keep(message)
         if not self._told and self._watching is None and self._full():
@@ -119,26 +126,26 @@ class Left:
 
     async def _watch(self) -> None:
         while self._full() and not self._told:
-            newest = next(reversed(self._left), None)
+            newest = next(reversed(self.left), None)
             await self._clock.sleep(_PATIENCE)
             self._drop_confirmed()
-            if newest == next(reversed(self._left), None):
+            if newest == next(reversed(self.left), None):
                 self._tell_if_full()
         self._watching = None
 
     def _keep(self, message: Message) -> None:
-        self._left[message.guid] = message
+        self.left[message.guid] = message
         self._size += len(message.raw)
-        if len(self._left) >= self._look_again_at:
+        if len(self.left) >= self._look_again_at:
             self._drop_confirmed()
 
     def _drop_confirmed(self) -> None:
-        for guid in [guid for guid, message in self._left.items() if message.confirmed]:
-            self._size -= len(self._left.pop(guid).raw)
-        self._look_again_at = 2 * len(self._left) + _LOOK_AFTER
+        for guid in [guid for guid, message in self.left.items() if message.confirmed]:
+            self._size -= len(self.left.pop(guid).raw)
+        self._look_again_at = 2 * len(self.left) + _LOOK_AFTER
 
     def _usage(self) -> tuple[int, int]:
-        return (len(self._skipped) + len(self._left)) * self._parts, self._size * self._parts
+        return (len(self.skipped) + len(self.left)) * self._parts, self._size * self._parts
 
     def _full(self) -> bool:
         options, (count, size) = self._consumer.options, self._usage()

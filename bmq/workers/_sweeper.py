@@ -19,6 +19,7 @@ from typing import Any, Final
 from bmq import _checks
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.dead_letters import DeadLetter, Failure
+from bmq.client.in_hand import Feeding
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session
@@ -169,14 +170,18 @@ class Sweeper:
         queue = await session.open_queue(
             self.queue, read=True, default_subscription=False, subscriptions=[self._subscription]
         )
+        feeding = Feeding(queue.subscriptions[0])
         try:
-            await self._sweep(session, queue.subscriptions[0], aside)
+            await self._sweep(session, queue.subscriptions[0], aside, feeding)
         finally:
+            feeding.close()
             await queue.close()
             self._handed_back += len(self._held)
             self._held.clear()
 
-    async def _sweep(self, session: Session, consumer: Consumer, aside: Queue | None) -> None:
+    async def _sweep(
+        self, session: Session, consumer: Consumer, aside: Queue | None, feeding: Feeding
+    ) -> None:
         now = asyncio.get_running_loop().time
         until: float | None = None
         reconnects = session.stats().reconnects
@@ -197,6 +202,7 @@ class Sweeper:
                 self._keep(messages, consumer)
             else:
                 await self._put(messages, aside, consumer)
+            feeding.release(messages)
             if until is None and self._held and self._every is not None:
                 until = now() + self._every
 

@@ -30,6 +30,10 @@ class Store:
         self.balances[account] = balance
         self.booked.add(guid)
 
+    async def archive(self, guid: str) -> None:
+        """Keep a copy of the payment; a second copy replaces the first one."""
+        await asyncio.sleep(random.uniform(0.001, 0.02))
+
 
 async def book(message: bmq.Message, store: Store, recorder: Recorder) -> None:
     """Add a payment to its account."""
@@ -37,6 +41,7 @@ async def book(message: bmq.Message, store: Store, recorder: Recorder) -> None:
     with recorder.effect(f"book {message.guid}"):
         balance = await store.balance(account)
         await store.save(account, balance + int(message.data), message.guid)
+    await store.archive(message.guid)
 
 
 def confirms_early(app: bmq.App, store: Store, recorder: Recorder) -> None:

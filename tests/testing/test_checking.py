@@ -60,9 +60,11 @@ class Scene:
             self.deliver(message, by, queue, **fields)
             self.confirm(message, by, queue, connection=fields.get("connection", "0.0"))
 
-    def handle(self, message: str, *kinds: str, by: str = "a", attempt: int = 1) -> None:
+    def handle(
+        self, message: str, *kinds: str, by: str = "a", attempt: int = 1, connection: str = "0.0"
+    ) -> None:
         for kind in kinds:
-            where = {"message": message, "queue": QUEUE, "connection": "0.0"}
+            where = {"message": message, "queue": QUEUE, "connection": connection}
             self.event(by, "handle", kind, **where, attempt=attempt, handler="h")
 
 
@@ -376,6 +378,61 @@ def handlers_of_a_key_follow_each_other(s: Scene) -> None:
     for message in "12":
         s.handle(message, "invoke", "ok")
         s.confirm(message)
+
+
+@story("order", breaks=False)
+def another_process_posts_the_same_messages_in_another_order(s: Scene) -> None:
+    s.post("1")
+    s.post("2")
+    for message in "21":
+        s.post(message, by="a")
+        s.ack(message, by="a")
+    s.received("2", "1", by="b")
+    s.ack("1")
+    s.ack("2")
+
+
+@story("one-copy", breaks=True)
+def a_second_handler_gets_a_message_that_is_being_handled(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.handle("1", "invoke")
+    s.deliver("1", connection="0.1")
+    s.handle("1", "invoke", connection="0.1")
+    s.handle("1", "ok", connection="0.0")
+    s.handle("1", "ok", connection="0.1")
+    s.confirm("1", connection="0.1")
+
+
+@story("one-copy", breaks=False)
+def a_message_delivered_again_is_handled_after_the_first_attempt(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.handle("1", "invoke", "fail")
+    s.deliver("1", connection="0.1")
+    s.handle("1", "invoke", "ok", connection="0.1")
+    s.confirm("1", connection="0.1")
+
+
+@story("one-copy", breaks=False)
+def a_message_goes_to_another_session_while_a_handler_has_it(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.handle("1", "invoke")
+    s.deliver("1", connection="1.0")
+    s.handle("1", "invoke", "ok", connection="1.0")
+    s.confirm("1", connection="1.0")
+    s.handle("1", "ok")
+    s.confirm("1")
+
+
+@story("confirm", breaks=True)
+def a_message_that_arrived_again_in_hand_is_confirmed_while_it_is_handled(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.handle("1", "invoke", "fail")
+    s.handle("1", "invoke", attempt=2, connection="0.1")
+    s.confirm("1", connection="0.1")
 
 
 @story("lost", breaks=False)
