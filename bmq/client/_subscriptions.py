@@ -31,6 +31,8 @@ logger = logging.getLogger("bmq.client")
 # Messages nobody here wants are mentioned once they have waited this long, in seconds: not while one consumer
 # makes way for the next, or everything is being closed.
 _MENTION_UNCLAIMED_AFTER = 3.0
+# The default subscription is mentioned once nothing was received from it for this long, in seconds.
+_MENTION_IDLE_AFTER = 10.0
 
 
 class Subscriptions:
@@ -55,6 +57,8 @@ class Subscriptions:
         self.in_hand = InHand()
         self._limited = LogLimit(logger, clock=driver.connection.now)
         self._mention: asyncio.TimerHandle | None = None
+        # The next look at the default subscription beside others.
+        self._watching: asyncio.TimerHandle | None = None
 
     def __contains__(self, consumer: object) -> bool:
         return consumer in self._consumers
@@ -96,6 +100,7 @@ class Subscriptions:
             if resting is not None:
                 self._place(resting._take_back())
             self._place_unclaimed()
+        self.watch_default()
         return asked
 
     def _rest(self, newcomer: Consumer) -> Consumer | None:
@@ -124,44 +129,42 @@ class Subscriptions:
         )
         return default
 
-    def left(self) -> None:
-        """A loop over the default subscription is over: log that the subscription stays, beside others.
+    def watch_default(self) -> None:
+        """Log once when the default subscription holds messages that nothing receives, beside others.
 
-        It takes messages that the other consumers want, up to its limits. Nothing else is done: the program
-        may receive from the queue again at any time.
+        The default subscription takes messages that the other consumers want, up to its limits. Nothing else
+        is done: the program may receive from the queue again at any time. Call this when a program receives
+        from the queue, and when a consumer begins.
         """
-        if self._tell_idle(logging.INFO):
-            self._driver.loop.call_later(
-                _MENTION_UNCLAIMED_AFTER, _mention_idle, weakref.ref[Subscriptions](self)
+        default = self._queue._default
+        if self._watching is None and default is not None and self._is_beside(default):
+            self._watching = self._driver.loop.call_later(
+                _MENTION_IDLE_AFTER, _look_at_default, weakref.ref[Subscriptions](self), default._next
             )
 
-    def mention_idle(self) -> None:
-        """Log messages that the default subscription holds for nobody."""
-        self._tell_idle(logging.WARNING)
+    def _is_beside(self, default: Consumer) -> bool:
+        """Whether the default subscription has begun, beside other consumers."""
+        return default in self._consumers and len(self._consumers) > 1 and not self._queue._core.at_most_once
 
-    def _tell_idle(self, level: int) -> bool:
-        """Log that no loop receives from the default subscription; return whether that is so."""
+    def look_at_default(self, taken: int) -> None:
+        """Log messages of the default subscription if none was received since ``taken`` were."""
+        self._watching = None
         default = self._queue._default
-        if (
-            default is None
-            or default not in self._consumers
-            or len(self._consumers) < 2
-            or self._queue._core.at_most_once
-            or not default._left
-            or (level == logging.WARNING and not default.buffered)
-        ):
-            return False
-        self._limited.log(
-            level,
-            ("idle", level),
-            "%s: no loop receives from the default subscription, which holds %d messages, and up to %d that "
-            "no other consumer gets; receive from the queue again, or use queue.subscribe(), whose consumer "
-            "can be closed",
+        if default is None or not self._is_beside(default):
+            return
+        if default._loops or not default._left or not default.buffered or default._next != taken:
+            self.watch_default()
+            return
+        self._limited.warning(
+            "idle",
+            "%s: nothing has received from the default subscription for %g s. The default subscription holds "
+            "%d messages, and up to %d that no other consumer gets; receive from the queue again, or use "
+            "queue.subscribe(), whose consumer can be closed",
             self._queue.uri,
+            _MENTION_IDLE_AFTER,
             default.buffered,
             default.options.max_unconfirmed_messages,
         )
-        return True
 
     async def begun(self, consumer: Consumer, asked: asyncio.Future[None]) -> None:
         """Wait until the broker has agreed; if it does not, the consumer is removed, and may begin again."""
@@ -355,6 +358,8 @@ class Subscriptions:
 
     def finish(self) -> None:
         """The queue is closing or closed: nobody claims anything any more."""
+        if self._watching is not None:
+            self._watching.cancel()
         self._forget_unclaimed()
 
     def _forget_unclaimed(self) -> None:
@@ -371,9 +376,9 @@ def _seen(repeating: asyncio.Future[None]) -> None:
         repeating.exception()  # nobody waits for this one: an error shows at the next change
 
 
-def _mention_idle(subscriptions: weakref.ref[Subscriptions]) -> None:
+def _look_at_default(subscriptions: weakref.ref[Subscriptions], taken: int) -> None:
     if (alive := subscriptions()) is not None:
-        alive.mention_idle()
+        alive.look_at_default(taken)
 
 
 def _mention(subscriptions: weakref.ref[Subscriptions]) -> None:

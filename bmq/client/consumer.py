@@ -122,6 +122,9 @@ class Consumer:
         self._definition = Definition(self, selector, expressions, options, discard)
         # Whether the program has received, or tried to.
         self._used = False
+        # How many loops over it there are. Garbage collection counts down in any thread and at any time, so
+        # nothing but the log depends on it.
+        self._loops = 0
         # The messages that wait for the application, how many ever joined this line, and their delivery
         # numbers, as runs that count up by one and arrived together: (index of the first among those that
         # ever joined, its number, when it arrived).
@@ -187,6 +190,11 @@ class Consumer:
     def _left(self) -> bool:
         """Whether the program has received, and no receiver waits now."""
         return self._used and not self._waiting and self._opening is None
+
+    @property
+    def _next(self) -> int:
+        """The index of the next message in line among those that ever joined the line."""
+        return self._arrived - len(self._messages)
 
     @property
     def paused(self) -> bool:
@@ -702,18 +710,6 @@ class Consumer:
         if self._closed:
             raise self._error or StopAsyncIteration
 
-    def _loop_left(self) -> None:
-        """A loop has dropped its iterator: tell the log if that leaves messages for nobody.
-
-        Garbage collection may call this in any thread and at any time, so nothing but the log depends on it.
-        """
-        queue = self.queue
-        if self is queue._default and not self._closed and len(self._subscriptions.consumers()) > 1:
-            try:
-                self._connection.loop.call_soon_threadsafe(self._subscriptions.left)
-            except RuntimeError:
-                pass  # the event loop is closed
-
     async def _some(self, timeout: float | None) -> None:
         """Wait until there is a message, and a share of the event loop's turn to hand it out in."""
         if timeout is not None:
@@ -779,13 +775,14 @@ class _Messages:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._turn = consumer._turn
+        consumer._loops += 1
         consumer._connection.check_loop()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
     def __del__(self) -> None:
-        self._consumer._loop_left()
+        self._consumer._loops -= 1
 
     async def __anext__(self) -> Message:
         consumer, turn = self._consumer, self._turn
@@ -809,13 +806,14 @@ class _Batches:
         self._consumer = consumer
         self._limit = limit
         self._max_wait = max_wait
+        consumer._loops += 1
         consumer._connection.check_loop()
 
     def __aiter__(self) -> AsyncIterator[MessageBatch]:
         return self
 
     def __del__(self) -> None:
-        self._consumer._loop_left()
+        self._consumer._loops -= 1
 
     async def __anext__(self) -> MessageBatch:
         consumer, turn = self._consumer, self._consumer._turn

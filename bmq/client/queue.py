@@ -531,6 +531,8 @@ class Queue(OpenQueue):
                 "that queue.subscribe(...) makes, or leave default_subscription out"
             )
         self._default._used = True
+        if len(self._subscriptions._consumers) > 1:
+            self._subscriptions.watch_default()
         return self._default
 
     # values instead of bytes

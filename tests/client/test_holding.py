@@ -308,48 +308,92 @@ async def test_a_loop_that_begins_again_goes_on_with_what_no_filter_wanted(
             await eventually(lambda: len(queue.subscriptions) == 2)
 
 
-@pytest.mark.parametrize("way", ["messages", "batches"])
-async def test_a_loop_that_is_left_beside_a_filter_is_logged(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: str
+async def turns(count: int) -> None:
+    """Let the event loop turn: what is due is done."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def leave_loop(queue: bmq.Queue) -> None:
+    async for _ in queue:
+        break
+
+
+async def leave_batches(queue: bmq.Queue) -> None:
+    async for _ in queue.batches(1):
+        break
+
+
+async def receive_one(queue: bmq.Queue) -> None:
+    await queue.receive(5)
+
+
+async def receive_batch(queue: bmq.Queue) -> None:
+    await queue.receive_many(1)
+
+
+async def look_once(queue: bmq.Queue) -> None:
+    await eventually(queue.receive_nowait)
+
+
+WAYS = [leave_loop, leave_batches, receive_one, receive_batch, look_once]
+
+
+@pytest.mark.parametrize("filter_first", [True, False])
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_a_default_subscription_that_nothing_receives_from_is_logged_once(
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    way: Callable[[bmq.Queue], Awaitable[None]],
+    filter_first: bool,
 ) -> None:
-    monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
+    """A filter was subscribed before, or while the call waited for its message."""
+    monkeypatch.setattr("bmq.client._subscriptions._MENTION_IDLE_AFTER", 0.05)
     caplog.set_level(logging.INFO, "bmq")
 
     def lines() -> list[int]:
-        return [each.levelno for each in caplog.records if "no loop receives" in each.getMessage()]
+        return [each.levelno for each in caplog.records if "nothing has received" in each.getMessage()]
 
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         s_id = peer.connection.s_ids[0]
+        receiving = None if filter_first else asyncio.ensure_future(way(queue))
+        await asyncio.sleep(0)
         async with queue.subscribe("exists(x)"):
-            take_in(session, push(peer, s_id, *range(10), size=0))
-            async for _ in queue if way == "messages" else queue.batches(1):
-                break
-            await eventually(lambda: lines() == [logging.INFO, logging.WARNING])
+            if receiving is None:
+                receiving = asyncio.ensure_future(way(queue))
+            take_in(session, b"".join(push(peer, s_id, n, size=0) for n in range(10)))
+            await receiving
+            await eventually(lambda: lines() == [logging.WARNING])
             assert "holds 9 messages" in caplog.text
-            # As long as a program receives in some way there is nothing to tell.
-            caplog.clear()
-            for _ in range(9):
-                async for _ in queue:
-                    break
-            receiving = asyncio.ensure_future(queue.receive(30))
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert lines() == []
-            receiving.cancel()
-            await asyncio.wait([receiving])
+            await turns(10)
+            assert lines() == [logging.WARNING]
 
 
-async def test_a_loop_that_is_left_alone_is_not_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "bmq")
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_a_default_subscription_that_is_received_from_is_not_logged(
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    way: Callable[[bmq.Queue], Awaitable[None]],
+) -> None:
+    """Alone, by a loop that is slow, until the line is empty, and again."""
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
+        monkeypatch.setattr("bmq.client._subscriptions._MENTION_IDLE_AFTER", 0)
         take_in(session, push(peer, peer.connection.s_ids[0], *range(10), size=0))
-        async for _ in queue:
-            break
-        for _ in range(5):
-            await asyncio.sleep(0)
-    assert "no loop receives" not in caplog.text
+        await way(queue)
+        await turns(10)
+        async with queue.subscribe("exists(x)"):
+            async for message in queue:
+                await turns(10)
+                if message.data == b"8":
+                    break
+            await way(queue)
+            assert not queue.stats().buffered_messages
+            await turns(10)
+    assert "nothing has received" not in caplog.text
 
 
 async def test_a_loop_that_waits_keeps_the_default_subscription(peer: Peer) -> None:
