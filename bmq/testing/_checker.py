@@ -217,6 +217,7 @@ class _Copy:
     """The last delivery of a message to one session of one application.
 
     Attributes:
+        guid: that of the delivery: a mover that posts a message again gives it another one.
         connection: over which one it came.
         where: the event.
         first: whether the application had not received the message before, and it came in order.
@@ -226,10 +227,10 @@ class _Copy:
         attempt: its number.
     """
 
-    __slots__ = ("attempt", "confirmed", "connection", "first", "handled", "handled_at", "where")
+    __slots__ = ("attempt", "confirmed", "connection", "first", "guid", "handled", "handled_at", "where")
 
-    def __init__(self, connection: object, where: str, first: bool) -> None:
-        self.connection, self.where, self.first = connection, where, first
+    def __init__(self, guid: str, connection: object, where: str, first: bool) -> None:
+        self.guid, self.connection, self.where, self.first = guid, connection, where, first
         self.confirmed: bool | None = None
         self.handled: str | None = None
         self.handled_at = ""
@@ -550,7 +551,7 @@ class Checker:
         self._compare(message, process, where, event)
         copies = message.copies.setdefault(uri, {})
         first = not message.delivered & bit
-        copy = _Copy(connection, where, first and not event.get("redelivered"))
+        copy = _Copy(guid, connection, where, first and not event.get("redelivered"))
         if not first:
             self._again(message, copies, copy, process, uri)
         elif message.process is not None and not (
@@ -573,7 +574,9 @@ class Checker:
             copy.handled, copy.handled_at, copy.attempt = "invoke", earlier.handled_at, earlier.attempt
         copies[place] = copy
         message.delivered |= bit
-        message.confirmed &= ~bit
+        # The session confirms over the new connection what was confirmed after the loss of the old one.
+        if earlier is None or earlier.confirmed is not False:
+            message.confirmed &= ~bit
         if message.key is not None and "one-owner" in self._rules:
             self._hold(message, process, uri, where)
         self._weigh(message)
@@ -621,7 +624,8 @@ class Checker:
             self._duplicates["in hand"] += 1
         else:
             self._duplicates["confirmed here"] += 1
-            if str(earlier.connection).partition(".")[0] == str(copy.connection).partition(".")[0]:
+            session, before = (str(each.connection).partition(".")[0] for each in (copy, earlier))
+            if session == before and copy.guid == earlier.guid:
                 text = f"{message.guid} came again to {uri} after it had confirmed it"
                 lines = [earlier.where, copy.where]
                 self._problem("again", text, message.guid, message.queue, [process], lines)

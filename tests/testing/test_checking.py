@@ -636,6 +636,22 @@ def a_failed_request_is_answered_and_confirmed(s: Scene) -> None:
     s.confirm("1")
 
 
+@story("unfinished", breaks=False)
+def a_late_confirmation_is_sent_over_the_new_connection(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.confirm("1", stale=True)
+    s.deliver("1", connection="0.1", redelivered=True)
+
+
+@story("unfinished", breaks=True)
+def a_message_goes_to_another_process_after_a_late_confirmation(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.confirm("1", stale=True)
+    s.deliver("1", to="b", redelivered=True)
+
+
 @story("again", breaks=True)
 def a_confirmed_message_comes_again(s: Scene) -> None:
     s.posted("1")
@@ -663,6 +679,16 @@ def a_confirmed_message_comes_to_another_process(s: Scene) -> None:
     s.posted("1")
     s.received("1")
     s.received("1", by="b", redelivered=True)
+
+
+@story("again", breaks=False)
+def a_retry_that_is_delayed_twice_comes_under_two_names(s: Scene) -> None:
+    for due in (9000, 12_000):
+        s.posted("1", queue="bmq://d/orders.delayed", destination=QUEUE, due=due)
+        s.now = due / 1000
+        moved = guid("1", QUEUE, "due", str(due))
+        s.posted(moved, by="b")
+        s.received(moved, connection=f"0.{due}")
 
 
 @story("replies", breaks=True)
