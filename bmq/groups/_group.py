@@ -56,6 +56,7 @@ _DISCONNECTED: Final = (
     QueueState.REOPENING,
     QueueState.RESTORING,
     QueueState.REOPEN_DELAYED,
+    QueueState.REOPEN_OVERDUE,
     QueueState.RESTORE_DELAYED,
     QueueState.CLOSED,
 )

@@ -272,6 +272,10 @@ def _in_state(bench: Bench, state: QueueState) -> QueueCore:
             if state is QueueState.RESTORE_DELAYED:
                 bench.answer()
             bench.refuse(StatusCategory.E_NOT_READY, 0)
+        elif state is QueueState.REOPEN_OVERDUE:
+            bench.lose()
+            bench.connect()
+            bench.wait(bench.core._shared.reopen_timeout)
         elif state is QueueState.RECONFIGURING:
             bench.configure(queue, "a > 1")
         elif state in (QueueState.DECONFIGURING, QueueState.CLOSING):

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After a reconnect, queues that the broker refuses for now to reopen: they stay, and are tried again."""
+"""After a reconnect, queues that the broker does not reopen for now: they stay, and are tried again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from bmq.errors import AckStatus, OpenQueueError, QueueClosed, RequestError, StatusCategory
+from bmq.errors import AckStatus, OpenQueueError, QueueClosed, RequestError, RequestTimeout, StatusCategory
+from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopenDelayed, QueueReopenFailed
 from bmq.protocol.client.queue import QueueCore, QueueState
-from tests.protocol.bench import WRITE, Bench, connected
+from bmq.wire.control import Codec, ControlMessage, encode_event
+from bmq.wire.control.messages import QueueFlags, Status
+from tests.protocol.bench import READ, WRITE, Bench, connected
 
 URI = "bmq://bmq.test.mem.priority/q"
 OTHER = "bmq://bmq.test.mem.priority/other"
 REFUSED = StatusCategory.E_REFUSED
 NOT_READY = StatusCategory.E_NOT_READY
 STOPPING = -11
+#: Seconds for which an answer is waited for.
+TIMEOUT = 60
 FOR_NOW = [
     (REFUSED, STOPPING),
     (StatusCategory.E_CANCELED, STOPPING),
@@ -41,7 +47,7 @@ both_steps = pytest.mark.parametrize("refuse", [refuse_opening, refuse_configuri
 
 def reconnected() -> tuple[Bench, QueueCore]:
     """A session that reopens a queue with one post without an outcome."""
-    bench = connected()
+    bench = connected(CoreOptions(reopen_timeout=TIMEOUT))
     queue = bench.open(URI)
     bench.post(queue, 1)
     bench.lose()
@@ -223,3 +229,121 @@ def test_a_first_opening_refused_for_now_is_the_callers_to_repeat() -> None:
     assert error.retryable
     with pytest.raises(QueueClosed):
         bench.post(queue, 1)
+
+
+# Not answered in time.
+
+
+def not_answer_opening(bench: Bench) -> list[Any]:
+    """The openQueue is not answered in time; return it."""
+    unanswered = list(bench.broker.requests)
+    bench.broker.requests.clear()
+    bench.wait(TIMEOUT)
+    return unanswered
+
+
+def not_answer_configuring(bench: Bench) -> list[Any]:
+    if "OpenQueue" in type(bench.broker.requests[0].body).__name__:
+        bench.answer()
+    return not_answer_opening(bench)
+
+
+either_step = pytest.mark.parametrize("ignore", [not_answer_opening, not_answer_configuring])
+
+
+@either_step
+def test_a_queue_whose_reopening_is_not_answered_is_tried_again(ignore: Callable[[Bench], list[Any]]) -> None:
+    bench, queue = reconnected()
+    for pause in (0.1, 0.2):
+        ignore(bench)
+        assert queue.in_use
+        assert not bench.outcomes
+        assert delays(bench)[-1] == pause
+        bench.wait(pause)
+    assert bench.answer_all()[-1] == "ConfigureStream"
+    assert queue.state is QueueState.OPEN
+    assert bench.ack_all() == [1]
+    assert bench.outcomes == {1: [AckStatus.SUCCESS]}
+    bench.push(queue, 7)
+    assert bench.numbers_received == [7]
+    assert not any(isinstance(event, QueueReopenFailed) for event in bench.happened)
+
+
+@either_step
+def test_the_error_of_a_reopening_without_an_answer_names_the_queue(
+    ignore: Callable[[Bench], list[Any]],
+) -> None:
+    bench, _ = reconnected()
+    ignore(bench)
+    (delayed,) = [event for event in bench.happened if isinstance(event, QueueReopenDelayed)]
+    assert isinstance(delayed.error, RequestTimeout)
+    assert URI in str(delayed.error)
+
+
+def test_the_posts_of_other_queues_do_not_wait_for_an_answer_that_never_comes() -> None:
+    bench = connected(CoreOptions(reopen_timeout=TIMEOUT))
+    queue, other = bench.open(URI, WRITE), bench.open(OTHER, WRITE)
+    bench.post(queue, 1)
+    bench.post(other, 2)
+    bench.lose()
+    bench.connect()
+    bench.broker.requests.popleft()
+    bench.answer_all()
+    bench.wait(TIMEOUT)
+    assert "StateRestored" in bench.names
+    assert bench.ack_all() == [2]
+    bench.wait(0.1)
+    bench.answer_all()
+    assert bench.ack_all() == [1]
+
+
+@pytest.mark.parametrize("sides", [READ, WRITE])
+@pytest.mark.parametrize("sent_again", [False, True])
+def test_a_late_answer_reopens_the_queue(sides: QueueFlags, sent_again: bool) -> None:
+    bench = connected(CoreOptions(reopen_timeout=TIMEOUT))
+    queue = bench.open(URI, sides)
+    bench.lose()
+    bench.connect()
+    (late,) = not_answer_opening(bench)
+    if sent_again:
+        bench.wait(0.1)
+    bench.send(bench.broker.accept(late))
+    names = bench.answer_all()
+    assert queue.state is QueueState.OPEN
+    # A broker counts openings: the second one is taken back.
+    assert names.count("CloseQueue") == sent_again
+    bench.wait(TIMEOUT)
+    assert queue.state is QueueState.OPEN
+
+
+def test_a_late_refusal_decides() -> None:
+    for category, stays in ((NOT_READY, True), (StatusCategory.E_INVALID_ARGUMENT, False)):
+        bench, queue = reconnected()
+        (late,) = not_answer_opening(bench)
+        bench.send(bench.broker.refuse(late, category, code=0))
+        assert queue.in_use is stays
+        bench.wait(0.1)
+        bench.answer_all()
+        assert queue.state is (QueueState.OPEN if stays else QueueState.CLOSED)
+
+
+@either_step
+def test_a_queue_without_an_answer_can_be_closed(ignore: Callable[[Bench], list[Any]]) -> None:
+    bench, queue = reconnected()
+    ignore(bench)
+    bench.close(queue)
+    assert "CloseQueue" in bench.answer_all()
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+    assert bench.outcomes == {1: [AckStatus.CANCELED]}
+    bench.wait(10)
+    assert bench.open(URI, token="again").state is QueueState.OPEN
+
+
+def test_an_answer_that_means_nothing_closes_the_queue_that_was_not_answered_in_time() -> None:
+    bench, queue = reconnected()
+    (late,) = not_answer_opening(bench)
+    success = Status()
+    bench.send(encode_event(ControlMessage(r_id=late.r_id, body=success), Codec.JSON))
+    assert not queue.in_use
+    assert bench.outcomes == {1: [AckStatus.CANCELED]}

@@ -351,22 +351,6 @@ def test_a_queue_that_takes_long_to_reopen_does_not_hold_up_the_others() -> None
     assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
 
 
-def test_a_queue_that_is_never_reopened_fails_at_its_deadline() -> None:
-    bench = connected(CoreOptions(reopen_timeout=60))
-    queue, other = bench.open(URI), bench.open(OTHER)
-    bench.post(queue, 1)
-    bench.lose()
-    bench.connect()
-    waiting = bench.broker.requests.popleft()
-    bench.answer_all()
-    bench.wait(60)
-    assert bench.names[-2:] == ["QueueReopenFailed", "StateRestored"]
-    assert bench.outcomes == {1: [AckStatus.CANCELED]}
-    bench.send(bench.broker.accept(waiting))  # too late: what it opened is closed
-    assert bench.answer_all() == ["CloseQueue"]
-    assert other.state is QueueState.OPEN
-
-
 def test_losing_the_connection_again_and_again_loses_nothing() -> None:
     bench = connected()
     queue = bench.open(URI)

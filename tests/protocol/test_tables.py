@@ -102,7 +102,8 @@ def test_whatever_waits_for_an_answer_can_be_answered_in_three_ways() -> None:
     }
     for state in waiting:
         assert (state, QueueInput.ACCEPTED) in QueueCore.TRANSITIONS
-        assert (state is QueueState.OVERDUE) is not ((state, QueueInput.TIMEOUT) in QueueCore.TRANSITIONS)
+        overdue = state in (QueueState.OVERDUE, QueueState.REOPEN_OVERDUE)
+        assert overdue is not ((state, QueueInput.TIMEOUT) in QueueCore.TRANSITIONS)
 
 
 def test_a_queue_can_be_reconfigured_and_closed_wherever_the_application_has_it_in_its_hands() -> None:
@@ -113,6 +114,7 @@ def test_a_queue_can_be_reconfigured_and_closed_wherever_the_application_has_it_
         QueueState.REOPENING,
         QueueState.RESTORING,
         QueueState.REOPEN_DELAYED,
+        QueueState.REOPEN_OVERDUE,
         QueueState.RESTORE_DELAYED,
         QueueState.REOPENED,
     ):

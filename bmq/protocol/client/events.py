@@ -122,14 +122,14 @@ class QueueReopened(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class QueueReopenDelayed(SessionEvent):
-    """The broker refused for now to reopen a queue; the session tries again, and keeps posts and consumers.
+    """The broker refused for now to reopen a queue, or did not answer in time; the session tries again.
 
-    Reported for each refused attempt. The next attempt follows on this connection after ``delay``, or on the
-    next connection.
+    The queue keeps posts and consumers. Reported for each attempt that failed. The next attempt follows on
+    this connection after ``delay``, or on the next connection.
 
     Attributes:
         queue_uri: the queue.
-        error: the refusal.
+        error: the refusal, or a :class:`bmq.RequestTimeout`.
         delay: seconds until the next attempt on this connection.
     """
 

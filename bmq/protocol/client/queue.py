@@ -287,7 +287,8 @@ class QueueState(Enum):
     REOPENING = "openQueue sent again"
     RESTORING = "configureStream sent again"
     REOPEN_DELAYED = "openQueue refused for now, to be sent again"
-    RESTORE_DELAYED = "configureStream refused for now, to be sent again"
+    REOPEN_OVERDUE = "openQueue not answered in time, to be sent again"
+    RESTORE_DELAYED = "configureStream refused for now, or not answered, to be sent again"
     REOPENED = "open again, posts wait for the other queues"
     DECONFIGURING = "empty configureStream sent"
     CLOSING = "closeQueue sent"
@@ -308,6 +309,7 @@ class QueueInput(Enum):
     DELAYED = "failure for now, while reopening"
     AGAIN = "the pause after a failure for now is over"
     TIMEOUT = "no response in time"
+    MISREAD = "a response that means nothing, while reopening"
     ABANDON = "the caller was cancelled"
     CONFIGURE = "subscriptions changed"
     RESUME = "posts of all queues are sent again"
@@ -383,12 +385,13 @@ _IN_USE = frozenset(
         _S.REOPENING,
         _S.RESTORING,
         _S.REOPEN_DELAYED,
+        _S.REOPEN_OVERDUE,
         _S.RESTORE_DELAYED,
         _S.REOPENED,
     }
 )
-# In these states the broker has refused for now to reopen the queue.
-_DELAYED = frozenset({_S.REOPEN_DELAYED, _S.RESTORE_DELAYED})
+# In these states the broker has refused for now to reopen the queue, or has not answered.
+_DELAYED = frozenset({_S.REOPEN_DELAYED, _S.REOPEN_OVERDUE, _S.RESTORE_DELAYED})
 # In these states no caller waits for the answer to an openQueue, and the answer may still arrive.
 _UNANSWERED = frozenset({_S.ABANDONED, _S.OVERDUE})
 # In these states the broker has the subscriptions, or a request with them is outstanding.
@@ -513,7 +516,7 @@ class QueueCore(Machine):
         self._pause = 0.0
         self._repeated_at: float | None = None
         self._arrived = 0
-        # How often the broker has refused for now to reopen the queue on this connection.
+        # How often the broker has refused for now to reopen the queue on this connection, or not answered.
         self._refusals = 0
         self._suspends = False
         self._service = Service(in_service=True)
@@ -545,7 +548,7 @@ class QueueCore(Machine):
 
     @property
     def late_to_reopen(self) -> bool:
-        """Whether the broker refused for now to reopen the queue on this connection."""
+        """Whether an attempt to reopen the queue on this connection failed for now."""
         return self._refusals > 0
 
     @property
@@ -771,7 +774,7 @@ class QueueCore(Machine):
                 self._complete(self._waiting.popleft(), None)
 
     def try_again(self, now: float) -> None:
-        """Repeat the request that the broker refused for now."""
+        """Repeat the request that the broker refused for now, or has not answered."""
         if self.delayed:
             self.fire(_I.AGAIN, now)
 
@@ -921,7 +924,8 @@ class QueueCore(Machine):
         if request.kind is not RequestKind.OPEN:
             # Keep an openQueue: if a late answer opens the queue, the queue has to be closed.
             self._request = None
-        self.fire(_I.TIMEOUT, now, request)
+        misread = request.strange and (self.state, _I.MISREAD) in self.TRANSITIONS
+        self.fire(_I.MISREAD if misread else _I.TIMEOUT, now, request)
 
     # actions: opening
 
@@ -1023,15 +1027,19 @@ class QueueCore(Machine):
         self._let_go(error, now)
         self._send_close(now)
 
-    def _delay(self, now: float, request: Request, refusal: Refusal) -> None:
+    def _delay(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         self._refusals += 1
         pause = backoff(self._refusals, _FIRST_PAUSE, _LONGEST_PAUSE)
         self._shared.delayed.set(self, now + pause)
         self._shared.emit(QueueReopenDelayed(self.uri_text, self._not_reopened(refusal, request), pause))
         self._shared.settled(self, now)  # The posts of the other queues do not wait for this queue.
 
-    def _delay_restoring(self, now: float, request: Request, refusal: Refusal) -> None:
-        self._shared.routes.drop(self, request.detail)
+    def _delay_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
+        if refusal is None:
+            # The broker may have the subscriptions: messages may arrive with their sIds.
+            self._shared.routes.doubt(self, request.detail)
+        else:
+            self._shared.routes.drop(self, request.detail)
         self._delay(now, request, refusal)
 
     def _not_reopened(self, refusal: Refusal | None, request: Request) -> Error:
@@ -1287,7 +1295,8 @@ class QueueCore(Machine):
         (_S.REOPENING, _I.ACCEPTED_PLAIN): Transition(_finish_reopen, _S.REOPENED),
         (_S.REOPENING, _I.REFUSED): Transition(_fail_reopen, _S.CLOSED),
         (_S.REOPENING, _I.DELAYED): Transition(_delay, _S.REOPEN_DELAYED),
-        (_S.REOPENING, _I.TIMEOUT): Transition(_fail_reopen, _S.OVERDUE),
+        (_S.REOPENING, _I.TIMEOUT): Transition(_delay, _S.REOPEN_OVERDUE),
+        (_S.REOPENING, _I.MISREAD): Transition(_fail_reopen, _S.OVERDUE),
         (_S.REOPENING, _I.CONFIGURE): Transition(None, _S.REOPENING),
         (_S.REOPENING, _I.CLOSE): Transition(_give_up_reopen, _S.ABANDONED),
         (_S.REOPENING, _I.CLOSE_PLAIN): Transition(_give_up_reopen, _S.ABANDONED),
@@ -1295,7 +1304,8 @@ class QueueCore(Machine):
         (_S.RESTORING, _I.ACCEPTED): Transition(_finish_reopen, _S.REOPENED),
         (_S.RESTORING, _I.REFUSED): Transition(_fail_restoring, _S.CLOSING),
         (_S.RESTORING, _I.DELAYED): Transition(_delay_restoring, _S.RESTORE_DELAYED),
-        (_S.RESTORING, _I.TIMEOUT): Transition(_fail_restoring, _S.CLOSING),
+        (_S.RESTORING, _I.TIMEOUT): Transition(_delay_restoring, _S.RESTORE_DELAYED),
+        (_S.RESTORING, _I.MISREAD): Transition(_fail_restoring, _S.CLOSING),
         (_S.RESTORING, _I.CONFIGURE): Transition(None, _S.RESTORING),
         (_S.RESTORING, _I.CLOSE): Transition(_close_restoring, _S.CLOSING),
         (_S.RESTORING, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
@@ -1304,6 +1314,16 @@ class QueueCore(Machine):
         (_S.REOPEN_DELAYED, _I.CLOSE): Transition(_finish_close, _S.CLOSED),
         (_S.REOPEN_DELAYED, _I.CLOSE_PLAIN): Transition(_finish_close, _S.CLOSED),
         (_S.REOPEN_DELAYED, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
+        (_S.REOPEN_OVERDUE, _I.AGAIN): Transition(_send_open_again, _S.REOPENING),
+        (_S.REOPEN_OVERDUE, _I.ACCEPTED): Transition(_send_configure, _S.RESTORING),
+        (_S.REOPEN_OVERDUE, _I.ACCEPTED_PLAIN): Transition(_finish_reopen, _S.REOPENED),
+        (_S.REOPEN_OVERDUE, _I.REFUSED): Transition(_fail_reopen, _S.CLOSED),
+        (_S.REOPEN_OVERDUE, _I.MISREAD): Transition(_fail_reopen, _S.OVERDUE),
+        (_S.REOPEN_OVERDUE, _I.DELAYED): Transition(None, _S.REOPEN_DELAYED),
+        (_S.REOPEN_OVERDUE, _I.CONFIGURE): Transition(None, _S.REOPEN_OVERDUE),
+        (_S.REOPEN_OVERDUE, _I.CLOSE): Transition(_close_restoring, _S.CLOSING),
+        (_S.REOPEN_OVERDUE, _I.CLOSE_PLAIN): Transition(_close_restoring, _S.CLOSING),
+        (_S.REOPEN_OVERDUE, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
         (_S.RESTORE_DELAYED, _I.AGAIN): Transition(_send_configure, _S.RESTORING),
         (_S.RESTORE_DELAYED, _I.CONFIGURE): Transition(None, _S.RESTORE_DELAYED),
         (_S.RESTORE_DELAYED, _I.CLOSE): Transition(_close_restoring, _S.CLOSING),
