@@ -309,8 +309,12 @@ class Driver:
         self.flow.room.queues -= core.writable
         self.confirming.finish()
         queue._counts.ended()
-        self.health.closed(queue.uri)
+        self.health.closed(queue.uri, delayed=self._delayed(queue.uri))
         return True
+
+    def _delayed(self, uri: str) -> bool:
+        """Whether a queue waits to be reopened; reading and writing may be two queues of one URI."""
+        return any(core.late_to_reopen and queue.uri == uri for core, queue in self.queues.items())
 
     def set_health(self, healthy: bool) -> None:
         """Take what the host health monitor says."""
@@ -319,8 +323,9 @@ class Driver:
 
     def publish(self, event: SessionEvent) -> None:
         """Hand an event to the log and the application."""
-        self._reporter.note(event)
-        self.health.note(event)
+        if not isinstance(event, QueueReopened) or not self._delayed(event.queue_uri):
+            self._reporter.note(event)
+            self.health.note(event)
         self.events.publish(event)
 
     # what the connection reports (see Owner)

@@ -92,6 +92,8 @@ class HealthWatch:
 
     def __init__(self) -> None:
         self._troubles: dict[Hashable, Trouble] = {}
+        # The troubles of queues that wait to be reopened, or did on this connection.
+        self._delays: set[Hashable] = set()
         self._level = 0
         self._since = _world.now()
         self._begin("connection", "not connected yet")
@@ -140,6 +142,7 @@ class HealthWatch:
             case QueueResumed(uri):
                 self._end(("suspended", uri))
             case QueueReopenDelayed(uri, error):
+                self._delays.add(("delayed", uri))
                 self._begin(("delayed", uri), f"{uri} is not open again yet, tried again: {error}", False)
             case QueueReopened(uri):
                 self._end(("delayed", uri))
@@ -153,9 +156,15 @@ class HealthWatch:
         """The application has opened a queue."""
         self._end(("closed", uri))
 
-    def closed(self, uri: str) -> None:
-        """The application has closed a queue."""
-        self._end(("delayed", uri))
+    def closed(self, uri: str, *, delayed: bool) -> None:
+        """The application has closed a queue.
+
+        Args:
+            uri: the queue's.
+            delayed: whether another queue of this URI waits to be reopened.
+        """
+        if not delayed:
+            self._end(("delayed", uri))
         self._end(("suspended", uri))
 
     def hung(self, workers: object, what: str | None) -> None:
@@ -184,9 +193,9 @@ class HealthWatch:
             self._end(("stalled", cause))
 
     def _end_delays(self) -> None:
-        for key in list(self._troubles):
-            if isinstance(key, tuple) and key[0] == "delayed":
-                self._end(key)
+        for key in self._delays:
+            self._end(key)
+        self._delays.clear()
 
     def _look(self) -> None:
         level = max((1 + trouble.serious for trouble in self._troubles.values()), default=0)

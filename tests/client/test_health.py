@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import bmq
+from bmq.wire.control import StatusCategory
 from bmq.workers import SubscriberState
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
@@ -95,6 +96,81 @@ async def test_a_queue_that_was_not_opened_again_degrades_the_session_until_it_i
         peer.refuse.clear()
         await session.open_queue(URI, write=True)
         assert str(session.health()) == "ready"
+
+
+def refuse_for_now(peer: Peer, *requests: str) -> None:
+    peer.refused_as = StatusCategory.E_NOT_READY
+    peer.refuse |= set(requests)
+
+
+@pytest.mark.parametrize("request_", ["OpenQueue", "ConfigureStream"])
+async def test_a_queue_that_is_refused_for_now_degrades_the_session_until_it_is_open_again(
+    peer: Peer, request_: str
+) -> None:
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
+        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+        refuse_for_now(peer, request_)
+        peer.cut()
+        await eventually(lambda: session.health().degraded)
+        assert session.health().ready
+        assert str(session.health()).startswith(f"degraded: {URI} is not open again yet, tried again: ")
+        assert "E_NOT_READY" in str(session.health())
+        peer.refuse.clear()
+        await eventually(lambda: str(session.health()) == "ready")
+        await queue.post(b"1")
+
+
+@pytest.mark.parametrize("request_", ["OpenQueue", "ConfigureStream"])
+async def test_a_queue_whose_reopening_is_not_answered_degrades_the_session(
+    peer: Peer, request_: str
+) -> None:
+    async with bmq.connect(
+        peer.uri, open_timeout=0.05, reconnect_delays=lambda: itertools.repeat(0.001)
+    ) as session:
+        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+        peer.hold.add(request_)
+        peer.cut()
+        await eventually(lambda: session.health().degraded)
+        assert f"{URI} is not open again yet, tried again: " in str(session.health())
+        peer.hold.clear()
+        await eventually(lambda: str(session.health()) == "ready")
+        await queue.post(b"1")
+
+
+async def test_a_delayed_queue_that_is_closed_degrades_the_session_no_longer(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
+        queue = await session.open_queue(URI, write=True)
+        refuse_for_now(peer, "OpenQueue")
+        peer.cut()
+        await eventually(lambda: session.health().degraded)
+        await queue.close()
+        assert str(session.health()) == "ready"
+
+
+@pytest.mark.parametrize("leave", ["reopened", "closed"])
+async def test_one_side_of_a_delayed_queue_says_nothing_about_the_other(peer: Peer, leave: str) -> None:
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
+        events = session.events()
+        writing = await session.open_queue(URI, write=True)
+        await session.open_queue(URI, read=True, default_subscription=True)
+        refuse_for_now(peer, "OpenQueue")
+        peer.cut()
+        delayed = 0
+        async for event in events:
+            delayed += isinstance(event, bmq.events.QueueReopenDelayed)
+            if delayed == 2:
+                break
+        if leave == "closed":
+            await writing.close()
+        else:
+            # The reading side is refused for now at its second step.
+            peer.refuse = {"ConfigureStream"}
+            async for event in events:
+                if isinstance(event, bmq.events.QueueReopened):
+                    break
+        assert str(session.health()).startswith(f"degraded: {URI} is not open again yet")
+        peer.refuse.clear()
+        await eventually(lambda: str(session.health()) == "ready")
 
 
 async def test_a_session_that_gave_up_says_why(peer: Peer) -> None:

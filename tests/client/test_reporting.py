@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import subprocess
 import sys
@@ -108,6 +109,30 @@ async def test_posts_that_are_kept_are_counted(peer: Peer, said: Said) -> None:
         assert "3 posts sent again" in restored
         assert peer.uri in restored
     assert len(said.lines) == 2
+
+
+async def test_a_queue_that_is_refused_for_now_is_two_lines_a_minute(peer: Peer, said: Said) -> None:
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
+        queue = await session.open_queue(URI, write=True)
+        events = session.events()
+        for outage in range(2):
+            peer.refuse, peer.refused_as = {"OpenQueue"}, StatusCategory.E_NOT_READY
+            peer.cut()
+            refusals = 0
+            async for event in events:
+                refusals += isinstance(event, bmq.events.QueueReopenDelayed)
+                if refusals == 2:
+                    break
+            peer.refuse.clear()
+            async for event in events:
+                if isinstance(event, bmq.events.QueueReopened):
+                    break
+            await queue.post(b"%d" % outage)
+        delayed = [each for each in said.lines if each.startswith(f"queue {URI} ")]
+        first, again = delayed
+        assert "is not open again yet, and is tried again; its posts are kept: " in first
+        assert "E_NOT_READY" in first
+        assert again == f"queue {URI} is open again"
 
 
 async def test_posts_made_during_an_outage_are_not_sent_again(peer: Peer, said: Said) -> None:

@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol):
                 continue
             script.requests.remove(request)
             if name in peer.refuse:
-                self.send(script.refuse(request, message=peer.refusal))
+                self.send(script.refuse(request, peer.refused_as, peer.refusal))
                 continue
             if isinstance(request.body, ConfigureStream):
                 for subscription in request.body.stream_parameters.subscriptions:
@@ -303,6 +303,7 @@ class Peer:
         hold: the names of what is not answered: "clientIdentity", "OpenQueue", "PUT", ...
         refuse: the names of what is answered with a failure.
         refusal: what the failure of a request says.
+        refused_as: the category of the failure.
         greeting: what is sent to whoever connects, instead of being a broker.
         welcome: how negotiation is answered, see :meth:`ScriptedBroker.welcome`.
         open_options: how openQueue is answered, see :meth:`ScriptedBroker.accept`.
@@ -316,6 +317,7 @@ class Peer:
         self.hold: set[str] = set()
         self.refuse: set[str] = set()
         self.refusal = "not here"
+        self.refused_as = StatusCategory.E_UNKNOWN
         self.greeting: bytes | None = None
         self.welcome: dict[str, Any] = {}
         self.open_options: dict[str, Any] = {}
