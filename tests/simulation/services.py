@@ -44,7 +44,7 @@ def some(world: World) -> float:
     return world.random.choice((0.0, 0.001, 0.05, 0.5)) * world.random.random()
 
 
-async def end_of_trouble(world: World, *producers: Any, seconds: float = 25) -> None:
+async def end_of_trouble(world: World, *producers: Any, seconds: float = 15) -> None:
     """Inject faults, and wait until the producers have posted everything."""
     await world.trouble(seconds)
     await world.sim.until(lambda: not any(each.running for each in producers), timeout=3600)
@@ -73,7 +73,7 @@ def fanout(world: World) -> Scene:
     async def main() -> None:
         for number, (app_id, read) in enumerate((("a", each), ("a", each), ("b", batches), ("c", batches))):
             world.program(f"{app_id}{number}", lambda recorder, a=app_id, r=read: r(recorder, a))  # type: ignore[misc]
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 60, over=20))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
         await end_of_trouble(world, producer)
         await world.settle()
 
@@ -97,8 +97,8 @@ def broadcast(world: World) -> Scene:
     async def main() -> None:
         for name in ("first", "second"):
             world.program(name, read)
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=20))
-        await end_of_trouble(world, producer, seconds=25)
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
+        await end_of_trouble(world, producer)
         await asyncio.sleep(60)  # everybody is connected again
         for mine in received.values():
             mine.clear()
@@ -157,7 +157,7 @@ def subscriptions(world: World) -> Scene:
             world.program(name, lambda recorder, name=name: read(recorder, name == "last"))  # type: ignore[misc]
         producer = world.program(
             "producer",
-            lambda recorder: world.post(recorder, uri, 60, over=20, properties=lambda n: {"x": n % 15}),
+            lambda recorder: world.post(recorder, uri, 40, over=12, properties=lambda n: {"x": n % 15}),
         )
         await end_of_trouble(world, producer)
         peace = True
@@ -193,7 +193,7 @@ def lanes(world: World) -> Scene:
         world.program("graves", lambda recorder: world.read(recorder, dead))
         producer = world.program(
             "producer",
-            lambda recorder: world.post(recorder, uri, 50, over=20, properties=lambda n: {"k": n % 9}),
+            lambda recorder: world.post(recorder, uri, 35, over=12, properties=lambda n: {"k": n % 9}),
         )
         await end_of_trouble(world, producer)
         await world.settle(600, rules=[*DEFAULT_RULES, "key-order", "one-at-a-time"])
@@ -227,7 +227,7 @@ def batches(world: World) -> Scene:
         for name in ("first", "second"):
             world.program(name, work)
         world.program("graves", lambda recorder: world.read(recorder, dead))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 60, over=20))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
         await end_of_trouble(world, producer)
         await world.settle(600)
 
@@ -255,7 +255,7 @@ def durable(world: World) -> Scene:
         for name in ("first", "second"):
             world.program(name, work)
         world.program("graves", lambda recorder: world.read(recorder, dead))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 30, over=20))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 30, over=12))
         await end_of_trouble(world, producer)
         await world.settle(600)
 
@@ -284,7 +284,7 @@ def sweeping(world: World) -> Scene:
         world.program("clerk", lambda recorder: world.read(recorder, aside))
         producer = world.program(
             "producer",
-            lambda recorder: world.post(recorder, uri, 40, over=20, properties=lambda n: {"x": n % 10}),
+            lambda recorder: world.post(recorder, uri, 40, over=12, properties=lambda n: {"x": n % 10}),
         )
         await end_of_trouble(world, producer)
         await world.settle(600)
@@ -312,7 +312,7 @@ def requests(world: World) -> Scene:
     async def ask(recorder: Recorder) -> None:
         async with world.connect(recorder, retry_first_connect=True) as session:
             queue = await session.open_queue(uri, write=True)
-            for number in range(1, 16):
+            for number in range(1, 11):
                 try:
                     reply = await queue.request(b"%d" % number, timeout=1200)
                 except bmq.ResponderError:
@@ -340,7 +340,7 @@ def shop(world: World) -> Scene:
     received: list[bytes] = []
 
     async def sell(recorder: Recorder) -> None:
-        while len(committed) < 30:
+        while len(committed) < 20:
             data = b"order %d" % len(committed)
             with database.begin() as connection:
                 outbox.record(connection, data)
@@ -406,7 +406,7 @@ def taskiq(world: World) -> Scene:
             return one + two
 
         await broker.startup()
-        for number in range(30):
+        for number in range(20):
             kicker = add.kicker()
             if number % 3 == 0:
                 kicker = kicker.with_labels(delay=world.random.choice((1, 20)))
@@ -446,8 +446,8 @@ def asked(world: World) -> Scene:
     async def main() -> None:
         world.program("admin", ask)
         world.program("reader", lambda recorder: world.read(recorder, uri))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=20))
-        await end_of_trouble(world, producer, seconds=25)
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
+        await end_of_trouble(world, producer)
         await world.settle()
         before = answers
         await world.sim.until(lambda: answers > before + 5, timeout=60)
@@ -512,7 +512,7 @@ def interceptors(world: World) -> Scene:
         producer = world.program(
             "producer",
             lambda recorder: world.post(
-                recorder, uri, 60, over=20, interceptors=[Broken(world), recorder, Broken(world)]
+                recorder, uri, 40, over=12, interceptors=[Broken(world), recorder, Broken(world)]
             ),
         )
         await end_of_trouble(world, producer)
@@ -528,7 +528,7 @@ def quotas(world: World) -> Scene:
 
     async def main() -> None:
         world.program("reader", lambda recorder: world.read(recorder, uri, lambda: 0.2 + some(world)))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 60, over=20))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
         await end_of_trouble(world, producer)
         verdict = await world.settle()
         assert set(verdict.refused) <= {"LIMIT_MESSAGES", "TIMEOUT", "CANCELED", "UNKNOWN"}
@@ -543,7 +543,7 @@ def expiry(world: World) -> Scene:
 
     async def main() -> None:
         world.program("reader", lambda recorder: world.read(recorder, uri, lambda: 0.3 + some(world)))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 60, over=20))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
         await end_of_trouble(world, producer)
         await asyncio.sleep(120)  # what had waited is read, or has expired
         assert not len(world.broker.broker.queues[uri])
@@ -579,16 +579,16 @@ def moody(world: World) -> Scene:
         )()
 
     async def moods() -> None:
-        for _ in range(8):
+        for _ in range(5):
             await asyncio.sleep(3)
             mood()
         world.broker.broker.faults.clear()
 
     async def main() -> None:
         world.program("reader", lambda recorder: world.read(recorder, uri))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 60, over=20))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
         changing = asyncio.create_task(moods())
-        await world.trouble(25)
+        await world.trouble(15)
         await changing
         for connection in world.sim.network.connections:
             connection.reset()  # acknowledgements that were dropped are asked for again

@@ -127,7 +127,7 @@ async def posting(sim: Simulation) -> None:
     """Two producers, two competing consumers, a fanout queue: everything arrives, in order where promised."""
     draw_options(sim)
     broker = start_broker(sim, *sim.draw("hosts", ("broker",), ("node1", "node2", "node3")))
-    count = sim.draw("count", 20, 3, 60)
+    count = sim.draw("count", 12, 3, 40)
     wanted = {f"{name}/{number}" for name in ("one", "two") for number in range(count)}
     arrived: dict[str, set[str]] = {"orders": set(), "foo": set(), "bar": set()}
     posted: set[str] = set()
@@ -312,7 +312,7 @@ async def delays(sim: Simulation) -> None:
         async with connect(sim, broker) as session:
             queue = await session.open_queue(uri("later"), write=True)
             for number in range(count):
-                delay = sim.random.choice((0.0, sim.random.uniform(0, 5), sim.random.uniform(0, 40)))
+                delay = sim.random.choice((0.0, sim.random.uniform(0, 5), sim.random.uniform(0, 20)))
                 due[number] = clock() + delay
                 await queue.post(b"%d" % number, delay=delay)
                 await asyncio.sleep(sim.random.expovariate(count / 4))
@@ -370,7 +370,7 @@ async def quiet(sim: Simulation) -> None:
             assert session.stats().reconnects == 0
 
     consumer = sim.process("consumer", consume)
-    minutes = 7  # brokers notice silence after three minutes at the earliest
+    minutes = 5  # brokers notice silence after three minutes at the earliest
     async with connect(sim, broker) as session:
         queue = await session.open_queue(uri("quiet"), write=True)
         while sim.now < minutes * 60:
@@ -378,7 +378,7 @@ async def quiet(sim: Simulation) -> None:
             sent[data] = sim.now
             await queue.post(data)
             assert session.health().ready
-            await asyncio.sleep(sim.random.expovariate(1 / 60))
+            await asyncio.sleep(sim.random.expovariate(1 / 45))
         assert session.stats().reconnects == 0
     await sim.until(lambda: len(waited) == len(sent))
     assert max(waited) < 1.0
