@@ -96,6 +96,23 @@ def test_messages_that_had_waited_are_asked_for_again_at_once() -> None:
     assert queue.repeated == 11
 
 
+@pytest.mark.parametrize("answered_first", [True, False])
+def test_a_broker_that_takes_long_to_answer_is_asked_again_as_soon(answered_first: bool) -> None:
+    """A broker looks at each message of a deep backlog before it answers, or delivers."""
+    bench = connected(CoreOptions(repeat_after=10, repeat_every=60))
+    queue = reader(bench, "x == 1")
+    bench.wait(10)
+    bench.wait(3)
+    if answered_first:
+        bench.answer()
+    bench.push(queue, 1, out_of_order=True)
+    if not answered_first:
+        bench.answer()
+    assert queue.revived == 1
+    assert quiet(bench, 2.9) == []
+    assert len(quiet(bench, 0.2)) == 1
+
+
 def test_pauses_grow_again_after_the_last_message_that_had_waited() -> None:
     bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
     queue = reader(bench, "x == 1")

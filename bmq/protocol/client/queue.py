@@ -122,7 +122,7 @@ __all__ = [
 
 # Deduplication time of a broker that does not report one, in seconds.
 _DEFAULT_DEDUPLICATION = 300.0
-# Messages within this time after a repetition of subscriptions count as its effect, in seconds.
+# Messages within this time after the answer to a repetition of subscriptions count as its effect, in seconds.
 _REVIVED_WITHIN = 0.5
 # Shortest pause between two repetitions that both brought messages, in seconds.
 _SHORTEST_PAUSE = 0.01
@@ -433,6 +433,7 @@ class QueueCore(Machine):
     """
 
     __slots__ = (
+        "_answered_at",
         "_arrived",
         "_asked",
         "_closing",
@@ -512,9 +513,11 @@ class QueueCore(Machine):
         self.revived = 0
         self.heard = 0.0
         self.confirmed: Confirmed | None = None
-        # How long messages may stay away, when the subscriptions were repeated, and how many came long after.
+        # How long messages may stay away, when the subscriptions were repeated, when the broker answered, and
+        # how many messages came long after.
         self._pause = 0.0
         self._repeated_at: float | None = None
+        self._answered_at = 0.0
         self._arrived = 0
         # How often the broker has refused for now to reopen the queue on this connection, or not answered.
         self._refusals = 0
@@ -822,8 +825,7 @@ class QueueCore(Machine):
         self.heard = now
         if self._repeated_at is None:
             return True
-        since = now - self._repeated_at
-        if since <= _REVIVED_WITHIN:
+        if self.state is not QueueState.OPEN or now - self._answered_at <= _REVIVED_WITHIN:
             before, self.revived = self.revived, self.revived + count
             self._shared.revived += count
             if before < _WORTH_MENTION <= self.revived:
@@ -831,7 +833,7 @@ class QueueCore(Machine):
             # More messages may follow: a broker delivers a backlog in portions. A message out of order had
             # waited, so the repetition and not chance brought it. The broker works half of the time at most.
             if flags & PushFlags.OUT_OF_ORDER:
-                self._watch_streams(now, min(self._pause, max(_SHORTEST_PAUSE, since)))
+                self._watch_streams(now, min(self._pause, max(_SHORTEST_PAUSE, now - self._repeated_at)))
             elif self._pause > self._shared.repeat_after:
                 self._watch_streams(now)
         else:
@@ -857,7 +859,7 @@ class QueueCore(Machine):
             return
         self.repeated += 1
         self._shared.repeated += 1
-        self._repeated_at = now
+        self._repeated_at = self._answered_at = now
         self._arrived = 0
         self._pause = min(2 * self._pause, self._shared.repeat_every)
         self._shared.watched.set(self, now + self._pause)
@@ -982,6 +984,7 @@ class QueueCore(Machine):
         for operation in done:
             self._complete(operation, None)
         self._report_service_if_settled()
+        self._answered_at = now
         if done or self not in self._shared.watched:
             self._watch_streams(now)
 
