@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, cast
 
+from bmq._checks import INT32_MAX
 from bmq.client._address import parse_addresses
 from bmq.errors import UsageError
 from bmq.spark._columns import Columns, check_queue
@@ -740,6 +741,10 @@ def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
         on_store=confirm == "onStore",
     )
     settings = source_settings(options, limits.max_messages)
+    if settings.dead_letters:
+        # What is put aside is confirmed while the read goes on, and a broker with a full window delivers more
+        # only when 80 % of it are unconfirmed: what is kept has to fit into that.
+        settings = replace(settings, max_unconfirmed=min(limits.max_messages * 5 // 4 + 1, INT32_MAX))
     if settings.dead_letters and not stored:
         raise UsageError(
             "onInvalidMessage=deadLetters takes messages out of the queue, and so needs checkpointLocation"

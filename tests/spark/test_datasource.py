@@ -397,6 +397,21 @@ def test_a_message_that_cannot_be_decoded_is_put_aside(
     assert broker.drain(queue) == []
 
 
+@pytest.mark.timeout(30)
+def test_a_count_of_good_messages_ends_a_read_that_puts_others_aside(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    for _ in range(10):
+        broker.call(lambda _: post_bytes(broker.uri, queue, BAD, PutFlags(0), zipped=True))
+    broker.post(queue, [f"{n}".encode() for n in range(25)])
+    options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": 60_000, "checkpointLocation": tmp_path}
+    options |= {"onInvalidMessage": "deadLetters", "deadLetterQueue": f"{queue}-dead", "maxMessages": 20}
+    assert len(rows_of(source(**options))) == 20
+    assert len(broker.drain(f"{queue}-dead", expect=10)) == 10
+    bmq.spark.confirm(options)
+    assert len(broker.drain(queue, expect=5)) == 5
+
+
 def test_a_count_ends_it_and_the_rest_stays(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     broker.post(queue, [f"{n}".encode() for n in range(10)])
     options = {"broker": broker.uri, "queue": queue, "maxMessages": 4, "checkpointLocation": tmp_path}

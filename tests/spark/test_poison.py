@@ -55,7 +55,10 @@ def options_of(broker: BrokerThread, queue: str, folder: Path, policy: str | Non
 
 
 def batch(spark: SparkSession, options: dict[str, str]) -> Counter[tuple[bool, bool]]:
-    reader = spark.read.format("bmq").options(idleTimeoutMs="300", **options)
+    # The read ends with the last message, not with a silence: a busy machine has silences, too.
+    reader = spark.read.format("bmq").options(
+        maxMessages=str(BAD + FINE + 1), idleTimeoutMs="60000", **options
+    )
     counts = counted(reader.load())
     bmq.spark.confirm(options)
     return counts
