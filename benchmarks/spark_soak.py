@@ -117,7 +117,7 @@ class Pipeline:
         """Kill the driver and its executors."""
         process, self._process = self._process, None
         if process is not None:
-            for pid in [process.pid, *self._members()]:
+            for pid in [process.pid, *_members(process.pid)]:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             with suppress(ProcessLookupError):
@@ -128,7 +128,7 @@ class Pipeline:
     def kill_executor(self, chance: random.Random) -> bool:
         """Kill an executor; return whether there was one."""
         assert self._process is not None
-        executors = [pid for pid in self._members(self._process.pid) if self._is_executor(pid)]
+        executors = [pid for pid in _members(self._process.pid) if self._is_executor(pid)]
         if not executors:
             return False
         with suppress(ProcessLookupError):
@@ -154,21 +154,21 @@ class Pipeline:
     def _noted(self, kind: str) -> set[int]:
         return {int(each.name) for each in (self._checkpoint / kind).glob("[0-9]*")}
 
-    def _members(self, session: int | None = None) -> list[int]:
-        """The processes of the driver's session."""
-        session = session if session is not None else self._process.pid if self._process else 0
-        found: list[int] = []
-        for each in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError, ProcessLookupError):
-                if os.getsid(int(each.name)) == session:
-                    found.append(int(each.name))
-        return found
-
     @staticmethod
     def _is_executor(pid: int) -> bool:
         with suppress(OSError):
             return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
         return False
+
+
+def _members(session: int) -> list[int]:
+    """The processes of a driver's session."""
+    found: list[int] = []
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getsid(int(each.name)) == session:
+                found.append(int(each.name))
+    return found
 
 
 async def produce(queue: bmq.Queue, rate: float, enough: asyncio.Event, posted: list[int]) -> None:
