@@ -93,7 +93,7 @@ class HealthWatch:
     def __init__(self) -> None:
         self._troubles: dict[Hashable, Trouble] = {}
         # The troubles of queues that wait to be reopened, or did on this connection.
-        self._delays: set[Hashable] = set()
+        self._delays: dict[Hashable, None] = {}
         self._level = 0
         self._since = _world.now()
         self._begin("connection", "not connected yet")
@@ -142,7 +142,7 @@ class HealthWatch:
             case QueueResumed(uri):
                 self._end(("suspended", uri))
             case QueueReopenDelayed(uri, error):
-                self._delays.add(("delayed", uri))
+                self._delays["delayed", uri] = None
                 self._begin(("delayed", uri), f"{uri} is not open again yet, tried again: {error}", False)
             case QueueReopened(uri):
                 self._end(("delayed", uri))
