@@ -78,7 +78,9 @@ def _as_text(name: str, value: object) -> str:
         return str(_checks.integer(f"option {name}", value, -(1 << 63)))
     if isinstance(value, float):
         return str(float(value))
-    return _checks.text(f"option {name}", os.fspath(value) if isinstance(value, os.PathLike) else value)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(cast("os.PathLike[str]", value))
+    return _checks.text(f"option {name}", value)
 
 
 def _columns(rows: object) -> list[str]:
