@@ -194,8 +194,9 @@ class BrokerQueue:
                         append(message)
                         if self.position is None:
                             self.position = message
-                posted += 1
-                posted_bytes += size
+                if not status:
+                    posted += 1
+                    posted_bytes += size
             if not status and not correlation_id:
                 if flags & _ACK_REQUESTED:
                     accepted.append(guid)

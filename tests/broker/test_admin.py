@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.broker import Broker, ManualClock
+from bmq.broker import Broker, DomainConfig, Limits, ManualClock, Mode
 from bmq.wire.control.messages import AdminCommand, AdminCommandResponse, ClientType
 from tests.broker.core import FANOUT, PRIORITY, Core, Peer, domain
 from tests.transcripts import probes
@@ -250,6 +250,20 @@ def test_statistics_say_how_long_messages_waited() -> None:
     assert (bar["queue_queue_time_max"], bar["queue_confirm_time_max"]) == (0, 0)
     assert (foo["queue_content_msgs"], bar["queue_content_msgs"]) == (0, 2)
     assert (foo["queue_content_bytes"], bar["queue_bytes_current"]) == (0, 6)
+
+
+async def test_a_message_that_is_refused_or_known_is_not_counted_as_posted() -> None:
+    config = DomainConfig(name="small", mode=Mode.PRIORITY, queue_limits=Limits(messages=2))
+    async with Broker(domains=[config]) as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue("bmq://small/queue", write=True)
+        guid = "4000010000000050DCE8A4FE15C0E2F3"
+        for _ in range(2):
+            await queue.post(b"twice", guid=guid)
+        report = await queue.post_many([b"more"] * 5)
+        stored = len(broker.queues["bmq://small/queue"])
+        stats = broker.queues["bmq://small/queue"].stats()
+        assert (stats.posted, stats.refused) == (stored, len(report.failures))
+        assert stats.refused > 0
 
 
 async def test_the_counters_of_a_queue_are_an_object() -> None:
