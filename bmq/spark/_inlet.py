@@ -30,6 +30,7 @@ from bmq.spark._state import (
     LogPlace,
     check_log,
     dropped_since,
+    look_for_balance,
     look_for_others,
     note_state,
     refuse,
@@ -145,6 +146,10 @@ class Inlet:
         self._skipped: dict[RawMessages, int] = {}
         self._received = 0
         self._written = 0
+        # Up to where everything is committed.
+        self._committed = 0
+        # The queues of which a purge can be told.
+        self._balanced: frozenset[str] = frozenset()
         self._pump: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._loss: StateError | None = None
@@ -159,6 +164,11 @@ class Inlet:
         """How many messages were handed out or have arrived since the start of the query."""
         opened = self._open.rows if self._open is not None else 0
         return self._written + opened + self._receiver.buffered
+
+    @property
+    def in_hand(self) -> int:
+        """How many messages have arrived and are not confirmed."""
+        return self.arrived - self._committed
 
     def advance(self, start: int | None) -> int:
         """Confirm what is committed; return how far it goes with the next batch, if there is one in time.
@@ -242,6 +252,7 @@ class Inlet:
             self._unsettled = False
         note_state(self._log, self._place, settings)
         await look_for_others(settings)
+        self._balanced = await look_for_balance(settings)
         await self._count_dropped()
         await self._receiver.open()
 
@@ -266,12 +277,15 @@ class Inlet:
 
     async def _count_dropped(self) -> None:
         """Ask the broker what it has dropped; an error is due to whoever asks for the next batch."""
-        more = await dropped_since(self._log, self._settings)
+        more = await dropped_since(self._log, self._settings, self._balanced, lambda: self.in_hand)
         for uri, count in more.items():
             self.dropped[uri] = self.dropped.get(uri, 0) + count
         if more:
             listed = ", ".join(f"{count:,} of {uri}" for uri, count in more.items())
-            text = f"the broker has dropped messages that nobody confirmed (expired, or rejected): {listed}"
+            text = (
+                "the broker has dropped messages that nobody confirmed (expired, rejected or purged): "
+                f"{listed}"
+            )
             if self._place.strict:
                 self._loss = StateError(f"{text}. {DROPPED_ADVICE}")
             else:
@@ -428,6 +442,7 @@ class Inlet:
 
     async def _commit(self, end: int) -> None:
         async with self._committing:
+            self._committed = max(self._committed, end)
             while self._out and self._out[0][0] <= end:
                 for messages, rows in self._out.popleft()[1].items():
                     messages.confirm(rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,7 +17,14 @@ from bmq.errors import Error, StateError
 from bmq.spark._checkpoint import Checkpoint
 from bmq.spark._log import BatchLog
 from bmq.spark._receiving import SourceSettings
-from bmq.spark._standing import PATIENCE, dropped_totals, newly_dropped, other_readers
+from bmq.spark._standing import (
+    PATIENCE,
+    counted,
+    dropped_totals,
+    newly_dropped,
+    other_readers,
+    with_balance,
+)
 
 __all__ = [
     "DROPPED_ADVICE",
@@ -26,6 +33,7 @@ __all__ = [
     "check_log",
     "described_settings",
     "dropped_since",
+    "look_for_balance",
     "look_for_others",
     "note_state",
     "refuse",
@@ -39,6 +47,8 @@ DROPPED_ADVICE = "They are gone. Start the query again to go on; failOnDataLoss=
 # Seconds that others have to leave an exclusive queue: a driver that died may not have left it yet.
 _LEAVING = 5.0
 _PAUSE = 0.25
+# Seconds after which the broker's statistics count all that it had done.
+_SETTLED = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,16 +190,42 @@ async def look_for_others(settings: SourceSettings) -> None:
         )
 
 
-async def dropped_since(log: BatchLog, settings: SourceSettings) -> dict[str, int]:
-    """Return how many messages the broker has dropped since the last call, by queue."""
+async def look_for_balance(settings: SourceSettings) -> frozenset[str]:
+    """Return the queues of which a purge can be told."""
     try:
-        now = await dropped_totals(settings.connection, settings.queues)
+        return await with_balance(settings.connection, settings.queues)
+    except (Error, TimeoutError) as error:
+        logger.debug("the broker does not say how its domains are: %s", error)
+        return frozenset()
+
+
+async def dropped_since(
+    log: BatchLog, settings: SourceSettings, balanced: frozenset[str], in_hand: Callable[[], int]
+) -> dict[str, int]:
+    """Return how many messages the broker has dropped since the last call, by queue.
+
+    Args:
+        log: the log, beside which it is noted.
+        settings: what is read.
+        balanced: what :func:`look_for_balance` found.
+        in_hand: says how many messages are received and not confirmed.
+    """
+    given: Any = log.noted(_DROPPED)
+    noted = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    before = {uri: counted(each) for uri, each in noted.items()}
+    try:
+        now = await dropped_totals(settings.connection, settings.queues, balanced)
+        more, known = newly_dropped(before, now, in_hand())
+        if more:
+            # Statistics are made once a second, and not of all counters at the same moment.
+            await asyncio.sleep(_SETTLED)
+            now = await dropped_totals(settings.connection, settings.queues, balanced)
+            more, known = newly_dropped(before, now, in_hand())
     except (Error, TimeoutError) as error:
         logger.debug("the broker does not say what it dropped: %s", error)
         return {}
-    before: Any = log.noted(_DROPPED)
-    known: Mapping[str, int] = cast("dict[str, int]", before) if isinstance(before, dict) else {}
-    merged = {**known, **now}
-    if merged != known:
-        await asyncio.to_thread(log.note, _DROPPED, merged)
-    return newly_dropped(known, now)
+    merged = {**before, **known}
+    if merged != before:
+        document = {uri: each._asdict() for uri, each in merged.items()}
+        await asyncio.to_thread(log.note, _DROPPED, document)
+    return more

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shutil
@@ -13,8 +14,11 @@ from typing import Any
 import pytest
 
 import bmq
+import bmq.admin
+from bmq.broker import AppSubscription, DomainConfig, Mode
 from bmq.cli import main
 from bmq.spark import _inlet, _state, repair
+from bmq.spark._standing import Counted, newly_dropped
 from tests.spark.brokers import BrokerThread
 from tests.spark.readers import WHOLE, read, source, struct, travelled
 from tests.spark.test_datasource import BAD, left_in, numbers, post_bad_between, post_numbers
@@ -414,10 +418,11 @@ def test_what_the_broker_dropped_meanwhile_is_an_error_once(
 ) -> None:
     totals = {queue: 3}
 
-    async def dropped(*_: Any) -> dict[str, int]:
-        return dict(totals)
+    async def dropped(*_: Any) -> dict[str, Counted]:
+        return {queue: Counted(totals[queue])}
 
     monkeypatch.setattr(_state, "dropped_totals", dropped)
+    monkeypatch.setattr(_state, "_SETTLED", 0.0)
     query = Query(broker, queue, tmp_path)
     post_numbers(broker, queue, 0, 2)
     assert query.batch() == numbers(0, 2)
@@ -441,10 +446,11 @@ def test_what_the_broker_dropped_meanwhile_is_in_the_progress(
 ) -> None:
     totals = {queue: 3}
 
-    async def dropped(*_: Any) -> dict[str, int]:
-        return dict(totals)
+    async def dropped(*_: Any) -> dict[str, Counted]:
+        return {queue: Counted(totals[queue])}
 
     monkeypatch.setattr(_state, "dropped_totals", dropped)
+    monkeypatch.setattr(_state, "_SETTLED", 0.0)
     monkeypatch.setattr(_inlet, "_LOOK", 0.01)
     monkeypatch.setattr(_inlet, "_ASK", 0.0)
     query = Query(broker, queue, tmp_path, failOnDataLoss="false")
@@ -457,6 +463,96 @@ def test_what_the_broker_dropped_meanwhile_is_in_the_progress(
     assert [record.levelno for record in caplog.records if "has dropped" in record.message] == [
         logging.WARNING
     ] * 2
+
+
+def test_what_was_purged_meanwhile_is_an_error_once(
+    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_state, "_SETTLED", 0.0)
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 2)
+    assert query.batch() == numbers(0, 2)
+    query.ask()
+    query.stop()
+    post_numbers(broker, queue, 2, 5)
+    asyncio.run(purge(broker, queue))
+    post_numbers(broker, queue, 5, 7)
+    again = Query(broker, queue, tmp_path)
+    with pytest.raises(bmq.StateError, match=rf"rejected or purged\): 3 of {queue}\. They are gone"):
+        again.ask()
+    again.stop()
+    third = Query(broker, queue, tmp_path)
+    assert third.batch() == numbers(5, 7)
+    third.stop()
+
+
+def test_what_is_purged_while_a_query_runs_is_in_the_progress(
+    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((_state, "_SETTLED"), (_inlet, "_ASK")):
+        monkeypatch.setattr(module, name, 0.0)
+    monkeypatch.setattr(_inlet, "_LOOK", 0.01)
+    query = Query(broker, queue, tmp_path, failOnDataLoss="false", subscription="!exists(n)")
+    query.ask()
+    broker.post(queue, [bmq.PutMessage(b"other", properties={"n": n}) for n in range(4)])
+    asyncio.run(purge(broker, queue))
+    until(lambda: query.runner.reportLatestOffset().get("dropped") == {queue: 4})
+    post_numbers(broker, queue, 0, 2)
+    assert query.batch() == numbers(0, 2)
+    query.stop()
+
+
+@pytest.mark.parametrize("kind", ["fanout", "subscribed"])
+def test_messages_that_are_nowhere_are_no_loss_where_no_reader_was_to_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(_state, "_SETTLED", 0.0)
+    config = {
+        "fanout": DomainConfig(name="simple", mode=Mode.FANOUT, app_ids=("one", "other")),
+        "subscribed": DomainConfig(
+            name="simple", mode=Mode.PRIORITY, subscriptions=(AppSubscription("", "n < 5"),)
+        ),
+    }[kind]
+    uri = "bmq://simple/queue"
+    broker = BrokerThread(domains=[config])
+    with broker:
+        read_from = f"{uri}?id=one" if kind == "fanout" else uri
+        query = Query(broker, read_from, tmp_path)
+        broker.post(uri, [bmq.PutMessage(b"%d" % n, properties={"n": n}) for n in range(5)])
+        assert query.batch() == numbers(0, 5)
+        query.stop()
+        broker.post(uri, [bmq.PutMessage(b"%d" % n, properties={"n": n}) for n in (4, 5, 6)])
+        if kind == "fanout":
+            asyncio.run(purge(broker, f"{uri}?id=other"))
+        again = Query(broker, read_from, tmp_path)
+        assert again.batch()[0] == "4"
+        again.stop()
+
+
+async def purge(broker: BrokerThread, uri: str) -> None:
+    async with bmq.admin.connect(broker.uri) as admin:
+        await admin.queue(uri).purge()
+
+
+TOLD = {
+    "purged": (Counted(0, 10, 0), Counted(0, 20, 7), 0, 7),
+    "received and not confirmed": (Counted(0, 10, 0), Counted(0, 20, 7), 5, 2),
+    "purged before": (Counted(0, 10, 7), Counted(0, 20, 7), 0, 0),
+    "confirmed after a purge": (Counted(0, 10, 7), Counted(0, 20, 4), 0, 0),
+    "expired and purged": (Counted(1, 10, 0), Counted(3, 20, 7), 0, 9),
+    "a broker that counts anew": (Counted(5, 30, 0), Counted(2, 20, 7), 0, 2),
+    "no balance": (Counted(5, 10), Counted(6, 20, 7), 0, 1),
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_what_a_broker_says_of_lost_messages_is_compared_with_what_it_said(case: str) -> None:
+    before, now, in_hand, lost = TOLD[case]
+    more, noted = newly_dropped({"q": before}, {"q": now}, in_hand)
+    assert more == ({"q": lost} if lost else {})
+    # What was in hand is told later, if it is not confirmed.
+    later, _ = newly_dropped(noted, {"q": now})
+    assert later == ({"q": in_hand} if in_hand else {})
 
 
 def test_messages_that_cannot_be_decoded_are_put_aside_and_confirmed(
