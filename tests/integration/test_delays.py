@@ -48,16 +48,24 @@ async def test_nothing_is_lost_or_early_or_twice(monkeypatch: pytest.MonkeyPatch
 
     async def move(where: str, seconds: float | None) -> None:
         while True:
-            async with bmq.connect(where, disconnect_timeout=2) as session:
-                queue = await session.open_queue(
-                    waiting_queue(uri), read=True, default_subscription=False, timeout=chaos.DEADLINE
-                )
-                task = asyncio.create_task(Mover(queue, grace=0).run())
-                try:
-                    await asyncio.wait([task], timeout=seconds)
-                finally:
-                    task.cancel()
-                    await asyncio.wait([task])
+            try:
+                await move_once(where, seconds)
+            except bmq.Error as error:
+                if not error.retryable:  # a broker that stops refuses to open queues
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def move_once(where: str, seconds: float | None) -> None:
+        async with bmq.connect(where, disconnect_timeout=2) as session:
+            queue = await session.open_queue(
+                waiting_queue(uri), read=True, default_subscription=False, timeout=chaos.DEADLINE
+            )
+            task = asyncio.create_task(Mover(queue, grace=0).run())
+            try:
+                await asyncio.wait([task], timeout=seconds)
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
 
     try:
         async with asyncio.timeout(2 * SECONDS + 2 * chaos.DEADLINE), AsyncExitStack() as stack:
