@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from bmq import admin
 from bmq.admin import Admin
@@ -16,7 +16,6 @@ from bmq.wire.uri import QueueUri
 __all__ = [
     "PATIENCE",
     "Counted",
-    "counted",
     "dropped_totals",
     "newly_dropped",
     "other_readers",
@@ -107,13 +106,6 @@ class Counted(NamedTuple):
     dropped: int
     posted: int = 0
     missing: int | None = None
-
-
-def counted(noted: object) -> Counted:
-    """Return what :meth:`Counted._asdict` made, or the number of dropped messages alone."""
-    return (
-        Counted(**cast("dict[str, int]", noted)) if isinstance(noted, dict) else Counted(cast("int", noted))
-    )
 
 
 async def with_balance(connection: ConnectionSettings, queues: Sequence[str]) -> frozenset[str]:

@@ -19,7 +19,7 @@ from bmq.spark._log import BatchLog
 from bmq.spark._receiving import SourceSettings
 from bmq.spark._standing import (
     PATIENCE,
-    counted,
+    Counted,
     dropped_totals,
     newly_dropped,
     other_readers,
@@ -212,7 +212,7 @@ async def dropped_since(
     """
     given: Any = log.noted(_DROPPED)
     noted = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    before = {uri: counted(each) for uri, each in noted.items()}
+    before = {uri: Counted(**each) for uri, each in noted.items()}
     try:
         now = await dropped_totals(settings.connection, settings.queues, balanced)
         more, known = newly_dropped(before, now, in_hand())
