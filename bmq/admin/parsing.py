@@ -8,7 +8,7 @@ have is a :class:`bmq.ProtocolError`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -369,6 +369,11 @@ def statistics(content: str) -> Statistics:
     )
 
 
+def _held(values: Mapping[str, int], unit: str) -> int | None:
+    """What is there now. Brokers of old say only how much there was at most since a minute ago."""
+    return values.get(f"queue_{unit}_current", values.get(f"queue_content_{unit}"))
+
+
 def _queue_statistics(domain: str, uri: str, entry: Any) -> QueueStatistics:
     values: dict[str, int] = entry.get("values", {})
     return QueueStatistics(
@@ -376,8 +381,8 @@ def _queue_statistics(domain: str, uri: str, entry: Any) -> QueueStatistics:
         domain=domain,
         producers=values.get("queue_producers_count", 0),
         consumers=values.get("queue_consumers_count", 0),
-        messages=values.get("queue_content_msgs", 0),
-        bytes=values.get("queue_content_bytes", 0),
+        messages=_held(values, "msgs") or 0,
+        bytes=_held(values, "bytes") or 0,
         posted=values.get("queue_put_msgs_abs", 0),
         posted_bytes=values.get("queue_put_bytes_abs", 0),
         pushed=values.get("queue_push_msgs_abs", 0),
@@ -389,8 +394,8 @@ def _queue_statistics(domain: str, uri: str, entry: Any) -> QueueStatistics:
         apps=tuple(
             AppStatistics(
                 app_id,
-                each.get("values", _NOTHING).get("queue_content_msgs", 0),
-                each.get("values", _NOTHING).get("queue_content_bytes"),
+                _held(each.get("values", _NOTHING), "msgs") or 0,
+                _held(each.get("values", _NOTHING), "bytes"),
                 each.get("values", _NOTHING),
             )
             for app_id, each in entry.get("appIds", {}).items()

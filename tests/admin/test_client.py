@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import bmq
+from bmq.admin import parsing
 from bmq.admin.connection import AdminConnection
 from bmq.testing import Direction, FaultProxy
 from tests.fakes.broker import Peer
@@ -214,3 +216,19 @@ def test_its_error_survives_pickling() -> None:
     error = bmq.AdminError("no", command="HELP", broker_message="not today")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.command, again.broker_message) == ("no", "HELP", "not today")
+
+
+@pytest.mark.parametrize(("current", "held"), [({}, (90, 270)), ({"msgs": 5, "bytes": 10}, (5, 10))])
+def test_a_queue_holds_what_is_there_now_and_not_the_most_there_was(
+    current: dict[str, int], held: tuple[int, int]
+) -> None:
+    values = {"queue_content_msgs": 90, "queue_content_bytes": 270}
+    values |= {f"queue_{unit}_current": count for unit, count in current.items()}
+    queue = {"values": values, "appIds": {"foo": {"values": values}}}
+    answer = {
+        "_timestamp": "24Nov2026_02:05:00.000000",
+        "domainQueues": {"domains": {"domain": {"bmq://domain/queue": queue}}},
+    }
+    (found,) = parsing.statistics(json.dumps(answer)).queues
+    assert (found.messages, found.bytes) == held
+    assert [(app.messages, app.bytes) for app in found.apps] == [held]
