@@ -250,6 +250,7 @@ class _Message:
         moved: whether it is one that was passed on.
         request: the GUID of the request that it answers.
         replied: whether a reply to it was acknowledged.
+        retries: the GUIDs of its durable retries when they are due.
         copies: by application, process and session; the one delivered last is the last one.
         delivered, confirmed: the bits of applications.
         pending: whether it counts as such.
@@ -272,6 +273,7 @@ class _Message:
         "queue",
         "replied",
         "request",
+        "retries",
         "shared",
         "since",
         "status",
@@ -289,6 +291,7 @@ class _Message:
         self.target: str | None = None
         self.request: str | None = None
         self.moved = self.replied = self.pending = self.shared = False
+        self.retries: list[str] = []
         self.copies: dict[str, dict[_Place, _Copy]] = {}
         self.delivered = self.confirmed = 0
 
@@ -451,6 +454,8 @@ class Checker:
                     target.due = min(target.due, due / 1000)
             return
         message.target = guid
+        if (origin := self._known(event.get("origin", ""))) is not None:
+            origin.retries.append(guid)
         if self._known(guid) is None and guid not in self._ended:
             target = _Message(
                 guid, self._queue(destination), message.process, self._events, message.posted_at
@@ -471,7 +476,14 @@ class Checker:
             text = f"{event['message']} is a dead letter of {guid}, which no process of {uri} has received"
             self._problem("dead-letters", text, guid, origin.queue, [process], [origin.posted_at, where])
             return
-        own = [copy for (number, _), copy in origin.copies[uri].items() if number == process.number]
+        # A retry is a message of its own: its letter says nothing about a copy of the original that a worker
+        # has handled well, such as one that was delivered again while the retry was waiting.
+        own = [
+            copy
+            for message in (origin, *filter(None, map(self._known, origin.retries)))
+            for (number, _), copy in message.copies.get(uri, {}).items()
+            if number == process.number and derived_guid(copy.guid, uri, "dead letter") == event["message"]
+        ]
         if own and all(copy.handled == "ok" for copy in own):
             text = f"{guid} of {uri} was put aside though its handler had succeeded"
             self._problem("dead-letters", text, guid, origin.queue, [process], [own[-1].handled_at, where])

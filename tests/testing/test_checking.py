@@ -606,6 +606,40 @@ def a_letter_of_a_message_that_was_handled_well(s: Scene) -> None:
     s.confirm("1")
 
 
+def retried(s: Scene) -> str:
+    """Fail in process a, confirm too late, and return the durable retry's GUID once the retry is due."""
+    s.history.applications(DEAD, [])
+    s.posted("1")
+    s.deliver("1")
+    s.handle("1", "invoke", "fail")
+    s.posted(RETRY, by="a", queue=f"{QUEUE}.delayed", due=9000, destination=QUEUE, origin="1")
+    s.confirm("1", stale=True)
+    s.now = 9.0
+    return guid(RETRY, QUEUE, "due", "9000")
+
+
+@story("dead-letters", breaks=False)
+def a_retry_fails_beside_a_redelivery_that_was_handled_well(s: Scene) -> None:
+    again = retried(s)
+    s.deliver("1", to="b", redelivered=True)
+    s.handle("1", "invoke", "ok", by="b")
+    s.confirm("1", by="b")
+    s.deliver(again, to="b")
+    s.handle(again, "invoke", "fail", by="b", attempt=2)
+    letter = guid(again, QUEUE, "dead letter")
+    s.posted(letter, by="b", queue=DEAD, letter="1", letter_queue=QUEUE)
+    s.confirm(again, by="b")
+
+
+@story("dead-letters", breaks=True)
+def a_letter_of_a_retry_that_was_handled_well(s: Scene) -> None:
+    again = retried(s)
+    s.deliver(again, to="a")
+    s.handle(again, "invoke", "ok", attempt=2)
+    s.posted(guid(again, QUEUE, "dead letter"), by="a", queue=DEAD, letter="1", letter_queue=QUEUE)
+    s.confirm(again)
+
+
 @story("dead-letters", breaks=False)
 def a_failed_message_is_put_aside_and_confirmed(s: Scene) -> None:
     s.history.applications(DEAD, [])
