@@ -146,6 +146,9 @@ class Consumer:
         # How often :class:`Feeding` feeds handlers from it, and the messages that handlers have meanwhile.
         self._feeding = 0
         self._in_hand: InHand | None = None
+        # The workers that handle its messages, for reports about them. A mapping from consumers to workers
+        # would keep both for ever, since workers refer to their consumer.
+        self._workers: object | None = None
         # While it is paused: what receivers wait for.
         self._resumed: asyncio.Future[None] | None = None
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
-from weakref import WeakKeyDictionary
+from typing import Protocol, cast
 
 from bmq import _checks
 from bmq.client.consumer import Consumer
@@ -97,12 +96,9 @@ class Worker(Protocol):
         ...
 
 
-_workers: WeakKeyDictionary[Consumer, Worker] = WeakKeyDictionary()
-
-
 def tell(consumer: Consumer, worker: Worker) -> None:
     """Note who handles a consumer's messages."""
-    _workers[consumer] = worker
+    consumer._workers = worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +194,7 @@ def status(*consumers: Consumer) -> Statuses:
     """
     for each in consumers:
         _checks.choice("a consumer", each, Consumer)
-    return Statuses(_status(each, _workers.get(each)) for each in consumers)
+    return Statuses(_status(each, cast("Worker | None", each._workers)) for each in consumers)
 
 
 def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
