@@ -20,11 +20,11 @@ from bmq.cli.recording import TO_BROKER, Recorded, read_recording
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
 from bmq.wire.anatomy import Part, dissect, summary
+from bmq.wire.event import HEADER_SIZE, LENGTH, looks_right
 
 __all__ = ["command"]
 
 _HEXADECIMAL = set(b"0123456789abcdefABCDEF \t\r\n")
-_HEADER = 8
 _LINES_AT_ONCE = 500
 
 
@@ -142,7 +142,7 @@ def _unhex(text: str, where: str) -> bytes:
 
 
 def _looks_right(data: bytes) -> bool:
-    return len(data) >= _HEADER and not data[0] & 0xF0 and data[4] >> 6 == 1
+    return len(data) >= HEADER_SIZE and looks_right(data)
 
 
 def _cut(stream: _Stream) -> tuple[list[bytes], str]:
@@ -152,10 +152,11 @@ def _cut(stream: _Stream) -> tuple[list[bytes], str]:
     events: list[bytes] = []
     data, start = stream.data, 0
     while start < len(data):
-        length = int.from_bytes(data[start : start + 4], "big") & 0x7FFFFFFF
-        if len(data) - start < 4:
-            return events, f"ends in the middle of a length, after {len(data) - start} of 4 bytes"
-        if length < _HEADER:
+        if len(data) - start < LENGTH.size:
+            rest = len(data) - start
+            return events, f"ends in the middle of a length, after {rest} of {LENGTH.size} bytes"
+        length = LENGTH.unpack_from(data, start)[0] & LENGTH.mask("length")
+        if length < HEADER_SIZE:
             return (
                 events,
                 f"the event at byte {start} says that it has {length} bytes: this is not the protocol",

@@ -10,6 +10,7 @@ from typing import Any, cast
 import orjson
 
 from bmq.cli.messages import BadInput
+from bmq.wire.event import type_of
 
 __all__ = ["TO_BROKER", "TO_CLIENT", "Recorded", "line_of", "read_recording"]
 
@@ -37,7 +38,7 @@ def line_of(event: Recorded) -> bytes:
     """Return an event as a line of a recording."""
     entry: dict[str, Any] = {"conn": event.connection, "t": round(event.seconds, 6), "dir": event.direction}
     if event.data:
-        entry |= {"type": event.data[4] & 63 if len(event.data) > 4 else 0, "hex": event.data.hex()}
+        entry |= {"type": type_of(event.data), "hex": event.data.hex()}
     else:
         entry["eof"] = True
     return orjson.dumps(entry) + b"\n"

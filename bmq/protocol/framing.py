@@ -6,7 +6,7 @@ from __future__ import annotations
 from bmq.errors import ProtocolError
 from bmq.wire.codec import EVENT_HEADER, new_tuple
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, PROTOCOL_VERSION, EventType
-from bmq.wire.event import HEADER_SIZE, MIN_HEADER_SIZE, Event, read_event
+from bmq.wire.event import HEADER_SIZE, LENGTH, MIN_HEADER_SIZE, Event, read_event
 
 __all__ = ["Framer"]
 
@@ -17,10 +17,9 @@ _VERSION_SHIFT = _WORDS.shift("protocolVersion")
 _VERSION_MASK = _WORDS.mask("protocolVersion") << _VERSION_SHIFT
 _VERSION = PROTOCOL_VERSION << _VERSION_SHIFT
 # The length is read before the rest of the header has arrived.
-_LENGTH = EVENT_HEADER.words("fragment+length", cut=True)
-_LENGTH_BYTES = _LENGTH.size
-_unpack_length = _LENGTH.unpack_from
-_LONGEST = _LENGTH.mask("length")
+_LENGTH_BYTES = LENGTH.size
+_unpack_length = LENGTH.unpack_from
+_LONGEST = LENGTH.mask("length")
 #: Events that carry messages; all other events from a client are small.
 _LARGE = frozenset({int(EventType.PUT), int(EventType.CONFIRM)})
 

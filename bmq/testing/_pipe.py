@@ -12,6 +12,7 @@ from random import Random
 from typing import cast
 
 from bmq.errors import InvalidArgument
+from bmq.wire.event import HEADER_SIZE, LENGTH
 
 __all__ = ["Conditions", "Direction", "Endpoint", "EventCounter", "Pipe", "Trigger"]
 
@@ -20,8 +21,8 @@ _MAX_WAITING = 1024 * 1024
 _MAX_WAITING_CHUNKS = 4096
 #: A throttled pipe sends this often.
 _THROTTLE_INTERVAL = 0.02
-_LENGTH_BYTES = 4
-_SMALLEST_EVENT = 8
+_LENGTH_BYTES = LENGTH.size
+_SMALLEST_EVENT = HEADER_SIZE
 
 
 class Direction(Enum):
@@ -196,7 +197,7 @@ class EventCounter:
                 continue
             self._length += taken
             if len(self._length) == _LENGTH_BYTES:
-                length = int.from_bytes(self._length, "big")
+                length = LENGTH.unpack_from(self._length)[0] & LENGTH.mask("length")
                 self._length.clear()
                 self._left = length - _LENGTH_BYTES
                 self._lost = length < _SMALLEST_EVENT

@@ -27,7 +27,7 @@ from bmq.wire.constants import (
 )
 from bmq.wire.control import Codec, Message, MessageKind, codec_of, decode_event, encode_json
 from bmq.wire.crc import crc32c
-from bmq.wire.event import Event, read_event
+from bmq.wire.event import MIN_HEADER_SIZE, Event, read_event
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import split_application_data
 from bmq.wire.padding import unpadded_length
@@ -40,7 +40,6 @@ _SIZES = {name: sum(width for _, width, _ in fields) // 8 for name, fields in FI
 _header_words = {name: CODECS[name].words("headerWords", cut=True) for name in ("PutHeader", "PushHeader")}
 _WORD = 4
 _SHOWN = 64
-_HEADER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def dissect(event: bytes) -> Iterator[Part]:
     yield from parts
     if not fields:
         return
-    body = max(_HEADER - 2, fields["headerWords"] * _WORD)
+    body = max(MIN_HEADER_SIZE, fields["headerWords"] * _WORD)
     try:
         kind = EventType(fields["type"])
     except ValueError:

@@ -161,6 +161,12 @@ class StructureCodec:
         except KeyError:
             raise TypeError(f"{self.name} has no field {name}") from None
 
+    def bytes_of(self, name: str) -> tuple[slice, int, int]:
+        """Return the bytes that contain a field, and the field's shift and mask in the number they form."""
+        start, stop = self.bits_of(name)
+        end = self.end_of(name)
+        return slice(start // 8, end), end * 8 - stop, (1 << stop - start) - 1
+
     def words(self, *words: str, cut: bool = False) -> Words:
         """Return functions that pack and unpack the structure as machine words, for hot paths.
 

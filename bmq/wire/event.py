@@ -11,13 +11,17 @@ from bmq.wire.constants import MAX_EVENT_HARD, PROTOCOL_VERSION, EventType
 from bmq.wire.padding import padding
 
 __all__ = [
+    "CODEC_SHIFT",
     "HEADER_SIZE",
     "HEARTBEAT_REQ",
     "HEARTBEAT_RSP",
+    "LENGTH",
     "Event",
+    "looks_right",
     "pack_event_header",
     "pack_schema_event",
     "read_event",
+    "type_of",
 ]
 
 HEADER_SIZE = EVENT_HEADER.size
@@ -36,6 +40,12 @@ _unpack = EVENT_HEADER.unpacker(
 )
 #: Smallest valid header: a peer's header may be shorter than ours, but must reach headerWords.
 MIN_HEADER_SIZE = EVENT_HEADER.end_of("fragment", "length", "protocolVersion", "type", "headerWords")
+
+#: The first bytes of a header: the fragment bit and the length.
+LENGTH = EVENT_HEADER.words("fragment+length", cut=True)
+#: Position of the codec of a control or authentication event in ``typeSpecific``.
+CODEC_SHIFT = 5
+_TYPE_BYTES, _TYPE_SHIFT, _TYPE_MASK = EVENT_HEADER.bytes_of("type")
 
 
 class Event(NamedTuple):
@@ -70,7 +80,19 @@ def pack_schema_event(event_type: int, codec: int, body: bytes) -> bytes:
     padding.
     """
     pad = padding(len(body))
-    return pack_event_header(HEADER_SIZE + len(body) + len(pad), event_type, codec << 5) + body + pad
+    size = HEADER_SIZE + len(body) + len(pad)
+    return pack_event_header(size, event_type, codec << CODEC_SHIFT) + body + pad
+
+
+def type_of(data: bytes) -> int:
+    """Return the type in an event's header, without checking the header; 0 if the header ends before it."""
+    return int.from_bytes(data[_TYPE_BYTES], "big") >> _TYPE_SHIFT & _TYPE_MASK
+
+
+def looks_right(data: bytes) -> bool:
+    """Whether bytes may begin with an event of this protocol: no fragment, below 256 MiB, known version."""
+    fragment, length, version, *_ = _unpack(data)
+    return not fragment and length < 1 << 28 and version == PROTOCOL_VERSION
 
 
 def read_event(data: bytes) -> Event:
@@ -95,14 +117,14 @@ def read_event(data: bytes) -> Event:
         raise ProtocolError(
             f"version {version} of the protocol is unknown, it must be {PROTOCOL_VERSION}",
             field="EventHeader.protocolVersion",
-            offset=4,
+            offset=EVENT_HEADER.offset_of("protocolVersion"),
         )
     body = header_words * 4
     if not MIN_HEADER_SIZE <= body <= length:
         raise ProtocolError(
             f"{header_words} words do not fit an event of {length} bytes",
             field="EventHeader.headerWords",
-            offset=5,
+            offset=EVENT_HEADER.offset_of("headerWords"),
         )
     return Event(event_type, type_specific, data, body)
 

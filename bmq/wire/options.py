@@ -14,11 +14,13 @@ _pack_ids = OPTION_HEADER.packer("words", type=OptionType.SUB_QUEUE_IDS_OLD, pac
 _unpack = OPTION_HEADER.unpacker("type", "packed", "typeSpecific", "words")
 _pack_id = SUB_QUEUE_ID.packer("id")
 _unpack_id = SUB_QUEUE_ID.unpacker("id")
-_INFO = SUB_QUEUE_INFO.words("id", "unlimited+potentiallyPoisonous+remainingDeliveryAttempts")
+_RDA = "unlimited+potentiallyPoisonous+remainingDeliveryAttempts"
+_INFO = SUB_QUEUE_INFO.words("id", _RDA)
 _read_info = _INFO.unpack_from
 # A packed option has the byte of remaining delivery attempts in place of its length.
 _UNLIMITED = 1 << _INFO.shift("unlimited")
 _ATTEMPTS = _INFO.mask("remainingDeliveryAttempts")
+_RDA_MASK = (1 << sum(SUB_QUEUE_INFO.fields[name].bits for name in _RDA.split("+"))) - 1
 _TYPES = frozenset(map(int, OptionType))
 
 
@@ -63,7 +65,7 @@ def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = 
         if packed:
             if kind == OptionType.SUB_QUEUE_INFOS:
                 ids.append(0)
-                attempts = words & 0xFF
+                attempts = words & _RDA_MASK
             position += OPTION_HEADER.size
             continue
         stop = position + words * 4

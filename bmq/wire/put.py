@@ -8,7 +8,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from bmq.errors import ProtocolError
-from bmq.wire.codec import PUT_HEADER
+from bmq.wire.codec import PROPERTIES_HEADER, PUT_HEADER
 from bmq.wire.constants import Compression, EventType, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header
@@ -60,8 +60,8 @@ _MIN_HEADER = PUT_HEADER.end_of(
 _WITH_SCHEMA_ID = PUT_HEADER.end_of("schemaId")
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
 _NONE = int(Compression.NONE)
-# Position of the area's length in the header of the properties area, at the start of the data.
-_AREA_WORDS = slice(1, 4)
+# The length of the properties area, in the area's header at the start of the data.
+_AREA_BYTES, _AREA_SHIFT, _AREA_MASK = PROPERTIES_HEADER.bytes_of("areaWords")
 
 #: A message as a broker receives it: flags, correlation id, GUID, schema id, compression, CRC32-C, size of
 #: the data without its padding, data with its padding. A plain tuple is cheap to create. A decoder leaves the
@@ -250,12 +250,12 @@ def decode_put_runs(
         cat = compression
         if checks_area and flags & _PROPERTIES and (schema_id or not cat):
             # Real brokers compare with the length of the event, not of the message.
-            area = int.from_bytes(data[_AREA_WORDS], "big") * 4
+            area = (int.from_bytes(data[_AREA_BYTES], "big") >> _AREA_SHIFT & _AREA_MASK) * 4
             if area > end:
                 raise ProtocolError(
                     f"claims {area} bytes, and the whole event has {end}",
                     field="MessagePropertiesHeader.areaWords",
-                    offset=start + 1,
+                    offset=start + PROPERTIES_HEADER.offset_of("areaWords"),
                 )
         if schema_id:
             if not flags & _PROPERTIES:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from bmq.errors import ProtocolError
-from bmq.wire.codec import PUT_HEADER
+from bmq.wire.codec import CODECS, PUT_HEADER
 from bmq.wire.constants import Compression
 
 __all__ = [
@@ -81,8 +81,11 @@ def read_shape(shape: int) -> tuple[int, int, int]:
 
 def too_short(header: int, kind: str, offset: int) -> ProtocolError:
     """Return the error of a header that is too short for the required fields."""
+    name = f"{kind}Header"
     return ProtocolError(
-        f"{header // 4} words are too few", field=f"{kind}Header.headerWords", offset=offset + 7
+        f"{header // 4} words are too few",
+        field=f"{name}.headerWords",
+        offset=offset + CODECS[name].offset_of("headerWords"),
     )
 
 
@@ -93,10 +96,11 @@ def check_compression(compression: int, kind: str, offset: int) -> None:
         ProtocolError: the compression is unknown.
     """
     if compression > Compression.ZLIB:
+        name = f"{kind}Header"
         raise ProtocolError(
             f"{compression} is no compression",
-            field=f"{kind}Header.compressionAlgorithmType",
-            offset=offset + 7,
+            field=f"{name}.compressionAlgorithmType",
+            offset=offset + CODECS[name].offset_of("compressionAlgorithmType"),
         )
 
 

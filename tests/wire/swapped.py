@@ -2,44 +2,57 @@
 """Swap two neighbouring fields of a declaration, and compare every codec with Construct.
 
 ``python -m tests.wire.swapped STRUCTURE`` swaps each pair of neighbours in a process of its own. In that
-process the declaration is changed before the codecs are imported. Construct, with the same two fields
-swapped, is the oracle: Construct reads the bytes of the codecs, and the codecs read the bytes of Construct.
-The program prints a line for each pair: the swapped fields, and the names of the codecs that were compared.
+process the Construct declaration is changed before the codecs are imported. The changed declaration is also
+the oracle: Construct reads the bytes of the codecs, and the codecs read the bytes of Construct. The program
+prints a line for each pair: the swapped fields, and the names of the codecs that were compared.
+
+:func:`users` lists the functions that depend on a declaration, and :func:`called` the functions that the
+comparisons call. A test requires that the comparisons call all of them.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import subprocess
 import sys
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from construct import BitsInteger, BitStruct, Bytes, Bytewise
+from construct import BitStruct
 
+import bmq
+
+PACKAGE = Path(bmq.__file__).parent
+#: The modules that turn a declaration into codecs.
+_GENERATORS = ("_fields.py", "layout.py", "codec.py", "columns.py")
 _GUIDS = [bytes(range(at, at + 16)) for at in (1, 40, 90)]
 
 
 class Swapped:
-    """The declarations with two fields of one structure swapped.
+    """The declarations with two fields of one structure swapped; with ``first`` None, as they are.
 
     Attributes:
-        name: the structure.
+        pair: the names of the swapped fields.
     """
 
-    def __init__(self, name: str, first: int) -> None:
-        fields = importlib.import_module("bmq.wire._fields").FIELDS
-        self.name = name
-        one, other = fields[name][first : first + 2]
-        self.pair = one[0], other[0]
-        fields[name][first : first + 2] = other, one
-        self._fields = fields
-        self._declared = {
-            each: BitStruct(*(field / _kind(bits, kind) for field, bits, kind in items))
-            for each, items in fields.items()
-        }
+    def __init__(self, name: str, first: int | None) -> None:
+        layout = importlib.import_module("bmq.wire.layout")
+        self._declared: dict[str, Any] = dict(layout.LAYOUTS)
+        self.pair: tuple[str, ...] = ()
+        if first is not None:
+            members = list(self._declared[name].subcon.subcons)
+            self.pair = members[first].name, members[first + 1].name
+            members[first : first + 2] = members[first + 1], members[first]
+            self._declared[name] = BitStruct(*members)
+        self._fields = {each: layout.fields_of(made) for each, made in self._declared.items()}
+        # The codecs read this list, which the declarations generate.
+        importlib.import_module("bmq.wire._fields").FIELDS.update(self._fields)
 
     def build(self, structure: str, **values: Any) -> bytes:
         """The bytes of a structure, as Construct writes them; fields that are left out are 0."""
@@ -57,6 +70,14 @@ class Swapped:
     def size(self, structure: str) -> int:
         return int(self._declared[structure].sizeof())
 
+    def end(self, structure: str, *names: str) -> int:
+        """The size in bytes of the beginning of a structure that holds all these fields."""
+        at, end = 0, 0
+        for name, bits, _ in self._fields[structure]:
+            at += bits
+            end = max(end, at) if name in names else end
+        return -(-end // 8)
+
     def event(self, kind: int, body: bytes) -> bytes:
         length = self.size("EventHeader") + len(body)
         header = self.build(
@@ -65,8 +86,14 @@ class Swapped:
         return header + body
 
 
-def _kind(bits: int, kind: str) -> Any:
-    return Bytewise(Bytes(bits // 8)) if kind == "bytes" else BitsInteger(bits, signed=kind == "signed")
+def _dissected(event: bytes, **expected: object) -> None:
+    """Check the fields that ``bmq decode`` shows."""
+    from bmq.wire.anatomy import dissect
+
+    found: dict[str, str] = {}
+    for part in dissect(event):
+        found.setdefault(part.name, part.value.partition(" ")[0].replace(",", ""))
+    _equal(found, **{name: str(value) for name, value in expected.items()})
 
 
 def _equal(found: dict[str, Any], **expected: Any) -> None:
@@ -75,8 +102,13 @@ def _equal(found: dict[str, Any], **expected: Any) -> None:
 
 
 def _events(declared: Swapped) -> Iterator[str]:
+    import pytest
+
+    from bmq.errors import ProtocolError
     from bmq.protocol.framing import Framer
-    from bmq.wire.event import pack_event_header, read_event
+    from bmq.testing._pipe import EventCounter
+    from bmq.wire.control import Codec, ControlMessage, Disconnect, MessageKind, decode_event, encode_event
+    from bmq.wire.event import looks_right, pack_event_header, read_event, type_of
 
     expected = {
         "fragment": 0,
@@ -92,7 +124,23 @@ def _events(declared: Swapped) -> Iterator[str]:
     raw = declared.build("EventHeader", **expected) + b"body"
     event = read_event(raw)
     assert (event.type, event.type_specific, event.body) == (5, 3, 8), event
+    assert (type_of(raw), type_of(raw[:1]), looks_right(raw)) == (5, 0, True)
+    assert not looks_right(declared.build("EventHeader", **expected | {"protocolVersion": 0}))
+    _dissected(raw, length=12, protocolVersion=1, headerWords=2, typeSpecific=3)
     yield "read_event"
+    counter = EventCounter()
+    counter.feed(raw * 2 + raw[:5])
+    assert (counter.events, counter.needed) == (2, 7)
+    yield "EventCounter"
+    for codec in Codec:
+        message = ControlMessage(7, Disconnect())
+        whole_event = encode_event(message, codec)
+        _equal(
+            declared.parse("EventHeader", whole_event),
+            length=len(whole_event), type=1, headerWords=2, typeSpecific=codec << 5,
+        )  # fmt: skip
+        assert decode_event(read_event(whole_event), MessageKind.CONTROL) == message
+    yield "encode_event"
     framer, whole = Framer(), []
     for at in range(len(raw)):
         events, error = framer.feed(raw[at : at + 1])
@@ -101,12 +149,21 @@ def _events(declared: Swapped) -> Iterator[str]:
     together, error = Framer().feed(raw * 3)
     assert error is None, error
     assert [tuple(each) for each in whole + together] == [tuple(event)] * 4
+    for wrong, text in (({"length": 3}, "cannot hold"), ({"fragment": 1}, "fragmented")):
+        _, error = Framer().feed(declared.build("EventHeader", **expected | wrong))
+        assert text in str(error)
+        with pytest.raises(ProtocolError):
+            read_event(declared.build("EventHeader", **expected | wrong) + b"body")
     yield "Framer"
 
 
 def _puts(declared: Swapped) -> Iterator[str]:
+    import pytest
+
+    from bmq.errors import ProtocolError
     from bmq.wire.crc import crc32c
-    from bmq.wire.put import decode_puts, encode_put, encode_put_event, encode_puts
+    from bmq.wire.properties import encode_properties
+    from bmq.wire.put import PutRun, decode_put_runs, decode_puts, encode_put, encode_put_event, encode_puts
 
     size = declared.size("PutHeader")
     data = [b"a", b"four", b"more than that", b"x" * 9000]
@@ -144,16 +201,33 @@ def _puts(declared: Swapped) -> Iterator[str]:
     assert [tuple(put) for put in decode_puts(event, len(event) - len(body))] == [
         (queue_id, guid, 7, 77, 1, 99, b"a") for queue_id, guid in zip((-2, -2, 3), _GUIDS, strict=True)
     ]
+    _dissected(event[:-4], compressionAlgorithmType="1", messageWords=size // 4 + 1)
     yield "decode_puts"
+    area = encode_properties({"n": 3}, new=True)
+    raw = encode_put(-2, _GUIDS[0], area + b"payload", 2, 1)
+    event = declared.event(2, raw)
+    runs: list[PutRun] = []
+    decode_put_runs(event, len(event) - len(raw), runs, checks_area=True)
+    assert [put[2] for _, puts in runs for put in puts] == _GUIDS[:1]
+    claims = declared.parse("MessagePropertiesHeader", area) | {"areaWords": 1000}
+    area = declared.build("MessagePropertiesHeader", **claims)
+    event = declared.event(2, encode_put(-2, _GUIDS[0], area + b"payload", 2, 1))
+    with pytest.raises(ProtocolError, match="claims 4000 bytes"):
+        decode_put_runs(event, declared.size("EventHeader"), [], checks_area=True)
+    few = declared.build("PutHeader", messageWords=size // 4 + 1, headerWords=1) + b"a\3\3\3"
+    with pytest.raises(ProtocolError, match="1 words are too few"):
+        decode_puts(declared.event(2, few), declared.size("EventHeader"))
+    yield "decode_put_runs"
 
 
 def _tables(declared: Swapped) -> Iterator[str]:
     import numpy as np
     import pyarrow as pa
 
-    from bmq.wire.ack import encode_queue_acks
+    from bmq.protocol.client.slices import PostSlice
+    from bmq.wire.ack import ACK_SIZE, encode_queue_acks
     from bmq.wire.properties import encode_properties
-    from bmq.wire.put import encode_puts
+    from bmq.wire.put import decode_puts, encode_puts
     from bmq.wire.table import EncodedPosts, TableEncoder
 
     rows = 5
@@ -189,7 +263,19 @@ def _tables(declared: Swapped) -> Iterator[str]:
         part.messages, part.messages.rows(), part.payload_bytes, guids=np.frombuffer(guids, "V16")
     )
     assert given.bind(-2, lambda _: 5, lambda _: b"").event == made.event
+    assert [(payload, guid) for payload, _, guid in given.decoded()] == [
+        (b"p" * (at + 1), bytes([at + 1]) * 16) for at in range(rows)
+    ]
     yield "TableEncoder"
+    queue: Any = None
+    waiting = PostSlice(queue, made, None, 0)
+    assert waiting.event() == made.event
+    assert waiting.accepted(made.acks[:ACK_SIZE], 0) == 1
+    assert waiting.take(bytes([4]) * 16) == 3
+    assert [guid[0] for _, guid in waiting.rows()] == [2, 3, 5]
+    _dissected(waiting.event(), queueId="-2")
+    assert [put.guid[0] for put in decode_puts(waiting.event(), declared.size("EventHeader"))] == [2, 3, 5]
+    yield "PostSlice"
 
 
 def _received_tables(declared: Swapped) -> Iterator[str]:
@@ -248,6 +334,20 @@ def _pushes(declared: Swapped) -> Iterator[str]:
     expected += [(3, (7,), _GUIDS[1], 2, 77, 1, b"abc"), (-2, (7,), _GUIDS[0], 2, 77, 1, b"abcdefg")]
     assert [tuple(each) for each in decode_pushes(event, body)] == expected
     yield "decode_pushes"
+    _dissected(event, optionsWords=fields["optionsWords"], schemaId=77, id=7)
+    # Headers of an older broker, flags of a newer one, and messages that are too short to have a GUID.
+    short, notices = size - 4, list[str]()
+    words = -(-declared.end("PushHeader", "flags", "messageWords") // 4)
+    cut = declared.build("PushHeader", **fields | {"messageWords": words})[: words * 4]
+    old = fields | {"headerWords": short // 4, "messageWords": (short + len(options) + len(data)) // 4}
+    bodies = [declared.build("PushHeader", **fields | {"flags": 9}) + options + data, cut, cut]
+    expected_guids = [_GUIDS[0]]
+    if declared.end("PushHeader", "messageGUID", "queueId") <= short:
+        bodies.insert(0, declared.build("PushHeader", **old)[:short] + options + data)
+        expected_guids *= 2
+    odd = declared.event(4, b"".join(bodies))
+    assert [each.guid for each in decode_pushes(odd, body, notices.append)] == expected_guids
+    assert len(notices) == 3, notices
     columns = read_push_columns(event, body)
     assert columns is not None
     assert list(columns.pushes()) == expected
@@ -308,11 +408,12 @@ def _acks(declared: Swapped) -> Iterator[str]:
             ).ljust(words * 4, b"\0")
             for status, correlation_id, guid, queue_id in acks
         )
-        event = declared.event(3, body)
+        event = declared.event(5, body)
         assert [tuple(each) for each in ack.decode_acks(event, start - header)] == acks
         assert [
             (number & ack.STATUS_MASK, guid) for number, guid in ack.iter_acks(event, start - header)
         ] == [(status, guid) for status, _, guid, _ in acks]
+        _dissected(event, perMessageWords=words, queueId=-2, correlationId=0x123456)
     number, guid = ack.read_ack(event, start)
     assert (number & ack.STATUS_MASK, guid) == (0, _GUIDS[0])
     yield "decode_acks"
@@ -340,30 +441,33 @@ def _confirms(declared: Swapped) -> Iterator[str]:
             )
             for queue_id, guid, sub in confirms
         )
-        event = declared.event(6, body)
+        event = declared.event(3, body)
         assert list(confirm.iter_confirms(event, start - header)) == confirms
         assert [tuple(found) for found in confirm.decode_confirms(event, start - header)] == confirms
+        _dissected(
+            event, perMessageWords=words, queueId=-2, subQueueId=9, messageGUID=_GUIDS[0].hex().upper()
+        )
+    assert confirm.confirmed_guids(raw[start:]) == _GUIDS
     yield "decode_confirms"
 
 
 def _rejects(declared: Swapped) -> Iterator[str]:
-    from bmq.wire.anatomy import dissect
-
     words = declared.size("RejectMessage") // 4
     body = declared.build("RejectHeader", headerWords=1, perMessageWords=words) + declared.build(
         "RejectMessage", queueId=-2, messageGUID=_GUIDS[0], subQueueId=9
     )
-    found = {part.name: part.value for part in dissect(declared.event(13, body))}
-    expected = {"perMessageWords": str(words), "queueId": "-2", "subQueueId": "9"}
-    _equal(found, **expected, messageGUID=_GUIDS[0].hex().upper())
+    event = declared.event(13, body)
+    _dissected(event, perMessageWords=words, queueId=-2, subQueueId=9, messageGUID=_GUIDS[0].hex().upper())
     yield "dissect"
 
 
 def _properties(declared: Swapped) -> Iterator[str]:
+    from bmq.wire.message import properties_size, read_beginning
     from bmq.wire.properties import (
         SchemaIds,
         encode_properties,
         plain_values,
+        properties_length,
         property_column,
         split_properties,
     )
@@ -398,6 +502,12 @@ def _properties(declared: Swapped) -> Iterator[str]:
             assert (dict(properties), length) == (values, len(expected))
             assert plain_values(expected, new) in (None, values)
             assert property_column([expected] * 80, new, "s") == ["text"] * 80
+            other = encode_properties({"s": "x"}, new=new)
+            assert property_column([expected, other] * 40, new, "s") == ["text", "x"] * 40
+            assert properties_length(expected) == len(expected)
+            assert properties_size(zlib.compress(expected + b"payload")) == len(expected)
+            read = read_beginning(expected, has_properties=True, schema_id=int(new), compression=0, most=100)
+            assert dict(read.properties) == values
     yield "encode_properties split_properties property_column"
     ids = SchemaIds()
     for _ in range(4):
@@ -412,7 +522,10 @@ def _guid(declared: Swapped) -> Iterator[str]:
         one, other = GuidGenerator(b"client"), GuidGenerator(b"client")
         one._counter = other._counter = (1 << 22) - 3
         guids = [one.next(0x123456789ABCD) for _ in range(count)]
+        many = GuidGenerator(b"client")
+        many._counter = one._counter - count & (1 << 22) - 1
         assert b"".join(guids) == other.next_many(0x123456789ABCD, count)
+        assert many.next_list(0x123456789ABCD, count) == guids
         for at, guid in enumerate(guids):
             _equal(
                 declared.parse("MessageGUID", guid),
@@ -447,6 +560,71 @@ def compare(name: str, first: int) -> str:
     declared = Swapped(name, first)
     codecs = [codec for check in CHECKS[name] for codec in check(declared)]
     return f"{name} {' '.join(declared.pair)}: {' '.join(codecs)}"
+
+
+def users() -> set[str]:
+    """Return the functions of the codecs whose code uses a declaration, as ``file.py:name``.
+
+    A name depends on the declarations if it is imported from the codecs, or is computed at module level from
+    a name that depends on them.
+    """
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    modules = {".".join(("bmq", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in trees}
+    declared = {path: set[str]() for path in trees}
+    declared[modules["bmq.wire._fields"]] = {"FIELDS"}
+    source = declared[modules["bmq.wire.codec"]] = {"CODECS"}
+    source |= {name for name in importlib.import_module("bmq.wire.codec").__dict__ if name.isupper()}
+    known = -1
+    while known != (known := sum(map(len, declared.values()))):
+        for path, tree in trees.items():
+            if path.name in _GENERATORS:
+                continue
+            for node in tree.body:
+                if isinstance(node, ast.ImportFrom) and node.module in modules:
+                    there = declared[modules[node.module]]
+                    declared[path] |= {each.asname or each.name for each in node.names if each.name in there}
+                elif isinstance(node, ast.Assign | ast.AnnAssign):
+                    used, made = _names(node.value or node.target), _names(node) - _names(node.value or node)
+                    declared[path] |= made if used & declared[path] else set()
+    return {
+        f"{path.relative_to(PACKAGE).as_posix()}:{name}"
+        for path, tree in trees.items()
+        if path.name not in _GENERATORS
+        for name, function in _functions(tree)
+        if _names(function) & declared[path]
+    }
+
+
+def called() -> set[str]:
+    """Return the functions of the library that the comparisons call, as ``file.py:name``."""
+    found: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(PACKAGE)):
+            path = Path(code.co_filename).relative_to(PACKAGE).as_posix()
+            found.add(f"{path}:{code.co_qualname}")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        for check in dict.fromkeys(check for checks in CHECKS.values() for check in checks):
+            list(check(Swapped("", None)))
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _functions(node: ast.AST, before: str = "") -> Iterator[tuple[str, ast.AST]]:
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield before + each.name, each
+        elif isinstance(each, ast.ClassDef):
+            yield from _functions(each, f"{before}{each.name}.")
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from bmq.wire.codec import CODECS
 from tests.wire import swapped
 
 PACKAGE = Path(bmq.__file__).parent
+CODECS_IN = ("wire/", "protocol/framing.py", "protocol/client/slices.py", "testing/_pipe.py")
 
 
 @pytest.mark.statement("8.2")
@@ -35,6 +36,15 @@ def test_swapped_fields_change_the_bytes_of_every_codec(name: str) -> None:
 
 def test_every_structure_is_compared() -> None:
     assert list(swapped.CHECKS) == list(FIELDS)
+
+
+def test_every_codec_is_compared() -> None:
+    """Whatever reads or writes a declared structure takes part in the comparisons.
+
+    Outside of the codecs, sizes and whole events are used, which the comparisons of the codecs cover.
+    """
+    users = {each for each in swapped.users() if each.startswith(CODECS_IN)}
+    assert users - swapped.called() == set()
 
 
 def test_only_the_codecs_use_the_order_of_the_fields() -> None:

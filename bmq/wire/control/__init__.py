@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal, overload
 
 from bmq.errors import ProtocolError, StatusCategory
+from bmq.wire.codec import EVENT_HEADER
 from bmq.wire.constants import EventType
 from bmq.wire.control.features import Features, parse_features
 from bmq.wire.control.json import decode_json, encode_json, request_id_in_json
@@ -59,7 +60,7 @@ from bmq.wire.control.messages import (
     UnknownSelection,
     kind_of,
 )
-from bmq.wire.event import Event, pack_schema_event
+from bmq.wire.event import CODEC_SHIFT, Event, pack_schema_event
 from bmq.wire.notice import Notice
 
 __all__ = [
@@ -149,12 +150,14 @@ def codec_of(event: Event) -> Codec:
     Raises:
         ProtocolError: the codec is unknown.
     """
-    number = event.type_specific >> 5
+    number = event.type_specific >> CODEC_SHIFT
     try:
         return Codec(number)
     except ValueError:
         raise ProtocolError(
-            f"expected codec 0 (BER) or 1 (JSON), got {number}", field="EventHeader.typeSpecific", offset=6
+            f"expected codec 0 (BER) or 1 (JSON), got {number}",
+            field="EventHeader.typeSpecific",
+            offset=EVENT_HEADER.offset_of("typeSpecific"),
         ) from None
 
 
