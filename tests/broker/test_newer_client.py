@@ -35,7 +35,7 @@ def news() -> Iterator[tuple[str, bytes]]:
     for codec in range(8):
         yield f"codec {codec}", pack_schema_event(EventType.CONTROL, codec, b"?" * 9)
     choice = next(m.kind for m in ControlMessage.MEMBERS if isinstance(m.kind, ChoiceKind))
-    for name, type in choice.by_name.items():
+    for name, type in choice.selections.items():
         if name in ("disconnect", "adminCommand"):
             continue
         document = json.loads(encode_json(ControlMessage(r_id=None, body=type())))  # type: ignore[arg-type]
@@ -76,5 +76,5 @@ def test_news_of_a_client_do_not_close_the_connection(what: str) -> None:
 def test_the_walk_covers_the_event_types() -> None:
     assert sum(name.startswith("event type") for name in NEWS) == 64 - len(_READ)
     assert {"clientIdentity", "authenticationRequest"} <= {
-        name for each in CHOICES.values() for name in each.by_name
+        name for each in CHOICES.values() for name in each.selections
     }

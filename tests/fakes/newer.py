@@ -88,7 +88,7 @@ def structures() -> list[type[Structure]]:
     """Every structure of the control schema."""
     found: dict[type[Structure], None] = {ControlMessage: None}
     for choice in CHOICES.values():
-        found.update(dict.fromkeys(choice.by_name.values()))
+        found.update(dict.fromkeys(choice.selections.values()))
     waiting = list(found)
     while waiting:
         for member in waiting.pop().MEMBERS:
@@ -99,7 +99,7 @@ def structures() -> list[type[Structure]]:
             elif isinstance(kind, ArrayKind):
                 inner = [kind.element.type]
             elif isinstance(kind, ChoiceKind):
-                inner = list(kind.by_name.values())
+                inner = list(kind.selections.values())
             waiting += [each for each in inner if each not in found]
             found.update(dict.fromkeys(inner))
     return list(found)
@@ -117,7 +117,7 @@ def enumerations() -> set[str]:
 
 def _controls() -> Iterator[Novelty]:
     choice = next(m.kind for m in ControlMessage.MEMBERS if isinstance(m.kind, ChoiceKind))
-    bodies = {name: type() for name, type in choice.by_name.items()}
+    bodies = {name: type() for name, type in choice.selections.items()}
     for r_id in (None, 1_000_000, -1):
         for name, body in bodies.items():
             document = json.loads(encode_json(ControlMessage(r_id=r_id, body=body)))  # type: ignore[arg-type]

@@ -213,10 +213,10 @@ def test_the_selections_are_as_the_schema_says():
     )
     assert body.id == 1
     assert isinstance(body.kind, ChoiceKind)
-    by_name = {id: name for name, id in zip(body.kind.by_name, body.kind.by_id, strict=True)}
+    by_name = {id: name for name, id in zip(body.kind.selections, body.kind.by_id, strict=True)}
     assert {str(id): name for id, name in by_name.items()} == selections
-    assert list(CHOICES[MessageKind.NEGOTIATION].by_name) == ["clientIdentity", "brokerResponse"]
-    assert list(CHOICES[MessageKind.AUTHENTICATION].by_name) == [
+    assert list(CHOICES[MessageKind.NEGOTIATION].selections) == ["clientIdentity", "brokerResponse"]
+    assert list(CHOICES[MessageKind.AUTHENTICATION].selections) == [
         "authenticationRequest",
         "authenticationResponse",
     ]

@@ -45,6 +45,8 @@ from bmq.wire.notice import FewNotices, Notice, peers_word
 
 __all__ = ["decode_json", "encode_json", "request_id_in_json"]
 
+_new = object.__new__
+_set = object.__setattr__
 _TYPE_NAMES = {
     dict: "an object",
     list: "an array",
@@ -71,51 +73,87 @@ def encode_json(message: Message, *, escape_solidus: bool = False, omit_empty_ar
     Raises:
         UsageError: a value does not fit its member.
     """
+    document: object = message
     if not isinstance(message, ControlMessage):
         kind_of(message)
+        document = {selection_name(type(message)): message}
+    members = _filled_members if omit_empty_arrays else _members
     try:
-        body = orjson.dumps(_write_message(message, omit_empty_arrays))
+        body = orjson.dumps(document, members, orjson.OPT_PASSTHROUGH_DATACLASS)
     except orjson.JSONEncodeError:
-        # JSON cannot represent bytes that are not UTF-8; a peer may have sent some in BER.
-        body = orjson.dumps(_write_message(message, omit_empty_arrays, replace=True))
+        # A value that does not fit its member, or a text that JSON cannot represent. The slow path tells.
+        body = orjson.dumps(_write_message(message, omit_empty_arrays))
     # JSON uses the solidus only inside strings, so replacing every solidus is safe.
     return body.replace(b"/", rb"\/") if escape_solidus else body
 
 
-def _write_message(message: Message, omit_empty_arrays: bool, *, replace: bool = False) -> dict[str, object]:
-    if isinstance(message, ControlMessage):
-        return _write_structure(message, "", omit_empty_arrays, replace)
-    name = selection_name(type(message))
-    return {name: _write_structure(message, name, omit_empty_arrays, replace)}
+def _members(value: Structure) -> dict[str, object]:
+    """Return the members of a structure by name, for orjson, which asks again for nested structures.
 
-
-def _write_structure(
-    value: Structure, path: str, omit_empty_arrays: bool, replace: bool
-) -> dict[str, object]:
+    Raises:
+        TypeError: a value needs the slow path.
+    """
     fields: dict[str, object] = {}
     for m in value.MEMBERS:
         content: Any = getattr(value, m.attribute)
         kind = m.kind
-        # Inline, because a request has twenty members and a call for each is slow.
         plain: type = content.__class__
-        if plain is kind.plain and (kind.low <= content <= kind.high if plain is int else not replace):
+        if plain is kind.plain:
+            if plain is int and not kind.low <= content <= kind.high:
+                raise TypeError
             fields[m.name] = content
+        elif content is None and (m.optional or kind.__class__ is ChoiceKind):
             continue
+        elif kind.__class__ is ChoiceKind:
+            fields[kind.names[plain]] = content
+        elif plain is kind.exact:
+            if plain is tuple:
+                element = cast("ArrayKind", kind).element.type
+                if not all(each.__class__ is element for each in content):
+                    raise TypeError
+            elif kind.__class__ is EnumerationKind:
+                content = content.name
+            fields[m.name] = content
+        else:
+            raise TypeError
+    return fields
+
+
+def _filled_members(value: Structure) -> dict[str, object]:
+    """Return the members of a structure without empty arrays."""
+    return {name: content for name, content in _members(value).items() if content != ()}
+
+
+def _write_message(message: Message, omit_empty_arrays: bool) -> dict[str, object]:
+    if isinstance(message, ControlMessage):
+        return _write_structure(message, "", omit_empty_arrays)
+    name = selection_name(type(message))
+    return {name: _write_structure(message, name, omit_empty_arrays)}
+
+
+def _write_structure(value: Structure, path: str, omit_empty_arrays: bool) -> dict[str, object]:
+    """Return the members of a structure by name, each of them checked and converted.
+
+    JSON cannot represent bytes that are not UTF-8 in a text, which a peer may have sent in BER: they are
+    replaced.
+    """
+    fields: dict[str, object] = {}
+    for m in value.MEMBERS:
+        content: Any = getattr(value, m.attribute)
+        kind = m.kind
         if isinstance(kind, ChoiceKind):
             if content is not None:
                 selected = kind.check(content, m.name)
                 name = selection_name(type(selected))
-                fields[name] = _write_structure(selected, name, omit_empty_arrays, replace)
+                fields[name] = _write_structure(selected, name, omit_empty_arrays)
             continue
         if content is None and m.optional:
             continue
         at = join_path(path, m.name)
         if isinstance(kind, SequenceKind):
-            fields[m.name] = _write_structure(kind.check(content, at), at, omit_empty_arrays, replace)
+            fields[m.name] = _write_structure(kind.check(content, at), at, omit_empty_arrays)
         elif isinstance(kind, ArrayKind):
-            elements = [
-                _write_structure(e, sub, omit_empty_arrays, replace) for sub, e in kind.check(content, at)
-            ]
+            elements = [_write_structure(e, sub, omit_empty_arrays) for sub, e in kind.check(content, at)]
             if elements or not omit_empty_arrays:
                 fields[m.name] = elements
         else:
@@ -235,24 +273,28 @@ class _JsonReader:
 
     def structure(self, type: type[Structure], value: object, path: str) -> Structure:
         fields = _object(value, path or type.__name__)
-        values: dict[str, object] = {}
+        made = _new(type)
         written: dict[str, str] = {}
         for m in type.MEMBERS:
-            if isinstance(m.kind, ChoiceKind):
-                values[m.attribute] = self.selection(m.kind, fields)
+            kind = m.kind
+            if kind.__class__ is ChoiceKind:
+                _set(made, m.attribute, self.selection(kind, fields))
             elif m.name in fields:
                 content: Any = fields[m.name]
-                kind = m.kind
                 plain = content.__class__
                 if plain is kind.plain and (plain is not int or kind.low <= content <= kind.high):
-                    values[m.attribute] = content
-                    continue
-                if self.notice is not None and isinstance(m.kind, EnumerationKind):
-                    content = self.enumerator(type, m, content, written)
-                values[m.attribute] = self.member(m, content, join_path(path, m.name))
-        made = type(**values)
+                    pass
+                elif plain is str and content in kind.by_name:
+                    content = kind.by_name[content]
+                else:
+                    if self.notice is not None and isinstance(kind, EnumerationKind):
+                        content = self.enumerator(type, m, content, written)
+                    content = self.member(m, content, f"{path}.{m.name}" if path else m.name)
+                _set(made, m.attribute, content)
+            else:
+                _set(made, m.attribute, m.default)
         if written:
-            object.__setattr__(made, "written", written)
+            _set(made, "written", written)
         if self.notice is not None and not fields.keys() <= type.NAMES:
             for name in sorted(fields.keys() - type.NAMES):
                 self.notice(f"the member {peers_word(name)} of {type.__name__}")
@@ -271,7 +313,7 @@ class _JsonReader:
     def selection(self, choice: ChoiceKind, fields: dict[str, object]) -> Structure | None:
         selected = None
         for name, content in fields.items():
-            type = choice.by_name.get(name)
+            type = choice.selections.get(name)
             if type is not None:
                 selected = self.structure(type, content, name)
         return selected

@@ -124,16 +124,22 @@ class Kind:
         expected: the description of legal values in error messages.
         zero: the default of members without a declared default.
         plain: the Python type whose values need no conversion for JSON; None if no type qualifies.
+        exact: the Python type whose values only need a conversion for JSON, no check; None if no type does.
+        by_name: enumerators by name.
         low: the smallest integer allowed.
         high: the largest integer allowed.
     """
 
-    __slots__ = ("expected", "high", "low", "plain", "zero")
+    __slots__ = ("by_name", "exact", "expected", "high", "low", "plain", "zero")
 
-    def __init__(self, expected: str, zero: object, plain: type | None = None) -> None:
+    def __init__(
+        self, expected: str, zero: object, plain: type | None = None, exact: type | None = None
+    ) -> None:
         self.expected = expected
         self.zero = zero
         self.plain = plain
+        self.exact = exact
+        self.by_name: Mapping[str, object] = {}
         self.low = self.high = 0
 
     def refuse(self, value: object, path: str, *, secret: bool = False) -> UsageError:
@@ -213,7 +219,8 @@ class EnumerationKind(Kind):
     def __init__(self, type: type[IntEnum]) -> None:
         self.type = type
         self.unknown = next(each for each in type if each.name in ("E_UNKNOWN", "E_UNDEFINED"))
-        super().__init__("one of " + ", ".join(f"{e.name} ({e.value})" for e in type), type(0))
+        super().__init__("one of " + ", ".join(f"{e.name} ({e.value})" for e in type), type(0), exact=type)
+        self.by_name = type.__members__
 
     def knows(self, value: str | int) -> bool:
         """Whether this is an enumerator's name or number."""
@@ -236,7 +243,7 @@ class SequenceKind(Kind):
 
     def __init__(self, type: type[Structure]) -> None:
         self.type = type
-        super().__init__(f"{type.__name__}", type())
+        super().__init__(f"{type.__name__}", type(), exact=type)
 
     def check(self, value: object, path: str) -> Structure:
         """Return ``value``, or raise :class:`UsageError`."""
@@ -252,7 +259,7 @@ class ArrayKind(Kind):
 
     def __init__(self, type: type[Structure]) -> None:
         self.element = SequenceKind(type)
-        super().__init__(f"a tuple of {type.__name__}", ())
+        super().__init__(f"a tuple of {type.__name__}", (), exact=tuple)
 
     def check(self, value: object, path: str) -> Iterator[tuple[str, Structure]]:
         """Yield each element's path and the element, or raise :class:`UsageError`."""
@@ -266,13 +273,14 @@ class ArrayKind(Kind):
 class ChoiceKind(Kind):
     """One structure out of several, named after its type with a small first letter."""
 
-    __slots__ = ("by_id", "by_name", "ids")
+    __slots__ = ("by_id", "ids", "names", "selections")
 
     def __init__(self, selections: dict[int, type[Structure]]) -> None:
         self.by_id = selections
-        self.by_name = {selection_name(type): type for type in selections.values()}
+        self.selections = {selection_name(type): type for type in selections.values()}
+        self.names = {type: name for name, type in self.selections.items()}
         self.ids = {type: id for id, type in selections.items()}
-        super().__init__("one of " + ", ".join(self.by_name), None)
+        super().__init__("one of " + ", ".join(self.selections), None)
 
     def check(self, value: object, path: str) -> Structure:
         """Return ``value``, or raise :class:`UsageError`."""
@@ -356,7 +364,7 @@ def structure(cls: type[_S]) -> type[_S]:
     made.MEMBERS = tuple(found)
     choices = [each.kind for each in found if isinstance(each.kind, ChoiceKind)]
     names = [each.name for each in found if not isinstance(each.kind, ChoiceKind)]
-    made.NAMES = frozenset([*names, *(name for choice in choices for name in choice.by_name)])
+    made.NAMES = frozenset([*names, *(name for choice in choices for name in choice.selections)])
     return made
 
 
