@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -154,6 +155,7 @@ ACTIONS: dict[str, Callable[[Scene, Trace], Awaitable[None]]] = {
 async def measure(name: str) -> Trace:
     """Perform an action several times; return the shortest trace of those after the first ones."""
     traces: list[Trace] = []
+    logging.disable()  # Handlers of a program ask for texts, which takes calls of their own.
     async with Server() as server, bmq.connect(server.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
         scene = Scene(server, session, queue)
@@ -161,6 +163,7 @@ async def measure(name: str) -> Trace:
             trace = Trace()
             await ACTIONS[name](scene, trace)
             traces.append(trace)
+    logging.disable(logging.NOTSET)
     return min(traces[_WARM:], key=lambda trace: (trace.moves, trace.calls))
 
 

@@ -25,11 +25,15 @@ def test_every_action_is_documented() -> None:
     assert list(documented()) == list(ACTIONS)
 
 
+# The order of two callbacks of one turn may differ, which makes a move more or less.
+VARIES = 2
+
+
 @pytest.mark.parametrize("name", ACTIONS)
 async def test_an_action_takes_no_more_moves_than_documented(name: str) -> None:
     trace = await measure(name)
     calls, moves = documented()[name]
-    assert (trace.calls <= calls, trace.moves <= moves) == (True, True), (
-        f"{name}: {trace.calls} calls and {trace.moves} moves, documented are {calls} and {moves}; the path:\n"
+    assert (trace.calls <= calls, trace.moves <= moves + VARIES) == (True, True), (
+        f"{name} takes {trace.calls} calls and {trace.moves} moves, documented are {calls} and {moves}:\n"
         + "\n".join(trace.lines())
     )
