@@ -26,11 +26,11 @@ from report import SAFELY
 from rich.console import Console
 from rich.table import Table
 
-from bmq.client._counting import ReceiveCounts
 from bmq.client._posting import PostBatch
 from bmq.client.consumer import Consumer
 from bmq.client.interceptors import Hooks
 from bmq.client.message import Message, MessageBatch
+from bmq.engine.counting import ReceiveCounts
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.posts import Posts
 from bmq.protocol.client.queue import SubscriptionOptions

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from bmq import subscriptions as subscriptions
     from bmq import testing as testing
     from bmq import workers as workers
-    from bmq.client._retry import exponential_backoff
     from bmq.client.connect import connect, run
     from bmq.client.consumer import Consumer, Subscription
-    from bmq.client.health import Health, HostHealth, HostHealthMonitor, Trouble
     from bmq.client.interceptors import Handling, Interceptor, Post, PostOutcome
     from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
-    from bmq.client.options import Credentials, SessionOptions, Trace
     from bmq.client.queue import Queue
     from bmq.client.session import CloseReport, Session
     from bmq.client.stats import ConsumerStats, Histogram, QueueStats, SessionStats
     from bmq.client.typed import TypedConsumer, TypedMessage, TypedQueue
     from bmq.codecs import CloudEvent, Codec, Property
+    from bmq.engine.health import Health, HostHealth, HostHealthMonitor, Trouble
+    from bmq.engine.options import Credentials, SessionOptions, Trace
+    from bmq.engine.retry import exponential_backoff
     from bmq.errors import (
         AckStatus,
         AdminError,
@@ -180,12 +180,12 @@ __all__ = [
 _NAMES = {
     "bmq.client.connect": ["connect", "run"],
     "bmq.client.consumer": ["Consumer", "Subscription"],
-    "bmq.client.health": ["Health", "HostHealth", "HostHealthMonitor", "Trouble"],
+    "bmq.engine.health": ["Health", "HostHealth", "HostHealthMonitor", "Trouble"],
     "bmq.client.interceptors": ["Handling", "Interceptor", "Post", "PostOutcome"],
     "bmq.client.message": ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"],
-    "bmq.client.options": ["Credentials", "SessionOptions", "Trace"],
+    "bmq.engine.options": ["Credentials", "SessionOptions", "Trace"],
     "bmq.client.queue": ["Queue"],
-    "bmq.client._retry": ["exponential_backoff"],
+    "bmq.engine.retry": ["exponential_backoff"],
     "bmq.client.session": ["CloseReport", "Session"],
     "bmq.client.stats": ["ConsumerStats", "Histogram", "QueueStats", "SessionStats"],
     "bmq.client.typed": ["TypedConsumer", "TypedMessage", "TypedQueue"],

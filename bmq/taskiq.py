@@ -19,7 +19,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bmq import _checks
-from bmq.client._address import parse_addresses
 from bmq.client.connect import check_options, connect
 from bmq.client.dead_letters import described
 from bmq.client.in_hand import Feeding
@@ -30,6 +29,7 @@ from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.conventions import PREFIX, waiting_queue
 from bmq.delays import Mover
+from bmq.engine.address import parse_addresses
 from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri

@@ -100,7 +100,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 }
 
 #: What does nothing but I/O: its bugs are found by everything or by nothing.
-WITHOUT = {"client/_driver", "client/_event_stream"}
+WITHOUT = {"client/_driver", "engine/event_stream"}
 
 
 @dataclass(frozen=True)

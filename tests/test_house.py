@@ -22,9 +22,8 @@ PACKAGE = Path(bmq.__file__).parent
 CONFIG = PACKAGE.parent / "pyproject.toml"
 MODULES = {path.relative_to(PACKAGE.parent): path for path in sorted(PACKAGE.rglob("*.py"))}
 
-#: How a broker is found, and how a process introduces itself: for everything that connects. Which domains an
-#: embedded broker has without configuration: for the names that tests use.
-SHARED = {"bmq.client._address", "bmq.client._identity", "bmq.client._race", "bmq.broker._builtin"}
+#: The domains that an embedded broker has without configuration, for tests too.
+SHARED = {"bmq.broker._builtin"}
 
 #: Only some users need these, so `import bmq` must not pay for them.
 NOT_ON_IMPORT = {

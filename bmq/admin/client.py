@@ -36,10 +36,10 @@ from bmq.admin.results import (
     StoredMessage,
 )
 from bmq.admin.survey import Survey, View, alone
-from bmq.client._address import Address, find_broker
-from bmq.client._race import race
 from bmq.client.connect import check_connecting
-from bmq.client.options import Credentials, CredentialsSource
+from bmq.engine.address import Address, find_broker
+from bmq.engine.options import Credentials, CredentialsSource
+from bmq.engine.race import race
 from bmq.errors import (
     AdminError,
     ConnectionFailed,

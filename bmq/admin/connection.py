@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from bmq._log_limit import LogLimit
-from bmq.client._address import Address
-from bmq.client._identity import introduce
+from bmq.engine.address import Address
+from bmq.engine.identity import introduce
 from bmq.errors import AdminError, ConnectionFailed, ProtocolError
 from bmq.protocol.client.handshake import Credentials, Handshake, HandshakeState
 from bmq.protocol.framing import Framer

@@ -22,8 +22,8 @@ from bmq.protocol.client.core import SessionState
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.client.options import CredentialsSource, SessionOptions
     from bmq.client.session import Session
+    from bmq.engine.options import CredentialsSource, SessionOptions
     from bmq.subscriptions import Selector
 
 __all__ = ["Confirm", "Source", "reader"]

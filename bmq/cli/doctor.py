@@ -22,7 +22,7 @@ from bmq.cli.messages import BadInput
 from bmq.cli.output import emit_json, note, out, printable, styled
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, is_broker_address, status_of, verb
-from bmq.client._address import Address, parse_addresses
+from bmq.engine.address import Address, parse_addresses
 
 __all__ = ["command"]
 

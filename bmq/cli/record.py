@@ -20,7 +20,7 @@ from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, line_of
 from bmq.cli.target import BrokerTarget, verb
-from bmq.client._address import Address, parse_addresses
+from bmq.engine.address import Address, parse_addresses
 from bmq.errors import ProtocolError
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bmq.client._counting import Arrival, size_of
 from bmq.client._definition import Numbered, Places, compile_selector
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
+from bmq.engine.counting import Arrival, size_of
 from bmq.protocol.client.queue import SubscriptionOptions
 from bmq.wire.columns import Array
 from bmq.wire.constants import PushFlags

@@ -16,8 +16,8 @@ from bmq.wire.properties import Properties
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
-    from bmq.client._counting import Arrival
     from bmq.client.consumer import Consumer
+    from bmq.engine.counting import Arrival
     from bmq.subscriptions import Complement, Expression, Selector
 
 __all__ = [

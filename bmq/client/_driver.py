@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
-from bmq.client._address import Address
-from bmq.client._backlog import Backlog
-from bmq.client._connection import Connection
-from bmq.client._counting import Confirming, ReceiveCounts
-from bmq.client._dialer import Dialer
-from bmq.client._event_stream import EventStream
-from bmq.client._flow import Flow
-from bmq.client._identity import introduce
 from bmq.client._posting import settle
 from bmq.client._reporting import Reporter
-from bmq.client._room import Want
-from bmq.client.health import Ages, Health, HealthWatch, HostHealthMonitor
 from bmq.client.interceptors import Hooks
 from bmq.client.message import Ack
-from bmq.client.options import CredentialsSource, SessionOptions
+from bmq.engine.address import Address
+from bmq.engine.backlog import Backlog
+from bmq.engine.connection import Connection
+from bmq.engine.counting import Confirming, ReceiveCounts
+from bmq.engine.dialer import Dialer
+from bmq.engine.event_stream import EventStream
+from bmq.engine.flow import Flow
+from bmq.engine.health import Ages, Health, HealthWatch, HostHealthMonitor
+from bmq.engine.identity import introduce
+from bmq.engine.options import CredentialsSource, SessionOptions
+from bmq.engine.room import Want
 from bmq.errors import SessionClosed
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
 from bmq.protocol.client.events import (
@@ -142,7 +142,7 @@ class Driver:
             self.connection,
             options,
             self.publish,
-            self._reporter,
+            self._reporter.not_connected_yet,
             addresses,
             credentials,
             ssl,

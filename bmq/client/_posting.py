@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from bmq import _checks
 from bmq.client._observing import ObservedPost, ObservedPosts
-from bmq.client._room import Want
 from bmq.client.interceptors import Post
 from bmq.client.message import Ack, FailedPost, GuidsOf, PostReport, PutMessage
-from bmq.client.options import check_compression
 from bmq.conventions import BUCKET
+from bmq.engine.options import check_compression
+from bmq.engine.room import Want
 from bmq.errors import AckStatus, Error, InvalidPayload, InvalidProperty, PostError
 from bmq.protocol.client.events import Outcome
 from bmq.protocol.client.queue import QueueCore

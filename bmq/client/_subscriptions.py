@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bmq._log_limit import LogLimit
-from bmq.client._counting import Arrival, size_of
 from bmq.client._definition import Definition, Numbered, Places, RoutedMessage, numbered
 from bmq.client._unclaimed import Unclaimed
 from bmq.client.in_hand import InHand
+from bmq.engine.counting import Arrival, size_of
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.queue import SubscriptionCore

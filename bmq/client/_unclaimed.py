@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from operator import itemgetter
 
-from bmq.client._backlog import Backlog
 from bmq.client._definition import Numbered
+from bmq.engine.backlog import Backlog
 from bmq.wire.push import DATA
 
 __all__ = ["Unclaimed"]

@@ -18,11 +18,11 @@ from bmq import _checks
 from bmq._local import is_loopback
 from bmq._loop import new_event_loop
 from bmq._signals import on_interrupts, on_signals
-from bmq.client._address import FROM_ENVIRONMENT, Address, find_broker
-from bmq.client.health import HostHealthMonitor
 from bmq.client.interceptors import Interceptor, check_interceptors
-from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.client.session import Session
+from bmq.engine.address import FROM_ENVIRONMENT, Address, find_broker
+from bmq.engine.health import HostHealthMonitor
+from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.errors import ConnectionFailed, InvalidArgument, StateError, UsageError
 from bmq.protocol.client.events import SessionEvent
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from bmq import _checks
 from bmq._turn import turn_of
 from bmq._waiting import WaitingLine
-from bmq.client._counting import Arrival
 from bmq.client._deadline import within
 from bmq.client._definition import (
     Definition,
@@ -29,6 +28,7 @@ from bmq.client._definition import (
 from bmq.client.in_hand import InHand
 from bmq.client.message import Message, MessageBatch
 from bmq.client.stats import ConsumerStats, consumer_stats
+from bmq.engine.counting import Arrival
 from bmq.errors import Error, QueueClosed, TimedOut, UsageError
 from bmq.protocol.client.queue import SubscriptionOptions
 from bmq.wire.push import DATA, GUID, Push

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 from bmq.wire.push import DATA, GUID
 
 if TYPE_CHECKING:
-    from bmq.client._counting import Arrival
     from bmq.client._definition import Numbered
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
+    from bmq.engine.counting import Arrival
 
 __all__ = ["Feeding", "InHand"]
 

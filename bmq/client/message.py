@@ -27,8 +27,8 @@ from bmq.wire.properties import (
 from bmq.wire.push import DATA, FLAGS, GUID, SUB_IDS, Push
 
 if TYPE_CHECKING:
-    from bmq.client._counting import Arrival
     from bmq.client.consumer import Consumer
+    from bmq.engine.counting import Arrival
 
 __all__ = [
     "Ack",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._pace import paced
-from bmq.client._counting import Arrival, ReceiveCounts, size_of
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Places, changed_options
 from bmq.client._handlers import Handlers
@@ -27,11 +26,12 @@ from bmq.client._posting import (
     checked_properties,
     completed,
 )
-from bmq.client._room import Want
 from bmq.client._subscriptions import Subscriptions
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.message import Ack, GuidsOf, Message, MessageBatch, PostReport, PutMessage
 from bmq.client.stats import QueueStats, queue_stats
+from bmq.engine.counting import Arrival, ReceiveCounts, size_of
+from bmq.engine.room import Want
 from bmq.errors import Error, InvalidArgument, QueueClosed, UsageError
 from bmq.protocol.client.queue import QueueState, SubscriptionOptions
 from bmq.wire.constants import Compression

@@ -15,13 +15,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq import _checks
-from bmq.client._address import Address
 from bmq.client._definition import checked_options
 from bmq.client._driver import Driver
 from bmq.client.consumer import Subscription
-from bmq.client.health import Health, HostHealthMonitor
 from bmq.client.interceptors import Handling, Hooks, Interceptor
-from bmq.client.options import CredentialsSource, SessionOptions, check_compression
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
     DEFAULT_MAX_UNCONFIRMED_MESSAGES,
@@ -31,6 +28,9 @@ from bmq.client.queue import (
 )
 from bmq.client.stats import SessionStats, session_stats
 from bmq.conventions import waiting_queue
+from bmq.engine.address import Address
+from bmq.engine.health import Health, HostHealthMonitor
+from bmq.engine.options import CredentialsSource, SessionOptions, check_compression
 from bmq.errors import QueueClosed, SessionClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from bmq import _checks
-from bmq.client._counting import ReceiveCounts
+from bmq.engine.counting import ReceiveCounts
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.counters import BOUNDS, Durations, PostCounts

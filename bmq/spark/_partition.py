@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bmq import _checks
 from bmq._pace import checked_rate
-from bmq.client._address import parse_addresses
+from bmq.engine.address import parse_addresses
 from bmq.errors import InvalidArgument, UsageError
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._batches import RowColumns

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from bmq._loop import new_event_loop
-from bmq.client._address import find_broker
 from bmq.client.connect import connect
 from bmq.client.queue import Queue
 from bmq.client.session import Session
+from bmq.engine.address import find_broker
 from bmq.errors import ConnectionFailed
 from bmq.protocol.client.core import SessionState
 from bmq.spark._security import Security

@@ -22,10 +22,10 @@ import numpy as np
 from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
 from bmq._pace import Pace
-from bmq.client._address import find_broker
 from bmq.client.message import FailedPost, PostReport
 from bmq.client.queue import Queue
 from bmq.conventions import BUCKET, DESTINATION, DUE, waiting_queue
+from bmq.engine.address import find_broker
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._batches import spread_maps, without_views

@@ -14,7 +14,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Any
 
-from bmq.client.options import Credentials, CredentialsSource
+from bmq.engine.options import Credentials, CredentialsSource
 from bmq.errors import UsageError
 
 __all__ = ["Security"]

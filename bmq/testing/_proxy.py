@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from bmq import _checks
-from bmq.client._address import parse_addresses
+from bmq.engine.address import parse_addresses
 from bmq.errors import InvalidArgument, StateError
 from bmq.testing._pipe import Conditions, Direction, Endpoint, Pipe
 

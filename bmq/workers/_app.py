@@ -17,11 +17,9 @@ from bmq import _checks
 from bmq._signals import on_signals
 from bmq.admin.client import Admin
 from bmq.admin.client import connect as ask
-from bmq.client._address import parse_addresses
 from bmq.client.connect import check_options, connect
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.dead_letters import DeadLetter, Failure
-from bmq.client.health import Health
 from bmq.client.interceptors import check_interceptors
 from bmq.client.options import ConnectOptions
 from bmq.client.poison import Allow, Allowed
@@ -30,6 +28,8 @@ from bmq.client.session import Session
 from bmq.codecs import Codec, Shape
 from bmq.conventions import CANCEL, waiting_queue
 from bmq.delays import Mover, check_due
+from bmq.engine.address import parse_addresses
+from bmq.engine.health import Health
 from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bmq import _checks
-from bmq.client.health import Health
+from bmq.engine.health import Health
 from bmq.errors import UsageError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client._room import Want
+from bmq.engine.room import Want
 from bmq.events import ConnectionLost, SessionEvent, SlowConsumer, SlowConsumerRecovered
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import EventType

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client._address import Address, find_broker
-from bmq.client._dialer import Dialer
+from bmq.engine.address import Address, find_broker
+from bmq.engine.dialer import Dialer
 from bmq.testing import BackgroundBroker
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header

@@ -16,9 +16,9 @@ from typing import Any, cast
 import pytest
 
 import bmq
-from bmq.client import _dialer
-from bmq.client._address import Address
-from bmq.client._dialer import Dialer
+from bmq.engine import dialer as _dialer
+from bmq.engine.address import Address
+from bmq.engine.dialer import Dialer
 from bmq.events import ConnectionLost, Reconnecting, SessionEvent, StateRestored
 from tests.certificates import make_certificates
 from tests.fakes.broker import Peer

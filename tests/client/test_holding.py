@@ -138,7 +138,7 @@ async def test_messages_that_no_consumer_takes_count_and_pause_reading(
 async def test_reading_goes_on_when_no_consumer_comes_and_holds_no_more(
     peer: Peer, departed: Departed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bmq.client._backlog._PATIENCE", 0.0)
+    monkeypatch.setattr("bmq.engine.backlog._PATIENCE", 0.0)
     async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000) as session:
         queue, s_id = await departed(peer, session)
         assert await flood(peer, s_id, 1000) == 1000
@@ -158,7 +158,7 @@ async def test_reading_goes_on_when_no_consumer_comes_and_holds_no_more(
 
 
 async def test_the_memory_is_what_the_account_says(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bmq.client._backlog._PATIENCE", 0.0)
+    monkeypatch.setattr("bmq.engine.backlog._PATIENCE", 0.0)
     async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000) as session:
         queue, s_id = await idle(peer, session)
         events = [push(peer, s_id, *range(number, number + 10)) for number in range(0, 500, 10)]
@@ -695,7 +695,7 @@ async def test_a_handler_that_waits_for_an_answer_gets_it_behind_any_number_of_m
     limit: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bmq.client._backlog._STANDSTILL", 0.01)
+    monkeypatch.setattr("bmq.engine.backlog._STANDSTILL", 0.01)
     output_uri = f"{URI}-output"
     app = bmq.App(bmq_broker.uri)
 
@@ -719,7 +719,7 @@ async def test_a_handler_that_waits_for_an_answer_gets_it_behind_any_number_of_m
 async def test_reading_stays_paused_while_the_application_goes_on_or_waits_for_nothing(
     bmq_broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.client._backlog._STANDSTILL", 1000.0)
+    monkeypatch.setattr("bmq.engine.backlog._STANDSTILL", 1000.0)
     async with bmq.connect(bmq_broker.uri) as producer:
         writer = await producer.open_queue(URI, write=True)
         await writer.post_many(b"%d" % number for number in range(15))

@@ -65,7 +65,7 @@ PLACES = {
     # No messages.
     "testing/_sim_loop.py: Engine._heap": "events of a simulation",
     "blocking/_handlers.py: Handlers._leaving": "asyncio.Event",
-    "client/health.py: HostHealth._changed": "asyncio.Event",
+    "engine/health.py: HostHealth._changed": "asyncio.Event",
 }
 
 

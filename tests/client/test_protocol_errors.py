@@ -11,7 +11,7 @@ import pytest
 
 import bmq
 from bmq.client import _violations
-from bmq.client._violations import MOST, USEFUL, Violations, violation_in
+from bmq.engine.violations import MOST, USEFUL, Violations, violation_in
 from bmq.events import Disconnected, Reconnecting, SessionEvent
 from tests.fakes.broker import Connection, Peer
 from tests.waiting import eventually

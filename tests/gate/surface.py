@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmq.arrow import TablesOptions
-from bmq.client.options import ConnectOptions, SessionFields
+from bmq.client.options import ConnectOptions
+from bmq.engine.options import SessionFields
 from bmq.groups import GroupOptions
 
 __all__ = ["MODULES", "Public", "public"]

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client._counting import Arrival
 from bmq.client._definition import Places, Unread, properties_of
+from bmq.engine.counting import Arrival
 from bmq.wire.push import Push
 from tests.subscriptions.through_broker.scene import Scene
 

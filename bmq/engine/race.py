@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from bmq.client._violations import violation_in
+from bmq.engine.violations import violation_in
 from bmq.errors import ConnectionFailed
 
 __all__ = ["race"]

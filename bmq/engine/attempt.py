@@ -9,15 +9,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bmq.client._address import Address
-from bmq.client._connection import Channel, Connection
-from bmq.client.options import SessionOptions, Trace
+from bmq.engine.address import Address
+from bmq.engine.channel import Channel
+from bmq.engine.connection import Connection
+from bmq.engine.options import SessionOptions, Trace
 from bmq.errors import ConnectionFailed, Error
 from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import Credentials
 
 if TYPE_CHECKING:
-    from bmq.client._trace import Tracer
+    from bmq.engine.trace import Tracer
 
 __all__ = ["Attempt", "Security"]
 
@@ -136,7 +137,7 @@ class Attempt:
     def _tracer(self) -> Tracer | None:
         if self._options.trace is Trace.OFF:
             return None
-        from bmq.client._trace import Tracer
+        from bmq.engine.trace import Tracer
 
         return Tracer(str(self.address), payloads=self._options.trace is Trace.PAYLOADS)
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from bmq.client._connection import Connection
-from bmq.client._room import Room
-from bmq.client.options import SessionOptions
+from bmq.engine.connection import Connection
+from bmq.engine.options import SessionOptions
+from bmq.engine.room import Room
 from bmq.errors import BufferFull
 from bmq.protocol.client.queue import QueueCore
 

@@ -24,7 +24,7 @@ import asyncio
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from bmq.client._connection import Connection
+from bmq.engine.connection import Connection
 from bmq.protocol.client.queue import QueueCore
 
 __all__ = ["Room", "Want"]

@@ -25,13 +25,13 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
-from bmq.client._address import Address
-from bmq.client._attempt import Attempt, Security
-from bmq.client._connection import Channel, Connection
-from bmq.client._race import race
-from bmq.client._reporting import Reporter
-from bmq.client._violations import Violations
-from bmq.client.options import CredentialsSource, SessionOptions
+from bmq.engine.address import Address
+from bmq.engine.attempt import Attempt, Security
+from bmq.engine.channel import Channel
+from bmq.engine.connection import Connection
+from bmq.engine.options import CredentialsSource, SessionOptions
+from bmq.engine.race import race
+from bmq.engine.violations import Violations
 from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import Reconnecting, SessionEvent
@@ -60,7 +60,7 @@ class Dialer:
         connection: the connection to bring up.
         options: delays and timeouts.
         publish: hands an event to the application.
-        reporter: writes to the log what is not an event.
+        not_connected_yet: called when an attempt of the first connect has failed, and others follow.
         addresses: where brokers listen.
         credentials: the client's credentials, or a callable that returns them.
         ssl: the context for TLS, which all addresses then use; None for the defaults, and ``tcps://`` only.
@@ -76,7 +76,7 @@ class Dialer:
         connection: Connection,
         options: SessionOptions,
         publish: Callable[[SessionEvent], None],
-        reporter: Reporter,
+        not_connected_yet: Callable[[Exception], None],
         addresses: list[Address],
         credentials: CredentialsSource | None,
         ssl: ssl_module.SSLContext | None,
@@ -85,7 +85,7 @@ class Dialer:
         self._connection = connection
         self._options = options
         self._publish = publish
-        self._reporter = reporter
+        self._not_connected_yet = not_connected_yet
         self._addresses = addresses
         self._credentials = credentials
         self._security = Security(ssl, server_hostname)
@@ -213,7 +213,7 @@ class Dialer:
                         if not options.is_retryable(error):
                             raise
                         self._note_failure(error)
-                        self._reporter.not_connected_yet(error)
+                        self._not_connected_yet(error)
         except TimeoutError:
             raise ConnectionFailed(
                 f"could not connect to {self.target} within {options.reconnect_timeout} s{self._last}"

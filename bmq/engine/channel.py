@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves bytes between a transport and its receiver: one TCP or TLS connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import weakref
+from typing import TYPE_CHECKING, Protocol, cast
+
+from bmq._loop import gathers
+from bmq.engine.keepalive import limit_unacknowledged, probe, unacknowledged
+
+if TYPE_CHECKING:
+    from bmq.engine.trace import Tracer
+
+__all__ = ["Channel", "Receiver"]
+
+logger = logging.getLogger("bmq.client")
+
+# Up to this much may wait in the transport; the rest stays in the core, where it is not copied.
+_HIGH_WATER = 1024 * 1024
+_LOW_WATER = 256 * 1024
+# How long closing waits for the peer to take what is written, in seconds.
+_LINGER = 1.0
+
+
+class Receiver(Protocol):
+    """What a channel reports to."""
+
+    def channel_data(self, channel: Channel, data: bytes) -> None:
+        """Bytes arrived."""
+        ...
+
+    def channel_lost(self, channel: Channel, error: Exception | None) -> None:
+        """The connection is gone; reported once."""
+        ...
+
+    def channel_writable(self, channel: Channel, writable: bool) -> None:
+        """The transport's buffer is full, or has room again."""
+        ...
+
+
+class Channel(asyncio.Protocol):
+    """Moves bytes between a transport and its receiver; knows nothing of the protocol.
+
+    It holds its receiver weakly. The event loop holds the channel, and would otherwise keep a session alive
+    that the program has dropped without closing it.
+
+    Args:
+        receiver: gets what arrives.
+        liveness: seconds of silence that are tolerated, which the operating system's probes follow; None for
+            the system's own times.
+        tracer: logs everything that is sent and received; None for nothing.
+    """
+
+    def __init__(
+        self, receiver: Receiver, liveness: float | None = None, tracer: Tracer | None = None
+    ) -> None:
+        self._receiver = weakref.ref(receiver)
+        self._liveness = liveness
+        self._transport: asyncio.Transport | None = None
+        self._reading = True
+        # What arrives before start().
+        self._early: list[bytes] | None = []
+        self._loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._linger: asyncio.TimerHandle | None = None
+        self._gathers = False
+        self._tracer = tracer
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
+        self._gathers = gathers(transport)
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            try:
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError:
+                pass  # the peer has closed it already, which the loop reports next
+            probe(raw, self._liveness)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        self.bytes_received += len(data)
+        if self._tracer is not None:
+            self._tracer.received(data)
+        if self._early is not None:
+            self._early.append(data)
+            return
+        receiver = self._receiver()
+        if receiver is not None:
+            receiver.channel_data(self, data)
+
+    def eof_received(self) -> bool:
+        """Called by the event loop; the transport closes itself."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self._transport = None
+        if self._linger is not None:
+            self._linger.cancel()
+        if not self._gone.done():
+            self._gone.set_result(None)
+        receiver = self._receiver()
+        if receiver is not None:
+            receiver.channel_lost(self, exc)
+
+    def pause_writing(self) -> None:
+        """Called by the event loop."""
+        self._writable(False)
+
+    def resume_writing(self) -> None:
+        """Called by the event loop."""
+        self._writable(True)
+
+    def _writable(self, writable: bool) -> None:
+        receiver = self._receiver()
+        if receiver is not None:
+            receiver.channel_writable(self, writable)
+
+    def hand_over(self, receiver: Receiver) -> None:
+        """Report to another receiver from now on."""
+        self._receiver = weakref.ref(receiver)
+
+    def start(self) -> None:
+        """Hand the receiver what came so far, and everything from now on."""
+        early, self._early = self._early, None
+        receiver = self._receiver()
+        if early and receiver is not None:
+            receiver.channel_data(self, b"".join(early))
+        if self._transport is None and receiver is not None:
+            receiver.channel_lost(self, None)  # it was gone before
+
+    def fileno(self) -> int:
+        """The file descriptor; -1 once it is closed."""
+        raw = self._transport.get_extra_info("socket") if self._transport else None
+        return -1 if raw is None else int(raw.fileno())
+
+    @property
+    def write_buffer_size(self) -> int:
+        """How many bytes wait to be taken by the operating system."""
+        return self._transport.get_write_buffer_size() if self._transport else 0
+
+    @property
+    def backlog(self) -> int:
+        """How many written bytes the peer's kernel has not taken, as far as the system says."""
+        raw = self._transport.get_extra_info("socket") if self._transport else None
+        return self.write_buffer_size + (0 if raw is None else unacknowledged(raw))
+
+    def write(self, pieces: list[bytes]) -> int:
+        """Send whole events, each in one piece or several, with one write; drop them if it is closing.
+
+        Returns:
+            How many bytes they have, sent or dropped.
+        """
+        size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return size
+        self.bytes_sent += size
+        if self._tracer is not None:
+            self._tracer.sent(b"".join(pieces))
+        try:
+            if self._gathers:
+                transport.writelines(pieces)
+            else:
+                transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        except Exception:
+            # A bug in the event loop costs this connection, not the session.
+            logger.exception("writing failed; the connection is closed")
+            transport.abort()
+        return size
+
+    def set_reading(self, reading: bool) -> None:
+        """Pause or resume reading."""
+        if self._transport is not None and reading is not self._reading and not self._transport.is_closing():
+            self._reading = reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+            # A broker may stop reading from a client that does not read. The kernel would count the closed
+            # window as a lost connection.
+            raw = self._transport.get_extra_info("socket")
+            if raw is not None and self._liveness is not None:
+                limit_unacknowledged(raw, self._liveness if reading else None)
+
+    def close(self) -> None:
+        """Close once everything written is sent, or after a second if the peer does not take it."""
+        if self._transport is not None:
+            self._transport.close()
+            if self._linger is None:
+                self._linger = self._loop.call_later(_LINGER, self.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone, after :meth:`close` or :meth:`abort`: a second at most."""
+        await asyncio.shield(self._gone)
