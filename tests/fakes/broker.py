@@ -193,6 +193,12 @@ class ScriptedBroker:
         return encode_event(ControlMessage(r_id=request.r_id, body=status), Codec.JSON)
 
     @staticmethod
+    def misunderstand(request: ControlMessage) -> bytes:
+        """The answer to another request than this one."""
+        answer = DisconnectResponse() if isinstance(request.body, CloseQueue) else CloseQueueResponse()
+        return encode_event(ControlMessage(r_id=request.r_id, body=answer), Codec.JSON)
+
+    @staticmethod
     def ack(puts: Iterable[DecodedPut], status: AckStatus = AckStatus.SUCCESS) -> bytes:
         """An ACK event."""
         wire = ACK_STATUS_TO_WIRE.get(status, 5)
