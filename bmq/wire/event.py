@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bmq.errors import ProtocolError
 from bmq.wire.codec import EVENT_HEADER
 from bmq.wire.constants import MAX_EVENT_HARD, PROTOCOL_VERSION, EventType
-from bmq.wire.padding import padding
+from bmq.wire.padding import PADDING
 
 __all__ = [
     "CODEC_SHIFT",
@@ -79,7 +79,7 @@ def pack_schema_event(event_type: int, codec: int, body: bytes) -> bytes:
     """Return a control or authentication event: header with the codec in the top bits of byte 6, body,
     padding.
     """
-    pad = padding(len(body))
+    pad = PADDING[len(body) & 3]
     size = HEADER_SIZE + len(body) + len(pad)
     return pack_event_header(size, event_type, codec << CODEC_SHIFT) + body + pad
 

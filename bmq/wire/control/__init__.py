@@ -16,6 +16,7 @@ from bmq.wire.constants import EventType
 from bmq.wire.control.features import Features, parse_features
 from bmq.wire.control.json import decode_json, encode_json, request_id_in_json
 from bmq.wire.control.messages import (
+    CHOICES,
     DEFAULT_APP_ID,
     DEFAULT_DEDUPLICATION_TIME_MS,
     INVALID_CONSUMER_PRIORITY,
@@ -140,7 +141,7 @@ def encode_event(
         from bmq.wire.control.ber import encode_ber
 
         body = encode_ber(message)
-    authentication = kind_of(message) is MessageKind.AUTHENTICATION
+    authentication = type(message) in CHOICES[MessageKind.AUTHENTICATION].ids
     return pack_schema_event(EventType.AUTHENTICATION if authentication else EventType.CONTROL, codec, body)
 
 

@@ -16,6 +16,7 @@ import orjson
 from bmq.errors import ProtocolError
 from bmq.wire.control.messages import (
     CHOICES,
+    MAX_BODY,
     AuthenticationMessage,
     ControlMessage,
     Message,
@@ -218,7 +219,8 @@ def decode_json(
         ProtocolError: the body is not JSON or not an object, or a value does not have its member's type.
         UnknownSelection: no known selection is present (a control message is then decoded without a body).
     """
-    check_size(len(body), kind, offset)
+    if len(body) > MAX_BODY:
+        check_size(len(body), kind, offset)
     document = _parse(bytes(body), kind, offset)
     reader = _JsonReader(notice)
     if kind is MessageKind.CONTROL:
@@ -269,7 +271,7 @@ class _JsonReader:
 
     def __init__(self, notice: Notice | None) -> None:
         self.elements = MAX_ELEMENTS
-        self.notice = None if notice is None else FewNotices(notice)
+        self.notice = notice
 
     def structure(self, type: type[Structure], value: object, path: str) -> Structure:
         fields = _object(value, path or type.__name__)
@@ -297,17 +299,23 @@ class _JsonReader:
             _set(made, "written", written)
         if self.notice is not None and not fields.keys() <= type.NAMES:
             for name in sorted(fields.keys() - type.NAMES):
-                self.notice(f"the member {peers_word(name)} of {type.__name__}")
+                self.note(f"the member {peers_word(name)} of {type.__name__}")
         return made
+
+    def note(self, what: str) -> None:
+        """Report unknown content; of a message with very much of it, only the first."""
+        if self.notice is not None:
+            if not isinstance(self.notice, FewNotices):
+                self.notice = FewNotices(self.notice)
+            self.notice(what)
 
     def enumerator(self, type: type[Structure], m: Member, value: object, written: dict[str, str]) -> object:
         """Return an enumerator, or the substitute for an unknown one."""
         kind = cast("EnumerationKind", m.kind)
         if not isinstance(value, str | int) or isinstance(value, bool) or kind.knows(value):
             return value
-        assert self.notice is not None
         written[m.attribute] = peers_word(value)
-        self.notice(f"the enumerator {written[m.attribute]} of {type.__name__}.{m.name}")
+        self.note(f"the enumerator {written[m.attribute]} of {type.__name__}.{m.name}")
         return int(kind.unknown)
 
     def selection(self, choice: ChoiceKind, fields: dict[str, object]) -> Structure | None:
