@@ -21,7 +21,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -149,7 +149,6 @@ async def relay_some(engine: Engine, name: str, queue: bmq.Queue) -> int:
         return 0
     posts: dict[int, asyncio.Future[bmq.Ack]] = {}
     errors: dict[int, str] = {}
-    accepted: list[int] = []
     try:
         for row in rows:
             try:
@@ -158,23 +157,42 @@ async def relay_some(engine: Engine, name: str, queue: bmq.Queue) -> int:
                 errors[row.id] = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
             except (TypeError, ValueError, AttributeError) as error:  # others may have written the row
                 errors[row.id] = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
-    finally:
-        # Also when the session has failed: rows that are noted are not posted again.
-        outcomes = await asyncio.gather(*posts.values(), return_exceptions=True)
-        refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        accepted = [
-            number
-            for number, outcome in zip(posts, outcomes, strict=True)
-            if not isinstance(outcome, BaseException)
-        ]
-        if accepted:
-            await asyncio.to_thread(note, engine, accepted)
-        if errors:
-            number, why = next(iter(errors.items()))
-            logger.error("%d rows cannot be posted and are marked; row %d: %s", len(errors), number, why)
-            await asyncio.to_thread(mark, engine, errors)
-        if refused:  # the queue is full, say: next time
-            logger.warning("%d rows were refused and stay; the first: %s", len(refused), refused[0])
+    except BaseException:
+        # The session has failed, or this is cancelled. A database that fails too must not hide that.
+        try:
+            await settle(engine, posts, errors)
+        except SQLAlchemyError as error:
+            logger.warning("the database has failed; rows are posted again: %s", str(error)[:LONGEST_ERROR])
+        raise
+    return await settle(engine, posts, errors)
+
+
+async def settle(engine: Engine, posts: Mapping[int, Awaitable[bmq.Ack]], errors: Mapping[int, str]) -> int:
+    """Wait for the outcomes of posts, and note the rows that the broker has accepted: none is posted again.
+
+    Args:
+        engine: the database.
+        posts: the outcomes, by the numbers of rows.
+        errors: why rows cannot be posted, by their numbers.
+
+    Returns:
+        How many rows were accepted.
+    """
+    outcomes = await asyncio.gather(*posts.values(), return_exceptions=True)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    accepted = [
+        number
+        for number, outcome in zip(posts, outcomes, strict=True)
+        if not isinstance(outcome, BaseException)
+    ]
+    if accepted:
+        await asyncio.to_thread(note, engine, accepted)
+    if errors:
+        number, why = next(iter(errors.items()))
+        logger.error("%d rows cannot be posted and are marked; row %d: %s", len(errors), number, why)
+        await asyncio.to_thread(mark, engine, errors)
+    if refused:  # the queue is full, say: next time
+        logger.warning("%d rows were refused and stay; the first: %s", len(refused), refused[0])
     return len(accepted)
 
 

@@ -349,6 +349,8 @@ class Checker:
         self._effects: dict[str, str] = {}
         # By what arrives in order: over which connection, the latest place, and which message that was.
         self._latest: dict[tuple[Any, ...], tuple[object, int, str, str]] = {}
+        # The GUIDs of messages that were delivered to several sessions of an application.
+        self._twice: dict[str, None] = {}
         # By application and key: the processes that hold messages, how many, and since when.
         self._owners: dict[tuple[str, str], dict[int, tuple[int, str]]] = {}
         self._healed = 0.0
@@ -412,6 +414,23 @@ class Checker:
         for application in process.holds.values():
             self._release(process, application)
         process.holds.clear()
+        # What it had goes back. A session that has confirmed such a message before confirms it again, and the
+        # program does not see it.
+        for guid in list(self._twice):
+            message = self._open.get(guid)
+            if message is None:
+                del self._twice[guid]
+                continue
+            for uri, copies in message.copies.items():
+                (number, _), newest = next(reversed(copies.items()))
+                if number == process.number and newest.confirmed is None and self._remembered(copies):
+                    message.confirmed |= message.queue.bit(uri)
+            self._weigh(message)
+
+    def _remembered(self, copies: Mapping[_Place, _Copy]) -> bool:
+        """Whether a process that lives has confirmed a copy."""
+        lives = {each.number for each in self._processes.values()}
+        return any(copy.confirmed is not None and number in lives for (number, _), copy in copies.items())
 
     # posts
 
@@ -585,6 +604,8 @@ class Checker:
             # A worker that is still busy with it takes the new one for the old one.
             copy.handled, copy.handled_at, copy.attempt = "invoke", earlier.handled_at, earlier.attempt
         copies[place] = copy
+        if len(copies) > 1:
+            self._twice[message.guid] = None
         message.delivered |= bit
         # The session confirms over the new connection what was confirmed after the loss of the old one.
         if earlier is None or earlier.confirmed is not False:

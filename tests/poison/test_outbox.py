@@ -131,3 +131,29 @@ async def test_a_database_that_fails_is_asked_again(
     await asyncio.wait([relaying])
     assert await stored(queue) == [b"one"]
     assert failures == {"unposted": 0, "note": 0}
+
+
+async def test_a_relay_that_is_cancelled_ends_although_the_database_fails(
+    engine: Engine, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = asyncio.Event()
+    posted = outbox.posted
+
+    async def second_finds_no_room(queue: bmq.Queue, row: Any, guid: str) -> asyncio.Future[bmq.Ack]:
+        if row.payload == b"two":
+            waiting.set()
+            await asyncio.Event().wait()
+        return await posted(queue, row, guid)
+
+    def note(engine: Engine, numbers: list[int]) -> None:
+        raise OperationalError("update", {}, Exception("gone away"))
+
+    monkeypatch.setattr(outbox, "posted", second_finds_no_room)
+    monkeypatch.setattr(outbox, "note", note)
+    write(engine, b"one", b"two")
+    relaying = asyncio.create_task(outbox.relay(engine, "shop", queue))
+    await waiting.wait()
+    relaying.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.wait([relaying])
+    assert relaying.cancelled()

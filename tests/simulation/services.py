@@ -132,12 +132,13 @@ def sent_again(history: History, name: str) -> set[str]:
 def subscriptions(world: World) -> Scene:
     """Consumers change their subscriptions all the time; in the end one of them takes everything."""
     uri = world.uri("orders")
-    peace = False
+    peace = everything = False
 
     async def read(recorder: Recorder, last: bool) -> None:
+        nonlocal everything
         async with world.connect(recorder, retry_first_connect=True) as session:
             queue = await session.open_queue(uri, read=True, default_subscription=False)
-            while True:
+            while last or not peace:
                 low = world.random.randrange(10)
                 text = f"x >= {low} && x < {low + 5}"
                 wanted = None if peace and last else text
@@ -146,6 +147,7 @@ def subscriptions(world: World) -> Scene:
                 async with queue.subscribe(
                     wanted, priority=world.random.randrange(3), max_unconfirmed_messages=limit
                 ) as consumer:
+                    everything = everything or wanted is None
                     while wanted is None or asyncio.get_running_loop().time() < until:
                         with contextlib.suppress(TimeoutError):
                             async with await consumer.receive(timeout=world.random.choice((0.0, 0.3, 1.0))):
@@ -153,14 +155,19 @@ def subscriptions(world: World) -> Scene:
 
     async def main() -> None:
         nonlocal peace
-        for name in ("first", "second", "last"):
+        readers = [
             world.program(name, lambda recorder, name=name: read(recorder, name == "last"))  # type: ignore[misc]
+            for name in ("first", "second", "last")
+        ]
         producer = world.program(
             "producer",
             lambda recorder: world.post(recorder, uri, 40, over=12, properties=lambda n: {"x": n % 15}),
         )
         await end_of_trouble(world, producer)
         peace = True
+        await world.sim.until(
+            lambda: everything and [each.running for each in readers] == [False, False, True], timeout=600
+        )
         # A session with small limits leaves messages without a consumer to the broker, until it reconnects.
         for connection in world.sim.network.connections:
             connection.reset()

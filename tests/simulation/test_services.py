@@ -29,3 +29,17 @@ def test_a_service_keeps_every_promise(name: str, first: int) -> None:
     for seed in range(first, first + _AT_ONCE):
         sim = Simulation(seed)
         sim.run(SERVICES[name], sim)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("batches", 118),  # another process lost what had been confirmed too late
+        ("batches", 337),
+        ("subscriptions", 246),  # a session with small limits held what no consumer of it wanted
+        ("shop", 70),  # a relay was cancelled while its database failed
+    ],
+)
+def test_a_seed_that_has_failed(name: str, seed: int) -> None:
+    sim = Simulation(seed)
+    sim.run(SERVICES[name], sim)

@@ -678,6 +678,35 @@ def a_late_confirmation_is_sent_over_the_new_connection(s: Scene) -> None:
     s.deliver("1", connection="0.1", redelivered=True)
 
 
+@story("unfinished", breaks=False)
+def another_process_loses_what_was_confirmed_too_late(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.confirm("1", stale=True)
+    s.deliver("1", to="b", redelivered=True)
+    s.event("b", "connection", "fail", event="ConnectionLost")
+
+
+@story("unfinished", breaks=True)
+def a_process_dies_before_it_can_confirm_again(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.confirm("1", stale=True)
+    s.deliver("1", to="b", redelivered=True)
+    s.history.killed("a")
+    s.event("b", "connection", "fail", event="ConnectionLost")
+
+
+@story("unfinished", breaks=True)
+def a_third_process_has_what_was_confirmed_too_late(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.confirm("1", stale=True)
+    s.deliver("1", to="b", redelivered=True)
+    s.event("b", "connection", "fail", event="ConnectionLost")
+    s.deliver("1", to="c", redelivered=True)
+
+
 @story("unfinished", breaks=True)
 def a_message_goes_to_another_process_after_a_late_confirmation(s: Scene) -> None:
     s.posted("1")
