@@ -11,10 +11,10 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from dataclasses import astuple, dataclass
 from itertools import islice
 
-from bmq.testing import Simulation
+from bmq.testing import Simulation, Verdict
 from tests.simulation.services import SERVICES
 from tests.simulation.worlds import WORLDS as FIRST
 
@@ -24,27 +24,44 @@ _AT_ONCE = 4
 _MOST_TRIES = 60
 
 
-def run(name: str, seed: int) -> tuple[str, Simulation]:
-    """Run a world; return the error, "" if there is none."""
+def run(name: str, seed: int) -> tuple[str, Simulation, Verdict | None]:
+    """Run a world; return the error, "" if there is none, and what the check has counted."""
     simulation = Simulation(seed)
     try:
-        simulation.run(WORLDS[name], simulation)
+        verdict = simulation.run(WORLDS[name], simulation)
     except Exception as error:
-        return "".join(traceback.format_exception(error)), simulation
-    return "", simulation
+        return "".join(traceback.format_exception(error)), simulation, None
+    return "", simulation, verdict
 
 
-def one(name: str, seed: int) -> tuple[str, int, str, float, int]:
+@dataclass
+class Counts:
+    """What has happened in runs."""
+
+    seconds: float = 0.0
+    faults: int = 0
+    posted: int = 0
+    delivered: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the sums."""
+        return Counts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+
+def one(name: str, seed: int) -> tuple[str, int, str, Counts]:
     """Run a world in a process of the pool."""
     logging.disable(logging.CRITICAL)
-    error, simulation = run(name, seed)
-    return name, seed, error, simulation.now, len(simulation.fault_numbers)
+    error, simulation, verdict = run(name, seed)
+    counts = Counts(simulation.now, len(simulation.fault_numbers))
+    if verdict is not None:
+        counts.posted, counts.delivered = verdict.posted, verdict.delivered
+    return name, seed, error, counts
 
 
 def shrink(name: str, seed: int) -> tuple[list[int], str]:
     """Leave out as many faults as the failure allows; return those that are left out, and the error."""
     os.environ["BMQ_SIM_SKIP"] = ""
-    error, simulation = run(name, seed)
+    error, simulation, _ = run(name, seed)
     needed, skipped = list(dict.fromkeys(simulation.fault_numbers)), list[int]()
     tries, part = 0, max(1, len(needed) // 2)
     while part and needed and tries < _MOST_TRIES:
@@ -53,7 +70,7 @@ def shrink(name: str, seed: int) -> tuple[list[int], str]:
             without = needed[start : start + part]
             os.environ["BMQ_SIM_SKIP"] = " ".join(map(str, [*skipped, *without]))
             tries += 1
-            again, simulation = run(name, seed)
+            again, simulation, _ = run(name, seed)
             if again:
                 # Faults that do not come any more need not be left out.
                 skipped += without
@@ -83,25 +100,25 @@ def main() -> int:
     )
     options = parser.parse_args()
     names = options.world or list(WORLDS)
-    total, began, virtual, faults, failed = (
+    total, began, counts, failed = (
         options.seeds * len(names),
         time.monotonic(),
-        0.0,
-        0,
+        Counts(),
         list[tuple[str, int]](),
     )
     todo, done = work(names, options.first, options.seeds), 0
     with ProcessPoolExecutor(options.jobs) as pool:
         while batch := list(islice(todo, options.jobs * _AT_ONCE)):
-            for name, seed, error, now, count in pool.map(partial(_one_of, one), batch):
-                done, virtual, faults = done + 1, virtual + now, faults + count
+            for name, seed, error, counted in pool.map(_one_of, batch):
+                done, counts = done + 1, counts.plus(counted)
                 if error:
                     failed.append((name, seed))
                     print(f"\n{name}, seed {seed}:\n{error}", flush=True)
             rate = done / (time.monotonic() - began)
             print(
-                f"\r{done} of {total} runs, {len(failed)} failed, {virtual / 3600:.1f} virtual hours, "
-                f"{faults} faults, {rate:.1f} runs a second, {(total - done) / rate:.0f} s left ",
+                f"\r{done} of {total} runs, {len(failed)} failed, {counts.seconds / 3600:.1f} virtual hours, "
+                f"{counts.faults} faults, {counts.posted} posts, {counts.delivered} deliveries, "
+                f"{rate:.1f} runs a second, {(total - done) / rate:.0f} s left ",
                 end="",
                 flush=True,
             )
@@ -118,7 +135,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _one_of(function: object, job: tuple[str, int]) -> tuple[str, int, str, float, int]:
+def _one_of(job: tuple[str, int]) -> tuple[str, int, str, Counts]:
     return one(*job)
 
 

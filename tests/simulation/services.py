@@ -13,7 +13,7 @@ import sqlalchemy
 import bmq
 from bmq.broker import DomainConfig, Limits, Mode
 from bmq.taskiq import BmqBroker
-from bmq.testing import History, Recorder, Simulation, examine
+from bmq.testing import History, Recorder, Simulation, Verdict, examine
 from bmq.testing._checker import DEFAULT_RULES
 from examples import outbox
 from tests.simulation.world import APP_IDS, World
@@ -22,7 +22,7 @@ __all__ = ["SERVICES"]
 
 #: What a world does, after its making.
 Scene = Callable[[], Awaitable[None]]
-SERVICES: dict[str, Callable[[Simulation], Coroutine[Any, Any, None]]] = {}
+SERVICES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Verdict]]] = {}
 DOMAINS = (
     DomainConfig("sim.small", Mode.PRIORITY, queue_limits=Limits(5, 10_000), message_ttl=30 * 86400),
     DomainConfig("sim.short", Mode.PRIORITY, message_ttl=3),
@@ -32,8 +32,10 @@ DOMAINS = (
 def scene(make: Callable[[World], Scene]) -> Callable[[World], Scene]:
     """Register what makes a world."""
 
-    async def run(sim: Simulation) -> None:
-        await make(World(sim, DOMAINS))()
+    async def run(sim: Simulation) -> Verdict:
+        world = World(sim, DOMAINS)
+        await make(world)()
+        return world.verdict or examine(world.history)
 
     SERVICES[make.__name__.replace("_", " ")] = run
     return make

@@ -20,7 +20,7 @@ import logging
 from tests.simulation.__main__ import WORLDS, run
 logging.disable(logging.CRITICAL)
 for name in WORLDS:
-    error, simulation = run(name, 1)
+    error, simulation, _ = run(name, 1)
     print(name, simulation.digest, error)
 """
 

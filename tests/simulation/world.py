@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from random import Random
 from typing import Any
 
 import bmq
@@ -80,6 +81,7 @@ class World:
             "liveness": sim.draw("liveness", 10.0, 2.0, 60.0),
         }
         self.faults = 0
+        self._chance = Random(sim.seed)
         self.verdict: Verdict | None = None
         self._programs: dict[str, SimulatedProcess] = {}
 
@@ -166,19 +168,20 @@ class World:
     # faults
 
     async def trouble(self, seconds: float, kinds: Sequence[str] = FAULTS) -> None:
-        """Inject faults for some seconds, and heal everything."""
+        """Inject faults for some seconds, and heal everything; faults can be left out by their numbers."""
         until = self.sim.now + seconds
         while self.sim.now < until:
-            await asyncio.sleep(self.random.expovariate(5 / seconds if seconds > 50 else 0.5))
-            await self.fault(self.random.choice(kinds))
+            number = self.sim._fault_number = self.sim._fault_number + 1
+            # A generator of its own: what is drawn for one fault stays the same when another is left out.
+            self._chance = Random(f"{self.sim.seed}/fault/{number}")
+            await asyncio.sleep(self._chance.expovariate(5 / seconds if seconds > 50 else 0.5))
+            kind = self._chance.choice(kinds)
+            if number not in self.sim._skipped:
+                self.sim.note(kind, number=number)
+                self.history.fault(kind)
+                self.faults += 1
+                await getattr(self, f"_{kind}")()
         await self.heal()
-
-    async def fault(self, kind: str) -> None:
-        """Inject one fault."""
-        self.history.fault(kind)
-        self.sim.note(kind)
-        self.faults += 1
-        await getattr(self, f"_{kind}")()
 
     async def heal(self) -> None:
         """End all faults."""
@@ -207,11 +210,11 @@ class World:
         return self.verdict
 
     def _pause_length(self) -> float:
-        return self.random.choice((0.01, 0.2, 2.0, 15.0)) * self.random.random()
+        return self._chance.choice((0.01, 0.2, 2.0, 15.0)) * self._chance.random()
 
     def _one(self) -> Any:
         connections = self.sim.network.connections
-        return self.random.choice(connections) if connections else None
+        return self._chance.choice(connections) if connections else None
 
     async def _cut(self) -> None:
         if (connection := self._one()) is not None:
@@ -219,22 +222,22 @@ class World:
 
     async def _reset(self) -> None:
         for connection in self.sim.network.connections:
-            if self.random.random() < 0.5:
+            if self._chance.random() < 0.5:
                 connection.reset()
 
     async def _half_close(self) -> None:
         if (connection := self._one()) is not None:
-            connection.half_close(towards_client=self.random.random() < 0.5)
+            connection.half_close(towards_client=self._chance.random() < 0.5)
 
     async def _stall(self) -> None:
         if (connection := self._one()) is not None:
-            connection.stall(self._pause_length(), towards_client=self.random.random() < 0.5)
+            connection.stall(self._pause_length(), towards_client=self._chance.random() < 0.5)
 
     async def _partition(self, both: bool = True) -> None:
         programs = [name for name, process in self._programs.items() if process.running]
         if programs:
-            one, other = self.random.choice(programs), self.broker.host
-            if self.random.random() < 0.5:
+            one, other = self._chance.choice(programs), self.broker.host
+            if self._chance.random() < 0.5:
                 one, other = other, one
             self.sim.network.partition(one, other, both=both)
             await asyncio.sleep(self._pause_length())
@@ -249,13 +252,13 @@ class World:
         self.sim.network.set()
 
     async def _slow(self) -> None:
-        await self._set(latency=(0.001, self.random.choice((0.05, 0.5))))
+        await self._set(latency=(0.001, self._chance.choice((0.05, 0.5))))
 
     async def _split(self) -> None:
-        await self._set(segment=(1, self.random.choice((3, 50, 1000))))
+        await self._set(segment=(1, self._chance.choice((3, 50, 1000))))
 
     async def _narrow(self) -> None:
-        await self._set(window=self.random.choice((100, 4000)), rate=self.random.choice((2000.0, 1e5)))
+        await self._set(window=self._chance.choice((100, 4000)), rate=self._chance.choice((2000.0, 1e5)))
 
     async def _refuse(self) -> None:
         self.sim.network.refuse(self.broker.host)
@@ -270,7 +273,7 @@ class World:
         self.broker.start()
 
     async def _crash(self) -> None:
-        self.broker.crash(machine=self.random.random() < 0.3)
+        self.broker.crash(machine=self._chance.random() < 0.3)
         await asyncio.sleep(self._pause_length())
         self.broker.start()
 
@@ -278,7 +281,7 @@ class World:
         self.broker.failover()
 
     async def _pause(self) -> None:
-        process = self.random.choice([*self._programs.values(), self.broker.process])
+        process = self._chance.choice([*self._programs.values(), self.broker.process])
         process.pause()
         await asyncio.sleep(self._pause_length())
         process.resume()
@@ -286,9 +289,9 @@ class World:
     async def _kill(self) -> None:
         running = [name for name, process in self._programs.items() if process.running]
         if running:
-            name = self.random.choice(running)
+            name = self._chance.choice(running)
             process = self._programs[name]
-            process.kill(machine=self.random.random() < 0.2)
+            process.kill(machine=self._chance.random() < 0.2)
             self.history.killed(name)
             await asyncio.sleep(self._pause_length())
             process.start()

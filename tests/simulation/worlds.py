@@ -14,11 +14,11 @@ from typing import Any
 import bmq
 from bmq.broker import DomainConfig, Mode
 from bmq.delays import Mover
-from bmq.testing import SimulatedBroker, SimulatedProcess, Simulation, check
+from bmq.testing import SimulatedBroker, SimulatedProcess, Simulation, Verdict, check
 
 __all__ = ["WORLDS", "World"]
 
-World = Callable[[Simulation], Coroutine[Any, Any, None]]
+World = Callable[[Simulation], Coroutine[Any, Any, Verdict]]
 WORLDS: dict[str, World] = {}
 
 DOMAIN = "sim"
@@ -123,7 +123,7 @@ async def stop(*processes: SimulatedProcess) -> None:
 
 
 @world
-async def posting(sim: Simulation) -> None:
+async def posting(sim: Simulation) -> Verdict:
     """Two producers, two competing consumers, a fanout queue: everything arrives, in order where promised."""
     draw_options(sim)
     broker = start_broker(sim, *sim.draw("hosts", ("broker",), ("node1", "node2", "node3")))
@@ -173,11 +173,11 @@ async def posting(sim: Simulation) -> None:
         lambda: {app: sorted(wanted - each)[:5] for app, each in arrived.items()},
     )
     await stop(*consumers)
-    check(sim.history)
+    return check(sim.history)
 
 
 @world
-async def workers(sim: Simulation) -> None:
+async def workers(sim: Simulation) -> Verdict:
     """Workers that fail now and then: every message is handled or becomes a dead letter."""
     draw_options(sim)
     broker = start_broker(sim)
@@ -237,11 +237,11 @@ async def workers(sim: Simulation) -> None:
     )
     assert {number for number in wanted if number % 7 == 0} <= dead
     await stop(*victims, undertaker)
-    check(sim.history)
+    return check(sim.history)
 
 
 @world
-async def groups(sim: Simulation) -> None:
+async def groups(sim: Simulation) -> Verdict:
     """Members that come, go and die: all is handled, and each member gets its part of a key in order."""
     draw_options(sim)
     broker = start_broker(sim)
@@ -290,11 +290,11 @@ async def groups(sim: Simulation) -> None:
     for each in members:
         assert each.running, await each.wait()
     await stop(*members)
-    check(sim.history, without=["order"])
+    return check(sim.history, without=["order"])
 
 
 @world
-async def delays(sim: Simulation) -> None:
+async def delays(sim: Simulation) -> Verdict:
     """Two movers: every delayed message arrives, none early, and none much later than due."""
     draw_options(sim)
     broker = start_broker(sim)
@@ -349,11 +349,11 @@ async def delays(sim: Simulation) -> None:
     for each in (*movers, receiver):
         assert each.running, await each.wait()
     await stop(*movers, receiver)
-    check(sim.history, without=["order"])
+    return check(sim.history, without=["order"])
 
 
 @world
-async def quiet(sim: Simulation) -> None:
+async def quiet(sim: Simulation) -> Verdict:
     """Minutes in which hardly anything happens: sessions stay, and what is posted arrives at once."""
     draw_options(sim)
     sim.network.set()
@@ -383,4 +383,4 @@ async def quiet(sim: Simulation) -> None:
     await sim.until(lambda: len(waited) == len(sent))
     assert max(waited) < 1.0
     await stop(consumer)
-    check(sim.history)
+    return check(sim.history)
