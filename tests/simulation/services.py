@@ -15,6 +15,7 @@ from bmq.broker import DomainConfig, Limits, Mode
 from bmq.taskiq import BmqBroker
 from bmq.testing import History, Recorder, Simulation, Verdict, examine
 from bmq.testing._checker import DEFAULT_RULES
+from bmq.workers._retry import DEFAULT_RETRY
 from examples import outbox
 from tests.simulation.world import APP_IDS, World
 
@@ -267,6 +268,63 @@ def durable(world: World) -> Scene:
         producer = world.program("producer", lambda recorder: world.post(recorder, uri, 30, over=12))
         await end_of_trouble(world, producer)
         await world.settle(600)
+
+    return main
+
+
+@scene
+def policies(world: World) -> Scene:
+    """Every retry policy, and every way to give up; workers that start again handle the rest."""
+    uri, dead = world.uri("tasks"), world.uri("dead")
+    letter = bmq.DeadLetter(dead)
+    policy: bmq.RetryPolicy = world.random.choice(
+        (
+            bmq.Backoff(0.5, retries=3, factor=2.0, cap=1.5, then=letter),
+            bmq.NoRetry(),
+            bmq.NoRetry("skip"),
+            bmq.NoRetry("discard"),
+            bmq.NoRetry(letter),
+            bmq.Backoff(0.5, retries=1),
+            bmq.Backoff(0.5, retries=5, give_up_after=2.0, then=letter),
+            bmq.Backoff(0.5, retries=5, no_retry=OSError, then="skip"),
+            bmq.Backoff(1.0, retries=1, durable=True, then="leave"),
+            bmq.ExponentialDecay(give_up_after=3.0, then=letter),
+            bmq.ExponentialDecay(give_up_after=3.0, first=0.1, cap=0.5, then="leave"),
+            DEFAULT_RETRY,
+        )
+    )
+    concurrency = world.random.choice((1, 3, 20))
+    peace = False
+
+    async def work(recorder: Recorder) -> None:
+        app = world.app(recorder, grace=5)
+
+        @app.consumer(uri, concurrency=concurrency, retry=policy)
+        async def handle(message: bmq.Message) -> None:
+            await asyncio.sleep(some(world))
+            if peace:
+                return
+            if int(message.data) % 7 == 0 or world.random.random() < 0.2:
+                raise world.random.choice((OSError("not now"), ValueError("never")))
+            if world.random.random() < 0.1:
+                raise world.random.choice((bmq.Reject("not this one"), bmq.RetryAfter(0.3)))
+
+        await app.run(signals=False)
+
+    async def main() -> None:
+        nonlocal peace
+        workers = [world.program(name, work) for name in ("first", "second")]
+        world.program("graves", lambda recorder: world.read(recorder, dead))
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 30, over=12))
+        await end_of_trouble(world, producer)
+        peace = True
+        for each in workers:
+            each.stop()
+            await each.wait()
+            each.start()
+        # A message that is rejected, or whose policy says so, is confirmed though its handler has failed.
+        gone = not isinstance(policy.then, bmq.DeadLetter)
+        await world.settle(600, without=["dead-letters"] if gone else [])
 
     return main
 

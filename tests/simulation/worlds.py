@@ -278,10 +278,27 @@ async def groups(sim: Simulation) -> Verdict:
                     message.confirm()
                     handled.setdefault(key, set()).add(number)
 
+    async def come_and_go() -> None:
+        """Let members leave in good order, and come back."""
+        while True:
+            await asyncio.sleep(sim.random.uniform(0.3, 3.0))
+            one = sim.random.choice(members)
+            if one.state == "running":
+                one.stop()
+                await one.wait()
+                await asyncio.sleep(sim.random.uniform(0.0, 1.0))
+                if not one.running:
+                    one.start()
+
     producer = sim.process("producer", produce)
     members = [sim.process(f"member-{number}", take, f"m{number}") for number in range(3)]
+    leaving = asyncio.create_task(come_and_go())
     await sim.faults(6.0, victims=members)
     await producer.wait()
+    leaving.cancel()
+    for each in members:
+        if not each.running:
+            each.start()
     await settle(
         sim,
         lambda: {key: len(seen) for key, seen in handled.items()} == posted,
