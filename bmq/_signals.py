@@ -17,6 +17,8 @@ __all__ = ["exit_on_sigterm", "on_interrupts", "on_signals"]
 
 # Seconds within which interrupts are one: a terminal and a supervisor may both send one.
 _TOGETHER: Final = 0.5
+# Signals that are requests; the next one ends the process, whatever the program does with its cancellations.
+_REQUESTS: Final = 2
 
 
 @contextmanager
@@ -25,12 +27,19 @@ def on_signals(
 ) -> Generator[None]:
     """Call ``stop`` in the running event loop when a signal comes. Afterwards all is as it was before.
 
+    The third signal ends the process at once: code that ignores its cancellation cannot prevent that.
+
     Only the main thread is told of signals: elsewhere this does nothing. Not ``loop.add_signal_handler``:
     Windows has none, and what was there before it cannot be put back.
     """
     loop = asyncio.get_running_loop()
+    received = 0
 
     def told(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        received += 1
+        if received > _REQUESTS:
+            _end(number)
         loop.call_soon_threadsafe(stop)
 
     if threading.current_thread() is not threading.main_thread():
@@ -52,7 +61,8 @@ def on_interrupts(
 
     asyncio's own handler raises KeyboardInterrupt at the second SIGINT, wherever the event loop is then: in
     the middle of a transport's work, which logs a fatal error and drops the connection. Here only a loop that
-    does not turn any more is ended this way, as nothing else can end it.
+    does not turn any more is ended this way, as nothing else can end it. The third SIGINT ends the process at
+    once, as the third signal of :func:`on_signals` does.
 
     Outside the main thread, and where SIGINT is not Python's own, this does nothing.
     """
@@ -62,6 +72,7 @@ def on_interrupts(
     loop = asyncio.get_running_loop()
     latest: float | None = None
     heard = True
+    received = 0
 
     def hear() -> None:
         nonlocal heard
@@ -69,13 +80,16 @@ def on_interrupts(
         stop()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
-        nonlocal latest, heard
+        nonlocal latest, heard, received
         now = clock()
         if latest is not None and now - latest < _TOGETHER:
             return
         latest = now
+        received += 1
         if not heard:
             raise KeyboardInterrupt
+        if received > _REQUESTS:
+            _end(number)
         heard = False
         loop.call_soon_threadsafe(hear)
 
@@ -84,6 +98,12 @@ def on_interrupts(
         yield
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
+def _end(number: int) -> None:
+    """End the process as the signal does by default."""
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
 
 
 def exit_on_sigterm() -> None:

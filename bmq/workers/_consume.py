@@ -98,6 +98,8 @@ _GUIDS_SHOWN = 20
 MAX_CONCURRENCY = 1_000_000
 # Seconds to tell the broker to stop delivering, however short the grace is.
 _CLOSING_AT_LEAST = 1.0
+#: Seconds after which handlers that were cancelled, and have not ended, are mentioned.
+_CANCELLED_WITHIN = 5.0
 
 
 class AckPolicy(Enum):
@@ -507,6 +509,8 @@ class Workers:
         # Workers that wait before the next attempt. They are not waited for in the end: the message is
         # delivered again, and another consumer can make that attempt.
         self._resting: set[asyncio.Task[None]] = set()
+        # Runs while handlers go on that were cut off.
+        self._stubborn: asyncio.TimerHandle | None = None
         self.progress = Progress(invoke.name, 0)
 
     @property
@@ -553,7 +557,11 @@ class Workers:
         now = asyncio.get_running_loop().time
         deadline = now() + grace
         closing = asyncio.create_task(self._consumer.close()) if close else None
-        interrupted = not await settled(tasks, grace, lambda: self._cut_off(tasks))
+        try:
+            interrupted = not await settled(tasks, grace, lambda: self._cut_off(tasks))
+        finally:
+            if self._stubborn is not None:
+                self._stubborn.cancel()
         if closing is not None:
             interrupted |= not await settled([closing], max(deadline - now(), _CLOSING_AT_LEAST))
             if not closing.cancelled() and (error := closing.exception()) is not None:
@@ -581,6 +589,19 @@ class Workers:
                 ", ".join(guids[:_GUIDS_SHOWN]) + (", ..." if len(guids) > _GUIDS_SHOWN else ""),
                 extra={"queue": uri, "guids": guids},
             )
+            loop = asyncio.get_running_loop()
+            self._stubborn = loop.call_later(_CANCELLED_WITHIN, self._mention_stubborn, cut)
+
+    def _mention_stubborn(self, cut: list[Message]) -> None:
+        """Log that handlers go on although they were cancelled."""
+        logger.warning(
+            "%s ignores its cancellation and does not end, with %d messages of %s; the third SIGTERM or "
+            "SIGINT ends the process at once",
+            self._invoke.name,
+            len(cut),
+            self._consumer.queue.uri,
+            extra={"queue": self._consumer.queue.uri},
+        )
 
     def _at_work(self, task: asyncio.Task[None]) -> list[Message]:
         """Return the messages that a task is handling."""

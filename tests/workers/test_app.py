@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -391,3 +393,41 @@ async def test_misuse_is_told_where_it_is_written() -> None:
         app.consumer(uri, retry=bmq.NoRetry(then=bmq.DeadLetter("bmq://bmq.test.mem.fanout/q?id=foo")))
     with pytest.raises(bmq.UsageError, match="concurrency is an integer from 1 to"):
         app.consumer(uri, concurrency=0)(print)
+
+
+STUBBORN = """
+import asyncio, bmq
+
+async def main():
+    async with bmq.broker.Broker() as broker:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue("bmq://bmq.test.mem.priority/q", write=True)
+            await queue.post(b"x")
+        app = bmq.App(broker.uri, grace=0)
+
+        @app.consumer("bmq://bmq.test.mem.priority/q")
+        async def handle(message: bmq.Message) -> None:
+            print("begun", flush=True)
+            while True:
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    print("ignored", flush=True)
+
+        await app.run()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_third_signal_ends_the_process_whatever_handlers_do(number: signal.Signals) -> None:
+    program = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "begun\n"
+    for _ in range(2):
+        program.send_signal(number)
+        assert program.stdout.readline() == "ignored\n"
+    program.send_signal(number)
+    program.communicate(timeout=30)
+    assert program.returncode == -number

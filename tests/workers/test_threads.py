@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.workers import SubscriberState, status
+from bmq.workers import SubscriberState, _consume, status
 from tests.waiting import eventually
 from tests.workers.stage import Stage, consuming, numbered, post
 
@@ -222,6 +223,28 @@ async def test_work_cut_off_by_the_grace_is_one_warning_with_the_guids(
     assert f"in the middle of {many} messages of {stage.queue.uri}" in record.getMessage()
     assert all(guid in record.getMessage() for guid in begun)
     assert sorted(record.guids) == sorted(begun)  # type: ignore[attr-defined]
+
+
+async def test_a_handler_that_ignores_its_cancellation_is_named(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_consume, "_CANCELLED_WITHIN", 0.01)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(message: bmq.Message) -> None:
+        begun.set()
+        while not go_on.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go_on.wait()
+
+    await post(stage.queue, b"0")
+    working = asyncio.create_task(bmq.consume(stage.queue, stubborn, grace=0))
+    await begun.wait()
+    working.cancel()
+    await eventually(lambda: "stubborn ignores its cancellation and does not end" in caplog.text)
+    go_on.set()
+    await asyncio.wait([working])
+    assert caplog.text.count("ignores its cancellation") == 1
 
 
 async def test_handlers_that_end_in_time_are_no_warning(
