@@ -28,7 +28,8 @@ import orjson
 from annotated import annotate, annotate_area, drawn, recording
 from construct import Construct
 from diagram import Edge, state_diagram
-from reference import describe
+from messages import logged
+from reference import Reference
 
 import bmq
 import bmq.admin
@@ -423,7 +424,7 @@ def _listed(error: type[bmq.errors.Error]) -> Iterator[tuple[str, ...]]:
     builtin = [base.__name__ for base in error.__bases__ if not issubclass(base, bmq.errors.Error)]
     meaning = (inspect.getdoc(error) or "").partition("\n\n")[0].replace("\n", " ")
     also = ", ".join(f"`{name}`" for name in builtin if name != "Exception")
-    yield f"`{error.__name__}`", _code(meaning), _retryable(error), also
+    yield f"[`{error.__name__}`](api/{error.__name__}.md)", _code(meaning), _retryable(error), also
     for child in _below(error):
         yield from _listed(child)
 
@@ -457,31 +458,94 @@ def statuses() -> str:
     )
 
 
-def api() -> str:
-    """The public names of the package, what a program starts with first."""
-    first = ["connect", "run", "Session", "Queue", "Consumer", "Message", "MessageBatch"]
-    posting = ["PutMessage", "Ack", "PostReport", "FailedPost", "Properties", "Typed"]
-    ours = [n for n in bmq.__all__ if not n.startswith("_") and not inspect.ismodule(getattr(bmq, n))]
-    errors = {n for n in bmq.errors.__all__ if n in ours}
-    rest = sorted(set(ours) - errors - {*first, *posting})
-    return describe([*first, *posting, *rest], bmq)
+#: The modules of the API reference, in the order of the navigation.
+MODULES: dict[str, ModuleType] = {
+    each.__name__: each
+    for each in (
+        bmq,
+        bmq.errors,
+        bmq.events,
+        bmq.workers,
+        bmq.codecs,
+        bmq.subscriptions,
+        bmq.groups,
+        bmq.delays,
+        bmq.conventions,
+        bmq.blocking,
+        bmq.broker,
+        bmq.testing,
+        bmq.admin,
+        bmq.arrow,
+        bmq.spark,
+        bmq.otel,
+        bmq.prometheus,
+        bmq.taskiq,
+        bmq.console,
+    )
+}
+#: The names that lead the list of a module.
+FIRST = {
+    "bmq": [
+        *("connect", "run", "Session", "Queue", "Consumer", "Message", "MessageBatch", "PutMessage", "Ack"),
+        *("PostReport", "FailedPost", "Properties", "App"),
+    ],
+    "bmq.admin": ["connect", "Admin", "QueueAdmin"],
+    "bmq.blocking": ["connect", "Session", "Queue", "Consumer"],
+}
+#: The classes that describe keyword arguments: their defaults and texts are those of the arguments.
+SOURCES = {"SessionFields": [bmq.SessionOptions], "ConnectOptions": [bmq.connect, bmq.SessionOptions]}
 
 
-def _api_of(module: ModuleType) -> str:
-    """The public names of a part of the package that are not names of the package itself."""
-    return describe([name for name in module.__all__ if name not in bmq.__all__], module, level=3)
+@cache
+def api() -> Reference:
+    """The API reference: the docstrings of all public names."""
+    notes = {getattr(bmq.errors, name): _advice(name) for name in troubles()["error"]}
+    return Reference(MODULES, first=FIRST, sources=SOURCES, notes=notes)
 
 
-def session_events() -> str:
-    """The session events."""
-    return describe(bmq.events.__all__, bmq.events)
+def api_index() -> str:
+    """A table of the names of each module."""
+    parts = []
+    for name in MODULES:
+        parts += [f"## {name}", api().index(name)]
+    return "\n\n".join(parts)
 
 
-def admin() -> str:
-    """The names of the admin client: what is called, then what it returns."""
-    calls = ["connect", "Admin", "QueueAdmin"]
-    results = [name for name in bmq.admin.__all__ if name not in calls]
-    return describe(calls, bmq.admin) + "\n\n## Results\n\n" + describe(results, bmq.admin, level=3)
+@cache
+def troubles() -> dict[str, Any]:
+    """Causes and remedies: of the errors by class, and of the log's lines by text."""
+    return tomllib.loads((Path(__file__).parent / "troubles.toml").read_text(encoding="utf-8"))
+
+
+def trouble_errors() -> str:
+    """The cause and the remedy of each error."""
+    rows = [
+        (f"[`{name}`](api/{name}.md)", found["cause"], found["remedy"])
+        for name, found in troubles()["error"].items()
+    ]
+    return _table(("error", "cause", "remedy"), rows)
+
+
+def trouble_messages() -> str:
+    """The cause and the remedy of each line of the log, by area."""
+    levels = logged(ROOT / "bmq")
+    areas: dict[str, list[str]] = {}
+    for found in troubles()["message"]:
+        shown = found.get("shown") or re.sub(r"%[-,.\d]*[sdrg]", "…", found["text"])
+        title = re.sub(r"([_*\[\]<>`])", r"\\\1", shown).replace('"', "&quot;")
+        kind = "warning" if levels.get(found["text"], "WARNING") == "WARNING" else "failure"
+        level = levels.get(found["text"], "")
+        areas.setdefault(found["area"], []).append(
+            f'??? {kind} "{title}"\n\n    **{level}.** {found["cause"]}\n\n    **Remedy:** {found["remedy"]}'
+        )
+    return "\n\n".join(f"### {area}\n\n" + "\n\n".join(entries) for area, entries in areas.items())
+
+
+def _advice(name: str) -> str:
+    """The part of troubles.toml that is about one error class."""
+    found = troubles()["error"][name]
+    advice = f"**Cause**: {found['cause']}\n\n**Remedy**: {found['remedy']}"
+    return re.sub(r"\]\((?=[\w/.-]+\.md)", "](../", advice)
 
 
 STATEMENTS = Path(__file__).parent / "statements.toml"
@@ -568,24 +632,10 @@ GENERATED: dict[str, Callable[..., str]] = {
     "machines": machines,
     "errors": errors,
     "statuses": statuses,
-    "api": api,
-    "api-codecs": lambda: _api_of(bmq.codecs),
-    "api-blocking": lambda: describe(bmq.blocking.__all__, bmq.blocking, level=3),
-    "api-workers": lambda: _api_of(bmq.workers),
-    "api-delays": lambda: _api_of(bmq.delays),
-    "api-arrow": lambda: _api_of(bmq.arrow),
-    "api-groups": lambda: _api_of(bmq.groups),
-    "api-broker": lambda: _api_of(bmq.broker),
-    "api-otel": lambda: _api_of(bmq.otel),
-    "api-prometheus": lambda: _api_of(bmq.prometheus),
-    "api-taskiq": lambda: _api_of(bmq.taskiq),
-    "api-testing": lambda: _api_of(bmq.testing),
-    "api-conventions": lambda: _api_of(bmq.conventions),
-    "api-subscriptions": lambda: _api_of(bmq.subscriptions),
-    "api-spark": lambda: _api_of(bmq.spark),
-    "api-console": lambda: _api_of(bmq.console),
-    "admin": admin,
-    "session-events": session_events,
+    "api-index": api_index,
+    "api-of": lambda module: api().index(f"bmq.{module}"),
+    "trouble-errors": trouble_errors,
+    "trouble-messages": trouble_messages,
     "statements": statements,
 }
 
@@ -609,18 +659,27 @@ def on_config(config: Any) -> Any:
     if links["repository"]:
         config.repo_url = links["repository"]
         config.edit_uri = links["edit"]
+    # The only section without entries in mkdocs.yml: the names come from the code.
+    for section in config.nav:
+        if "Reference" in section:
+            section["Reference"].append({"Names": api().navigation()})
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the changelog, which lives at the root of the project."""
+    """Add the changelog, which lives at the root of the project, and the pages of the API reference."""
     from mkdocs.structure.files import File
 
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "changelog.md", content=text))
+    for path, content in api().pages().items():
+        files.append(File.generated(config, path, content=content))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in what the code generates."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Fill in the generated parts, and the words of other systems that readers search for."""
+    if also := page.meta.get("also"):
+        heading, newline, rest = markdown.partition("\n\n")
+        markdown = f'{heading}\n\n<p class="also">Related terms: {also}</p>{newline}{rest}'
     return fill(markdown)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the house, the life of a message, and how groups, delayed messages and requests work.
+"""Draw the pictures of the first page, the packages, a message's life, groups, delays and requests.
 
 usage: python docs/sketches.py
 """
@@ -76,6 +76,40 @@ class Sketch:
     def save(self, name: str) -> None:
         """Write the file."""
         (ASSETS / f"{name}.svg").write_text("\n".join([*self._parts, "</svg>", ""]), encoding="utf-8")
+
+
+def landing() -> None:
+    """The first page's picture: a producer, the broker, and two consumers with subscriptions."""
+    sketch = Sketch(
+        440,
+        286,
+        "A producer posts orders to a queue of the broker; each consumer receives the orders that match its "
+        "subscription, and confirms each order when it is done",
+    )
+    sketch.box(8, 96, 112, 66)
+    sketch.text(64, 123, "producer", bold=True)
+    sketch.text(64, 144, "queue.post(…)", "dim", size=12)
+    sketch.arrow("M120,120 H160", "a")
+    sketch.arrow("M164,142 H124", "b")
+    sketch.text(142, 160, "ack", "dim", size=12)
+    sketch.box(164, 28, 106, 206)
+    sketch.text(217, 52, "broker", bold=True)
+    sketch.text(217, 72, "stores, selects", "dim", size=12)
+    for row, kind in enumerate("abaab"):
+        sketch.box(182, 86 + 27 * row, 70, 21, kind)
+        sketch.text(217, 101 + 27 * row, "EXPRESS" if kind == "a" else "NORMAL", "w", size=11)
+    for y, kind, name in ((36, "a", "EXPRESS"), (160, "b", "NORMAL")):
+        sketch.arrow(f"M270,{y + 22} H310", kind)
+        sketch.arrow(f"M314,{y + 46} H274", "n")
+        sketch.box(314, y, 118, 66)
+        sketch.text(373, y + 23, "consumer", bold=True)
+        sketch.text(373, y + 42, "OrderType ==", "dim", size=12)
+        sketch.text(373, y + 58, f'"{name}"', "dim", size=12)
+    sketch.text(292, 98, "confirm", "dim", size=11)
+    sketch.text(292, 222, "confirm", "dim", size=11)
+    sketch.text(220, 262, "An unconfirmed message goes to another consumer.", "dim", size=13)
+    sketch.text(220, 280, "Nothing is dropped to make room.", "dim", size=13)
+    sketch.save("landing")
 
 
 def house() -> None:
@@ -294,6 +328,7 @@ def requests() -> None:
 
 
 if __name__ == "__main__":
+    landing()
     house()
     message()
     groups()

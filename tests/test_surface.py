@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Tab completes is what the API page describes: nothing more, nothing less."""
+"""Tab completes the names that the API reference describes: nothing more, nothing less."""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import inspect
 import re
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -51,45 +51,87 @@ CLASSES = {
 
 
 @pytest.fixture(scope="module")
-def page(generate: ModuleType) -> str:
-    text = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
-    return "\n" + str(generate.fill(text))
+def reference(generate: ModuleType) -> Any:
+    return generate.api()
 
 
-def described(page: str, name: str) -> set[str]:
-    """The members of a class that the page has: with a heading, or in the list of attributes."""
-    found = re.search(rf"^(##+) {name}$(.*?)(?=^##? |^\1 |\Z)", page, re.MULTILINE | re.DOTALL)
-    assert found, f"{name} is not on the page"
-    members = set(re.findall(rf"^#+ {name}\.(\w+)(?:\(\))?$", page, re.MULTILINE))
-    attributes = re.search(r"\*\*Attributes\*\*\n\n(.*?)(?=\n\n|\Z)", found[2], re.DOTALL)
+def described(reference: Any, cls: type) -> set[str]:
+    """The members of a class that its page has: with a heading, in the list of attributes, or inherited."""
+    page = reference.page_of(cls)
+    members = set(re.findall(rf"^## {cls.__name__}\.(\w+)(?:\(\))?$", page, re.MULTILINE))
+    attributes = re.search(r"\*\*Attributes\*\*\n\n(.*?)(?=\n\n|\Z)", page, re.DOTALL)
     if attributes:
-        members |= set(re.findall(r"^- `(\w+)`:", attributes[1], re.MULTILINE))
-    return members
+        members |= set(re.findall(r"^- `(\w+)`", attributes[1], re.MULTILINE))
+    inherited = page.partition("## Inherited members")[2]
+    return members | set(re.findall(r"^\| \[?`(\w+)`", inherited, re.MULTILINE))
 
 
 def offered(thing: Any) -> set[str]:
-    """The names of a class, or of an object with all it has, that are not those of its bases."""
+    """The names of a class, or of an object with all it has, that are not those of bases from elsewhere."""
     cls = thing if inspect.isclass(thing) else type(thing)
-    inherited = {name for base in cls.__mro__[1:] for name in dir(base)}
+    inherited = {
+        name for base in cls.__mro__[1:] if not base.__module__.startswith("bmq") for name in dir(base)
+    }
     return {name for name in dir(thing) if not name.startswith("_")} - inherited
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
-def test_every_class_has_what_the_page_describes(page: str, name: str) -> None:
-    assert offered(CLASSES[name]) <= described(page, name)
+def test_the_page_of_a_class_has_all_members(reference: Any, name: str) -> None:
+    assert offered(CLASSES[name]) <= described(reference, CLASSES[name])
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
-def test_every_name_is_on_the_page(page: str, part: ModuleType) -> None:
-    errors = set(bmq.errors.__all__)
+def test_every_class_has_a_page_and_every_other_name_is_on_that_of_its_module(
+    reference: Any, part: ModuleType
+) -> None:
+    module = reference.pages()[f"api/{part.__name__.removeprefix('bmq.')}.md"]
     for name in part.__all__:
         value = getattr(part, name)
-        if name.startswith("_") or inspect.ismodule(value) or name in errors:
+        if name.startswith("_") or inspect.ismodule(value):
             continue
-        assert re.search(rf"^##+ {name}$", page, re.MULTILINE), f"{part.__name__}.{name}"
+        if inspect.isclass(value):
+            assert reference.page_of(value).startswith(f"# {name}\n")
+        elif part is bmq or getattr(bmq, name, None) is not value:
+            assert f"[`{name}`](" in module
 
 
-async def test_objects_have_what_the_page_describes(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_two_pages_differ_in_case_only(reference: Any) -> None:
+    pages = [path.lower() for path in reference.pages()]
+    assert len(pages) == len(set(pages))
+
+
+def test_every_link_of_a_signature_leads_to_a_page(reference: Any) -> None:
+    pages = reference.pages()
+    for path, page in pages.items():
+        for target, anchor in re.findall(r'<a href="([\w.]+)\.html(?:#(\w+))?">', page):
+            assert f"api/{target}.md" in pages, f"{path}: {target}"
+            headings = re.findall(r"^##+ (.+)$", pages[f"api/{target}.md"], re.MULTILINE)
+            assert not anchor or anchor in map(str.lower, headings), f"{path}: {target}#{anchor}"
+
+
+@pytest.mark.parametrize("cls", [bmq.connect, bmq.App, bmq.blocking.connect])
+def test_options_are_spelled_out(reference: Any, cls: type) -> None:
+    page = reference.page_of(cls)
+    signature = page.partition("</pre>")[0]
+    listed = page.partition("**Options**")[2]
+    for field in dataclasses.fields(bmq.SessionOptions):
+        assert f"    {field.name}: " in signature
+        assert f"\n- `{field.name}` " in listed
+    assert "Unpack" not in signature
+
+
+def test_types_are_links(reference: Any) -> None:
+    signature = reference.page_of(bmq.Session).partition("## Session.open_queue()")[2].partition("</pre>")[0]
+    assert '-&gt; <a href="Queue.html">Queue</a>' in signature.replace("->", "-&gt;")
+    assert '<a href="Compression.html">Compression</a> | None = None' in signature
+
+
+def test_inherited_members_are_listed_with_their_class(reference: Any) -> None:
+    page = reference.page_of(bmq.TypedMessage)
+    assert "| [`confirm`](Message.md#messageconfirm) | [`Message`](Message.md) |" in page
+
+
+async def test_objects_have_what_the_page_describes(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     async with (
         bmq.broker.Broker(clock=bmq.broker.ManualClock()) as broker,
@@ -118,6 +160,5 @@ async def test_objects_have_what_the_page_describes(page: str, monkeypatch: pyte
             ]
             wrong: dict[str, set[str]] = {}
             for thing in things:
-                name = type(thing).__name__
-                wrong[name] = offered(thing) ^ described(page, name)
+                wrong[type(thing).__name__] = offered(thing) ^ described(reference, type(thing))
             assert {name: names for name, names in wrong.items() if names} == {}

@@ -7,6 +7,7 @@ import ast
 import importlib.util
 import inspect
 import itertools
+import json
 import re
 import runpy
 import subprocess
@@ -60,7 +61,8 @@ def generate() -> ModuleType:
 def rows(markdown: str) -> list[list[str]]:
     """The cells of every table row in a piece of Markdown."""
     lines = [line for line in markdown.splitlines() if line.startswith("| ")]
-    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+    unlinked = [re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", line) for line in lines]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in unlinked]
 
 
 def section(markdown: str, heading: str) -> str:
@@ -200,7 +202,7 @@ def _is_error(value: Any) -> bool:
 def test_pictures_are_what_their_script_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = runpy.run_path(str(DOCS / "sketches.py"))
     monkeypatch.setitem(names["Sketch"].save.__globals__, "ASSETS", tmp_path)
-    for name in ("house", "message", "groups", "delays", "requests"):
+    for name in ("landing", "house", "message", "groups", "delays", "requests"):
         names[name]()
         drawn = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
         assert drawn == (DOCS / "assets" / f"{name}.svg").read_text(encoding="utf-8")
@@ -290,6 +292,32 @@ class _References(HTMLParser):
             self.fetched.append(given.get("href") or "")
 
 
+#: Words of other systems, and the pages that a search for them must find.
+SYNONYMS = {
+    "filter": {"subscriptions/language.html", "subscriptions/filters.html", "howto/select.html"},
+    "selector": {"subscriptions/language.html", "howto/select.html"},
+    "dlq": {"workers.html", "howto/work.html"},
+    "backpressure": {"tuning.html", "failure.html"},
+    "prefetch": {"tuning.html", "from-rabbitmq.html", "comparison.html"},
+    "offset": {"from-kafka.html", "comparison.html", "glossary.html"},
+    "ack": {"concepts.html", "glossary.html"},
+    "nack": {"workers.html", "concepts.html", "glossary.html"},
+    "consumer group": {"groups.html", "from-kafka.html", "glossary.html"},
+    "partition": {"groups.html", "from-kafka.html", "comparison.html"},
+    "exactly once": {"guarantees.html", "glossary.html"},
+    "nats": {"comparison.html"},
+    "dependency injection": {"comparison.html", "workers.html"},
+    "troubleshooting": {"troubleshooting.html"},
+    "faq": {"troubleshooting.html", "howto.html"},
+    "mock": {"testing.html", "howto/test.html"},
+    "router": {"workers.html", "comparison.html"},
+}
+
+
+def _words(entry: dict[str, str]) -> str:
+    return re.sub(r"<[^>]+>|[-_]", " ", f"{entry['title']} {entry['text']}").lower()
+
+
 def test_the_site_builds_strictly_and_fetches_nothing_from_elsewhere(tmp_path: Path) -> None:
     build = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
@@ -299,6 +327,10 @@ def test_the_site_builds_strictly_and_fetches_nothing_from_elsewhere(tmp_path: P
         check=False,
     )
     assert build.returncode == 0, build.stderr
+    entries = json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    for words, expected in SYNONYMS.items():
+        found = {each["location"].partition("#")[0] for each in entries if words in _words(each)}
+        assert expected <= found, words
     pages = sorted(tmp_path.rglob("*.html"))
     assert {"index.html", "wire.html", "states.html"} <= {page.name for page in pages}
     for page in pages:
@@ -328,6 +360,16 @@ def test_the_limits_of_the_embedded_broker_are_those_documented() -> None:
     assert len(documented) > 5
     assert {name: defaults[name] for name in documented} == documented
     assert {f"max_{each.name}": each.default for each in fields(Bounds)} == documented
+
+
+def test_metrics_and_properties_of_the_glossary_are_those_of_their_pages() -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    pages = "".join((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("conventions", "workers"))
+    documented = set(re.findall(r"\w[\w.]*", pages))
+    documented |= set(re.findall(r"bmq_\w+", (DOCS / "prometheus.md").read_text(encoding="utf-8")))
+    named = set(re.findall(r"`((?:bmq_|deadletter\.)\w+)", text))
+    assert len(named) > 20
+    assert named - documented == set()
 
 
 def test_addresses_of_elsewhere_are_whole() -> None:

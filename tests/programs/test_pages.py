@@ -14,6 +14,7 @@ from tests import pages
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 GUIDES = ["deployment", "from-blazingmq", "from-kafka", "from-rabbitmq", "logging", "security", "tuning"]
+HOWTO = sorted((DOCS / "howto").glob("*.md"))
 TUTORIAL = sorted((DOCS / "tutorial").glob("*.md"))
 
 
@@ -54,6 +55,26 @@ def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", GUIDES)
 def test_a_guide_works_as_it_is_copied(name: str, tmp_path: Path) -> None:
     assert pages.run(DOCS / f"{name}.md", tmp_path)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("page", HOWTO, ids=lambda page: page.stem)
+def test_the_answers_of_a_how_to_run_as_shown(page: Path, tmp_path: Path) -> None:
+    assert pages.run(page, tmp_path)
+
+
+def test_the_index_lists_every_answer_and_every_answer_runs() -> None:
+    index = (DOCS / "howto.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^- \[(.+)\]\(howto/(\w+)\.md#([\w-]+)\)$", index, re.MULTILINE)
+    answers = []
+    for page in HOWTO:
+        text = page.read_text(encoding="utf-8")
+        for answer in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+            title, anchor = re.findall(r"^(.+) \{#([\w-]+)\}$", answer, re.MULTILINE)[0]
+            answers.append((title, page.stem, anchor))
+            assert "```console" in answer, title
+    assert sorted(listed) == sorted(answers)
+    assert len(answers) >= 40
 
 
 def test_a_deployment_waits_longer_than_its_service_and_asks_the_right_probes(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def generate() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(DOCS)
         yield importlib.import_module("generate")
-        for name in ("generate", "annotated", "diagram", "reference"):
+        for name in ("generate", "annotated", "diagram", "messages", "reference"):
             sys.modules.pop(name, None)
 
 
