@@ -23,12 +23,13 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from bmq.errors import ProtocolError
 from bmq.wire._fields import FIELDS
 
-__all__ = ["CODECS", "Field", "StructItem", "StructureCodec", "Words", "new_tuple"]
+__all__ = ["CODECS", "Field", "StructItem", "StructureCodec", "Words", "new_tuple", "packer_of"]
 
 #: ``new_tuple(SomeNamedTuple, items)``: half the cost of calling the class.
 new_tuple: Callable[[Any, tuple[Any, ...]], Any] = tuple.__new__
@@ -291,6 +292,7 @@ class Words:
         direct: whether the declaration has these words in this order. If so, the three functions are those of
             :class:`struct.Struct`.
         format: the ``struct`` format if ``direct``, otherwise None.
+        count: number of words.
         size: size of the structure in bytes; if the structure may be cut, size up to the last field used.
         pack: ``pack(*words) -> bytes``.
         unpack_from: ``unpack_from(buffer, offset=0) -> words``.
@@ -300,6 +302,7 @@ class Words:
     def __init__(self, codec: StructureCodec, words: list[list[str]], *, cut: bool) -> None:
         self._codec = codec
         self._words = words
+        self.count = len(words)
         self._shifts: dict[str, int] = {}
         for word in words:
             if len(word) > 1 and any(name in codec.fields and codec.fields[name].raw for name in word):
@@ -383,6 +386,19 @@ class Words:
         if len(buffer) % self.size:
             raise struct.error(f"iterative unpacking requires a buffer of a multiple of {self.size} bytes")
         return (self._unpack_from(buffer, at) for at in range(0, len(buffer), self.size))
+
+
+def packer_of(*structures: Words) -> Callable[..., bytes]:
+    """Return a function that packs the words of several structures, one structure after another."""
+    formats = [each.format for each in structures]
+    if None not in formats:
+        return struct.Struct(">" + "".join(str(each)[1:] for each in formats)).pack
+
+    def pack(*words: Any) -> bytes:
+        values = iter(words)
+        return b"".join(each.pack(*islice(values, each.count)) for each in structures)
+
+    return pack
 
 
 #: Every codec by the structure's name.

@@ -16,11 +16,13 @@ __all__ = [
     "HEARTBEAT_REQ",
     "HEARTBEAT_RSP",
     "LENGTH",
+    "TWO_WORDS",
     "Event",
     "looks_right",
     "pack_event_header",
     "pack_schema_event",
     "read_event",
+    "second_word",
     "type_of",
 ]
 
@@ -41,6 +43,8 @@ _unpack = EVENT_HEADER.unpacker(
 #: Smallest valid header: a peer's header may be shorter than ours, but must reach headerWords.
 MIN_HEADER_SIZE = EVENT_HEADER.end_of("fragment", "length", "protocolVersion", "type", "headerWords")
 
+#: A header as two words, see :func:`bmq.wire.codec.packer_of`. :func:`second_word` returns the second one.
+TWO_WORDS = EVENT_HEADER.words("fragment+length", "protocolVersion+type+headerWords+typeSpecific+reserved")
 #: The first bytes of a header: the fragment bit and the length.
 LENGTH = EVENT_HEADER.words("fragment+length", cut=True)
 #: Position of the codec of a control or authentication event in ``typeSpecific``.
@@ -73,6 +77,15 @@ def pack_event_header(length: int, event_type: int, type_specific: int = 0) -> b
     if not HEADER_SIZE <= length <= MAX_EVENT_HARD:
         raise ValueError(f"an event has {HEADER_SIZE} to {MAX_EVENT_HARD} bytes, not {length}")
     return _pack(length, event_type, type_specific)
+
+
+def second_word(event_type: int) -> int:
+    """Return the second of :data:`TWO_WORDS` for events of a type."""
+    return (
+        PROTOCOL_VERSION << TWO_WORDS.shift("protocolVersion")
+        | event_type << TWO_WORDS.shift("type")
+        | HEADER_SIZE // 4 << TWO_WORDS.shift("headerWords")
+    )
 
 
 def pack_schema_event(event_type: int, codec: int, body: bytes) -> bytes:

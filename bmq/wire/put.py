@@ -8,10 +8,10 @@ from math import inf
 from typing import Final, NamedTuple
 
 from bmq.errors import ProtocolError
-from bmq.wire.codec import PROPERTIES_HEADER, PUT_HEADER
+from bmq.wire.codec import PROPERTIES_HEADER, PUT_HEADER, packer_of
 from bmq.wire.constants import Compression, EventType, PutFlags
 from bmq.wire.crc import crc32c
-from bmq.wire.event import HEADER_SIZE, pack_event_header
+from bmq.wire.event import HEADER_SIZE, TWO_WORDS, second_word
 from bmq.wire.padding import PADDING
 from bmq.wire.shape import SHAPE, check_compression, read_shape, too_short, wrong_data, wrong_length
 
@@ -41,6 +41,9 @@ _HEADER_WORDS = PUT_HEADER.size // 4
 _WORDS = PUT_HEADER.words("flags+messageWords", SHAPE, "queueId", "messageGUID", "crc32c", "schemaId")
 _pack = _WORDS.pack
 _unpack_from = _WORDS.unpack_from
+# The headers of an event and of its only message, in one call.
+_pack_event = packer_of(TWO_WORDS, _WORDS)
+_PUT_EVENT = second_word(EventType.PUT)
 _FLAGS_SHIFT = _WORDS.shift("flags")
 _CAT_SHIFT = _WORDS.shift("compressionAlgorithmType")
 _WORDS_MASK = _WORDS.mask("messageWords")
@@ -139,7 +142,9 @@ def encode_put_event(queue_id: int, message: Outgoing) -> bytes:
     guid, data, flags, schema_id, compression = message
     size = len(data)
     words = (size >> 2) + _WORDS_AROUND
-    header = _pack(
+    header = _pack_event(
+        HEADER_SIZE + words * 4,
+        _PUT_EVENT,
         flags << _FLAGS_SHIFT | words,
         compression << _CAT_SHIFT | _HEADER_WORDS,
         queue_id,
@@ -147,9 +152,7 @@ def encode_put_event(queue_id: int, message: Outgoing) -> bytes:
         crc32c(data),
         schema_id,
     )
-    return b"".join(
-        (pack_event_header(HEADER_SIZE + words * 4, EventType.PUT), header, data, PADDING[size & 3])
-    )
+    return b"".join((header, data, PADDING[size & 3]))
 
 
 def encode_puts(

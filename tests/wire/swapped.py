@@ -108,7 +108,14 @@ def _events(declared: Swapped) -> Iterator[str]:
     from bmq.protocol.framing import Framer
     from bmq.testing._pipe import EventCounter
     from bmq.wire.control import Codec, ControlMessage, Disconnect, MessageKind, decode_event, encode_event
-    from bmq.wire.event import looks_right, pack_event_header, read_event, type_of
+    from bmq.wire.event import (
+        TWO_WORDS,
+        looks_right,
+        pack_event_header,
+        read_event,
+        second_word,
+        type_of,
+    )
 
     expected = {
         "fragment": 0,
@@ -120,6 +127,7 @@ def _events(declared: Swapped) -> Iterator[str]:
     }
     raw = pack_event_header(12, 5, 3) + b"body"
     _equal(declared.parse("EventHeader", raw), **expected)
+    assert TWO_WORDS.pack(12, second_word(5)) == pack_event_header(12, 5)
     yield "pack_event_header"
     raw = declared.build("EventHeader", **expected) + b"body"
     event = read_event(raw)
