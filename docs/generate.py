@@ -70,6 +70,7 @@ from bmq.wire.control.schema import (
 )
 from bmq.wire.event import read_event
 from bmq.wire.properties import Typed, encode_properties
+from bmq.workers._life import Life
 
 ROOT = Path(__file__).parent.parent
 MARKER = re.compile(r"^<!-- generated: ([a-z-]+)((?: [\w-]+)*) -->$", re.MULTILINE)
@@ -340,12 +341,13 @@ def _wrapped(text: str) -> str:
 
 
 def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
-    """Every table of the protocol by the name of what it moves."""
+    """Every table by the name of what it moves."""
     return {
         "Handshake": Handshake.TRANSITIONS,
         "Session": ClientCore.TRANSITIONS,
         "Queue": QueueCore.TRANSITIONS,
         "Service": Service.TRANSITIONS,
+        "App": Life.TRANSITIONS,
         "Broker": BrokerSession.TRANSITIONS,
     }
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,7 @@ class TestApp:
         self.failures: list[Failure] = []
         self._queues: dict[str, Queue] = {}
         self._session: Session | None = None
-        self._before: Mapping[str, Any] = {}
+        self._undo: Callable[[], None] | None = None
         self._parts = [TestApp(part) for part in app._parts]
 
     def of(self, part: App[Any]) -> TestApp:
@@ -167,7 +167,7 @@ class TestApp:
     async def _begin(self) -> None:
         if self._own:
             await self.broker.start()
-        self._before = self.app._try_out(self.broker.uri, _NoTime(), self.failures.append)
+        self._undo = self.app._try_out(self.broker.uri, _NoTime(), self.failures.append)
         self._session = await connect(self.broker.uri)
 
     async def __aexit__(
@@ -183,7 +183,9 @@ class TestApp:
             await each._end()
 
     async def _end(self) -> None:
-        vars(self.app).update(self._before)
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
         self._queues.clear()
         if self._session is not None:
             await self._session.close()

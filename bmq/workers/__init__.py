@@ -8,8 +8,9 @@ from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
 from bmq.workers._batches import PartlyFailed
 from bmq.workers._clock import Clock, LoopClock
-from bmq.workers._consume import AckPolicy, consume
+from bmq.workers._consume import consume
 from bmq.workers._letters import original_of
+from bmq.workers._options import AckPolicy
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import Backoff, ExponentialDecay, NoRetry, RetryPolicy

@@ -7,56 +7,45 @@ import asyncio
 import copy
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Generic, TypeVar, Unpack, cast
+from typing import Any, Generic, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._signals import on_signals
-from bmq.admin.client import Admin
-from bmq.admin.client import connect as ask
-from bmq.client.connect import check_options, connect
-from bmq.client.consumer import Consumer, Subscription
+from bmq.client.connect import check_options
+from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.interceptors import check_interceptors
 from bmq.client.options import ConnectOptions
 from bmq.client.poison import Allow, Allowed
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.codecs import Codec, Shape
-from bmq.conventions import CANCEL, waiting_queue
-from bmq.delays import Mover, check_due
+from bmq.codecs import Codec
+from bmq.conventions import CANCEL
+from bmq.delays import check_due
 from bmq.engine.address import parse_addresses
 from bmq.engine.health import Health
-from bmq.errors import Error, StateError, UsageError
-from bmq.subscriptions import Expression, Selector, subscriptions_for
+from bmq.errors import StateError, UsageError
+from bmq.subscriptions import Selector
 from bmq.wire.uri import QueueUri
-from bmq.workers._batches import Batches, BatchHandler, batch_shape, check_batches, feed_batches
+from bmq.workers._batches import Batches, BatchHandler, batch_shape, check_batches
 from bmq.workers._clock import Clock
-from bmq.workers._consume import (
-    AckPolicy,
-    How,
-    Key,
-    OnError,
-    check_handling,
-    check_taking,
-    checked_clock,
-    feed,
-    policy_of,
-    settled,
-)
-from bmq.workers._handlers import name_of
-from bmq.workers._later import check_durable, is_durable
+from bmq.workers._consume import settled
+from bmq.workers._later import is_durable
+from bmq.workers._life import AppInput, AppState, Life
+from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError, checked_clock
 from bmq.workers._probe import Metrics, Probe, address_of, worst
-from bmq.workers._quarantine import check_quarantine
+from bmq.workers._registry import Registration, Registry, Waiting, check_hook
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import NoRetry, RetryPolicy
+from bmq.workers._running import Running, Settings
 from bmq.workers._state import S, checked_state
 from bmq.workers._status import Statuses, status
 from bmq.workers._sweeper import Sweeper
-from bmq.workers._typed import AnyHandler, OnUndecodable, adapted, alike
+from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
 
 __all__ = ["App"]
 
@@ -66,18 +55,6 @@ H = TypeVar("H", bound=AnyHandler)
 B = TypeVar("B", bound=BatchHandler)
 F = TypeVar("F", bound=Callable[[], object])
 R = TypeVar("R", bound=Respond)
-
-
-@dataclass(frozen=True, slots=True)
-class _Registration:
-    uri: QueueUri
-    handler: Callable[..., Any]
-    retry: RetryPolicy
-    subscription: Subscription
-    how: dict[str, Any]
-    function: object
-    batches: Batches | None = None
-    shape: Shape[Any] | None = None
 
 
 class App(Generic[S]):
@@ -144,39 +121,20 @@ class App(Generic[S]):
             _checks.function("on_error", on_error, 1)
         if metrics is not None:
             _checks.function("metrics", metrics, 0, plain=True)
-        self._broker = broker
         self._probe = Probe(*address_of(health), self._health, metrics) if health is not None else None
         if self._probe is None and metrics is not None:
             raise UsageError("metrics are served at health='HOST:PORT', which is not given")
-        self._options = options
-        self._grace = grace
-        self._on_error = on_error
-        self._clock = clock
-        self._registered: list[_Registration] = []
-        self._sweepers: list[Sweeper] = []
-        self._waiting: dict[QueueUri, dict[str, Any]] = {}
-        self._movers: list[Mover] = []
-        self._session: Session | None = None
-        self._sweeping: Session | None = None
-        self._fed: list[tuple[_Registration, Consumer, Queue | None]] = []
-        self._closing = AsyncExitStack()
-        self._ending = AsyncExitStack()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._consumers: list[Consumer] = []
-        self._starting: asyncio.Task[Any] | None = None
-        self._running = False
-        self._stopping = False
         self.state: S = checked_state(state)
-        self._before: list[Callable[[], object]] = []
-        self._after: list[Callable[[], object]] = []
-        # While it runs in the background of ``async with``.
-        self._background: asyncio.Task[None] | None = None
-        # Its parts, and while it runs the one that was started: itself, or the one it is a part of.
+        self._settings = Settings(broker, options, grace, on_error, clock)
+        self._registry = Registry()
         self._parts: list[App[Any]] = []
-        self._whole = self
-        self._begun: asyncio.Future[None] | None = None
-        # Told of every attempt that did not succeed, besides the hooks: for tests.
-        self._watch: Callable[[Failure], None] | None = None
+        # While the app runs as a part of another one, the life of the whole.
+        self._life = Life()
+        self._running: Running | None = None
+        # The consumers of the latest run: their status can be asked for afterwards.
+        self._consumers: list[Consumer] = []
+        # The task of the run in ``async with``.
+        self._background: asyncio.Task[None] | None = None
 
     def include(self, app: App[Any]) -> None:
         """Make another app a part of this one: for a service with several brokers.
@@ -202,8 +160,8 @@ class App(Generic[S]):
             UsageError: it is a part already, or this app is a part of it.
             StateError: one of them is running.
         """
-        self._check_not_running()
-        _checks.choice("app", app, App)._check_not_running()
+        self._check_stopped("register its handlers before")
+        _checks.choice("app", app, App)._check_stopped("register its handlers before")
         if self in app._all() or app in self._all():
             raise UsageError("the app is a part of the other one already, or that of it")
         self._parts.append(app)
@@ -264,41 +222,30 @@ class App(Generic[S]):
                 does not fit the type of the values.
             StateError: the app is running.
         """
-        policy = policy_of(retry, ack)
-        uri = _checked(queue, subscription, policy)
-        checked = How(concurrency, timeout, rate, on_error)
-        wanted = Subscription(
-            subscription,
+        options = HandlerOptions(
+            subscription=subscription,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
+            concurrency=concurrency,
+            key=key,
+            ack=ack,
+            retry=retry,
+            quarantine=quarantine,
+            after=after,
+            timeout=timeout,
+            rate=rate,
+            on_error=on_error,
         )
-        after = check_quarantine(
-            quarantine, after, uri, receipt=ack is AckPolicy.ON_RECEIPT, keyed=key is not None
-        )
-        how: dict[str, Any] = {
-            "concurrency": checked.concurrency,
-            "quarantine": quarantine,
-            "after": after,
-            "key": key,
-            "rate": checked.rate,
-            "ack": ack,
-            "timeout": checked.timeout,
-            "on_error": self._on_error if on_error is None else on_error,
-        }
+        uri = options.checked_uri(queue)
+        options.definition  # noqa: B018  # raises where limits are out of range
 
         def register(handler: H) -> H:
-            self._check_not_running()
+            self._check_stopped("register its handlers before")
             function, shape = adapted(handler, codec, undecodable)
-            if shape is not None:
-                shape.check(subscription)
-            check_handling(function, ack, policy)
-            check_taking(shape, key, policy)
-            self._check_new(uri, handler, wanted, shape)
-            if is_durable(policy):
-                self._waiting.setdefault(QueueUri.parse(waiting_queue(uri.canonical)), {})
-            self._registered.append(_Registration(uri, function, policy, wanted, how, handler, shape=shape))
+            options.check_handler(function, shape)
+            self._registry.add(Registration(uri, handler, function, options, shape))
             return handler
 
         return register
@@ -333,8 +280,7 @@ class App(Generic[S]):
             UsageError, InvalidURI: as for :class:`bmq.workers.Sweeper`.
             StateError: the app is running.
         """
-        if self._running:
-            raise StateError("the app is running; register its sweepers before")
+        self._check_stopped("register its sweepers before")
         sweeper = Sweeper(
             queue,
             put_aside=put_aside,
@@ -343,7 +289,7 @@ class App(Generic[S]):
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             by=by,
         )
-        self._sweepers.append(sweeper)
+        self._registry.sweepers.append(sweeper)
         return sweeper
 
     def batch_consumer(
@@ -405,43 +351,37 @@ class App(Generic[S]):
                 does not fit the type of the values.
             StateError: the app is running.
         """
-        policy = policy_of(retry, AckPolicy.ON_SUCCESS)
-        uri = _checked(queue, subscription, policy)
-        checked = How(concurrency, timeout, rate, on_error)
         max_messages, max_wait = check_batches(max_messages, max_wait, max_unconfirmed_messages)
-        if is_durable(policy):
-            raise UsageError(
-                "a batch is tried again here: durable retries are for handlers of single messages"
-            )
-        if max_unconfirmed_messages is None:
-            max_unconfirmed_messages = max(1000, (checked.concurrency + 1) * max_messages)
-        wanted = Subscription(
-            subscription,
+        options = HandlerOptions(
+            subscription=subscription,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
+            concurrency=concurrency,
+            retry=retry,
+            quarantine=quarantine,
+            after=after,
+            timeout=timeout,
+            rate=rate,
+            on_error=on_error,
         )
-        after = check_quarantine(quarantine, after, uri, receipt=False, keyed=False)
-        how: dict[str, Any] = {
-            "concurrency": checked.concurrency,
-            "quarantine": quarantine,
-            "after": after,
-            "timeout": checked.timeout,
-            "rate": checked.rate,
-            "on_error": self._on_error if on_error is None else on_error,
-        }
+        if is_durable(options.policy):
+            raise UsageError(
+                "a batch is tried again here: durable retries are for handlers of single messages"
+            )
+        if max_unconfirmed_messages is None:
+            room = max(1000, (options.concurrency + 1) * max_messages)
+            options = replace(options, max_unconfirmed_messages=room)
+        uri = options.checked_uri(queue)
+        options.definition  # noqa: B018  # raises where limits are out of range
 
         def register(handler: B) -> B:
-            self._check_not_running()
+            self._check_stopped("register its handlers before")
             shape = batch_shape(handler, codec)
-            if shape is not None:
-                shape.check(subscription)
-            check_handling(handler, AckPolicy.ON_SUCCESS, policy)
-            check_taking(shape, None, policy)
-            self._check_new(uri, handler, wanted, shape)
+            options.check_handler(handler, shape)
             batches = Batches(max_messages, max_wait, shape)
-            self._registered.append(_Registration(uri, handler, policy, wanted, how, handler, batches, shape))
+            self._registry.add(Registration(uri, handler, handler, options, shape, batches))
             return handler
 
         return register
@@ -455,9 +395,9 @@ class App(Generic[S]):
         Raises:
             StateError: the app is running.
         """
-        self._check_not_running()
-        _check_hook(function)
-        self._before.append(function)
+        self._check_stopped("register its handlers before")
+        check_hook(function)
+        self._registry.startup.append(function)
         return function
 
     def on_shutdown(self, function: F) -> F:
@@ -469,61 +409,29 @@ class App(Generic[S]):
         Raises:
             StateError: the app is running.
         """
-        self._check_not_running()
-        _check_hook(function)
-        self._after.append(function)
+        self._check_stopped("register its handlers before")
+        check_hook(function)
+        self._registry.shutdown.append(function)
         return function
 
-    def _try_out(self, broker: str, clock: Clock, watch: Callable[[Failure], None]) -> dict[str, Any]:
-        """Run elsewhere from now on, as a test says; return the attributes that undo it."""
-        changed: dict[str, Any] = {
-            "_broker": broker,
-            "_clock": clock,
-            "_watch": watch,
-            "_options": {
-                name: value
-                for name, value in self._options.items()
-                if name not in ("credentials", "ssl", "server_hostname")
-            },
-            "state": copy.copy(self.state),
-        }
-        before = {name: getattr(self, name) for name in changed}
-        vars(self).update(changed)
-        return before
+    def _try_out(self, broker: str, clock: Clock, watch: Callable[[Failure], None]) -> Callable[[], None]:
+        """Run elsewhere from now on, as a test says; return what undoes it."""
+        settings, state = self._settings, self.state
+        options = settings.options.copy()
+        options.pop("credentials", None)
+        options.pop("ssl", None)
+        options.pop("server_hostname", None)
+        self._settings = replace(settings, broker=broker, options=options, clock=clock, watch=watch)
+        self.state = copy.copy(state)
 
-    def _check_new(
-        self,
-        uri: QueueUri,
-        handler: Callable[..., object],
-        wanted: Subscription,
-        shape: Shape[Any] | None = None,
-    ) -> None:
-        """Raise if the handler cannot have these messages beside the others.
+        def undo() -> None:
+            self._settings, self.state = settings, state
 
-        Raises:
-            UsageError: it has them already, or shares them with a handler of another type of values.
-        """
-        text = _text_of(wanted.selector)
-        for each in self._registered:
-            if each.uri != uri or _text_of(each.subscription.selector) != text:
-                continue
-            if each.function == handler:
-                raise UsageError(
-                    f"{name_of(handler)} is registered for {uri} already, with the same subscription: the "
-                    "two would share the messages. Give concurrency=2 to handle two at once, or another "
-                    "subscription"
-                )
-            if shape is not None and each.shape is not None and not alike(shape, each.shape):
-                other = name_of(cast("Callable[..., object]", each.function))
-                raise UsageError(
-                    f"{name_of(handler)} takes {shape.name} in its first parameter, and {other} takes "
-                    f"{each.shape.name}: both have the same subscription of {uri}, so each message goes to "
-                    "either. Give each a subscription of its own, or both the same type"
-                )
+        return undo
 
-    def _check_not_running(self) -> None:
-        if self._running:
-            raise StateError("the app is running; register its handlers before")
+    def _check_stopped(self, remedy: str) -> None:
+        if self._life.state is not AppState.STOPPED:
+            raise StateError(f"the app is running; {remedy}")
 
     def responder(
         self,
@@ -556,27 +464,25 @@ class App(Generic[S]):
             StateError: the app is running.
         """
 
-        _checked(queue, subscription, NoRetry("discard"))
-        How(concurrency, None, None, on_error)
-        Subscription(
-            subscription,
+        options = HandlerOptions(
+            subscription=subscription,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
+            concurrency=concurrency,
+            retry=NoRetry("discard"),
+            on_error=on_error,
         )
+        cancelling = HandlerOptions(subscription=f"exists({CANCEL})", priority=1, retry=NoRetry("discard"))
+        uri = options.checked_uri(queue)
+        options.definition  # noqa: B018  # raises where limits are out of range
 
         def register(function: R) -> R:
+            self._check_stopped("register its handlers before")
             responder = Responder(function, allow=allow)
-            self.consumer(
-                queue,
-                subscription=subscription,
-                concurrency=concurrency,
-                max_unconfirmed_messages=max_unconfirmed_messages,
-                max_unconfirmed_bytes=max_unconfirmed_bytes,
-                retry=NoRetry("discard"),
-                on_error=on_error,
-            )(responder)
-            cancelled = f"exists({CANCEL})"
-            self.consumer(queue, subscription=cancelled, priority=1, retry=NoRetry("discard"))(responder)
+            call, _ = adapted(responder, None, None)
+            for each in (options, cancelling):
+                each.check_handler(call, None)
+                self._registry.add(Registration(uri, responder, call, each))
             return function
 
         return register
@@ -616,23 +522,15 @@ class App(Generic[S]):
         uri = QueueUri.parse(queue)
         longest = _checks.timeout(longest, "longest")
         lookahead, _, max_held, max_held_bytes = check_due(lookahead, None, max_held, max_held_bytes)
-        if self._running:
-            raise StateError("the app is running; say what it moves before")
-        if self._waiting.get(uri):
-            raise UsageError(f"{uri} has its mover already")
+        self._check_stopped("say what it moves before")
         Allowed(allow, uri)
         if dead_letters is not None:
             letters = QueueUri.parse(dead_letters)
             if letters.canonical == uri.canonical:
                 raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
-        self._waiting[uri] = {
-            "allow": allow,
-            "dead_letters": dead_letters,
-            "longest": longest,
-            "lookahead": lookahead,
-            "max_held": max_held,
-            "max_held_bytes": max_held_bytes,
-        }
+        self._registry.add_waiting(
+            uri, Waiting(allow, dead_letters, longest, lookahead, max_held, max_held_bytes)
+        )
 
     @property
     def session(self) -> Session:
@@ -641,9 +539,9 @@ class App(Generic[S]):
         Raises:
             StateError: the app is not running.
         """
-        if self._session is None:
+        if self._running is None:
             raise StateError("the app has a session only while it runs: await app.run()")
-        return self._session
+        return self._running.session
 
     @property
     def health_uri(self) -> str | None:
@@ -651,13 +549,13 @@ class App(Generic[S]):
         return self._probe.uri if self._probe is not None else None
 
     def _health(self) -> Health | None:
-        if self._whole._stopping:
+        if self._life.state is AppState.DRAINING:
             return None
         found: list[Health] = []
         for each in self._all():
-            if each._session is None:
+            if each._running is None:
                 return None
-            found.append(each._session.health())
+            found.append(each._running.session.health())
         return worst(found)
 
     async def queue(self, uri: str) -> Queue:
@@ -716,14 +614,12 @@ class App(Generic[S]):
             await consumer.resume()
 
     def _consumers_of(self, handler: object) -> list[Consumer]:
-        feeding = [fed for each in self._all() for fed in each._fed]
+        feeding = [
+            fed for each in self._all() if each._running is not None for fed in each._running.consumers
+        ]
         if not feeding:
             raise StateError("the app has consumers only while it runs: await app.run()")
-        found = [
-            consumer
-            for registration, consumer, _ in feeding
-            if handler is None or registration.function is handler or _same(registration.function, handler)
-        ]
+        found = [consumer for each, consumer, _ in feeding if handler is None or each.is_of(handler)]
         if not found:
             raise StateError(f"{_checks.shown(handler)} is no handler of this app")
         return found
@@ -737,12 +633,12 @@ class App(Generic[S]):
 
         Cancelling it ends the app.
         """
-        if self._running:
+        if self._life.state is not AppState.STOPPED:
             raise StateError("the app is running already")
-        self._begun = asyncio.get_running_loop().create_future()
+        begun = self._life.begun = asyncio.get_running_loop().create_future()
         running = self._background = asyncio.create_task(self.run(signals=False), name="bmq app")
         try:
-            await asyncio.wait({running, self._begun}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({running, begun}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             self.stop()
             await settled([running], None)
@@ -775,14 +671,7 @@ class App(Generic[S]):
         A second call cancels them. While the app connects and opens its queues, a call ends that.
         Call it in the event loop, from a handler for instance. For a part it is that of the whole.
         """
-        if self._whole is not self:
-            self._whole.stop()
-            return
-        if self._starting is not None and not self._stopping:
-            self._starting.cancel()
-        self._stopping = True
-        for task in self._tasks:
-            task.cancel()
+        self._life.fire(AppInput.STOP)
 
     async def run(self, *, signals: bool = True) -> None:
         """Connect, open the queues, and handle messages until told to stop.
@@ -805,157 +694,73 @@ class App(Generic[S]):
         """
         signals = _checks.boolean("signals", signals)
         apps = self._all()
-        if any(each._running for each in apps):
+        if any(each._life.state is not AppState.STOPPED for each in apps):
             raise StateError("the app is running already")
-        if not any(each._registered or each._sweepers or each._waiting for each in apps):
+        if all(each._registry.empty for each in apps):
             raise StateError("nothing to do: register a handler with @app.consumer(...)")
+        life = self._life
         for each in apps:
-            each._running, each._whole = True, self
-        self._stopping = False
+            each._life = life
+        life.fire(AppInput.RUN, asyncio.current_task())
         try:
             with on_signals(self.stop) if signals else nullcontext():
-                async with AsyncExitStack() as self._closing:
+                async with AsyncExitStack() as closing:
                     for each in apps:
-                        each._closing = self._closing
                         if each._probe is not None:
-                            await self._closing.enter_async_context(each._probe.serving())
-                    async with AsyncExitStack() as self._ending:
-                        if await self._start(apps):
+                            await closing.enter_async_context(each._probe.serving())
+                    async with AsyncExitStack() as ending:
+                        await self._start(apps, closing, ending)
+                        if life.state is AppState.STARTING:
                             await self._work(apps)
                     for each in apps:
-                        each._forget()
+                        each._running = None
         finally:
+            life.fire(AppInput.ENDED)
             for each in apps:
-                each._forget()
-                each._running, each._whole = False, each
+                each._running = None
+                each._life = life if each is self else Life()
 
-    def _forget(self) -> None:
-        """Hand out no more queues."""
-        self._session, self._sweeping, self._tasks, self._fed = None, None, [], []
-
-    async def _start(self, apps: list[App[Any]]) -> bool:
-        """Connect, open the queues, call the startup functions; return False when told to stop meanwhile."""
-        task = self._starting = asyncio.current_task()
+    async def _start(self, apps: list[App[Any]], closing: AsyncExitStack, ending: AsyncExitStack) -> None:
+        """Connect, open the queues, call the startup functions; return early after a stop."""
+        task = asyncio.current_task()
         assert task is not None
         try:
             for each in apps:
-                await each._connect()
-            for after in [after for each in apps for after in each._after]:
-                self._ending.push_async_callback(_called, after)
-            for before in [before for each in apps for before in each._before]:
-                await _called(before)
+                each._running = await Running.start(each._settings, each._registry, closing)
+                each._consumers = [consumer for _, consumer, _ in each._running.consumers]
+            for function in [function for each in apps for function in each._registry.shutdown]:
+                ending.push_async_callback(_called, function)
+            for function in [function for each in apps for function in each._registry.startup]:
+                await _called(function)
+            # A function that stops the app, and awaits nothing, has its cancellation here.
+            await asyncio.sleep(0)
         except asyncio.CancelledError:
-            if not self._stopping or task.cancelling() > 1:  # cancelled by others, too
+            # Not the cancellation of the stop, or not only this one.
+            if self._life.state is not AppState.DRAINING or task.cancelling() > 1:
                 raise
             task.uncancel()
-            return False
-        finally:
-            self._starting = None
-        return not self._stopping
-
-    async def _connect(self) -> None:
-        """Connect, and open the queues. The second session is for sweepers: they close queues."""
-        self._session = await self._closing.enter_async_context(connect(self._broker, **self._options))
-        self._fed = await self._open_queues(self._session)
-        if self._sweepers:
-            connecting = connect(self._broker, **self._options)
-            self._sweeping = await self._closing.enter_async_context(connecting)
-
-    async def _open_queues(self, session: Session) -> list[tuple[_Registration, Consumer, Queue | None]]:
-        """Open each queue once, with all its subscriptions; return what each handler needs."""
-        wanted: list[Queue | str | None] = [
-            each.retry.then.queue for each in self._registered if isinstance(each.retry.then, DeadLetter)
-        ]
-        wanted += [each.how["quarantine"].queue for each in self._registered if each.how["quarantine"]]
-        wanted += [options.get("dead_letters") for options in self._waiting.values()]
-        posted = {
-            QueueUri.parse(dead_letters).canonical for dead_letters in wanted if isinstance(dead_letters, str)
-        }
-        consumers: dict[QueueUri, Iterator[Consumer]] = {}
-        for uri in {each.uri: None for each in self._registered}:
-            write = not uri.app_id and uri.canonical in posted
-            queue = await session.open_queue(
-                str(uri),
-                read=True,
-                write=write,
-                default_subscription=False,
-                subscriptions=[each.subscription for each in self._registered if each.uri == uri],
-            )
-            consumers[uri] = iter(queue.subscriptions)
-        found: list[tuple[_Registration, Consumer, Queue | None]] = []
-        for each in self._registered:
-            then, dead_letters = each.retry.then, None
-            if isinstance(then, DeadLetter):
-                dead_letters = await self.queue(then.queue) if isinstance(then.queue, str) else then.queue
-            consumer = next(consumers[each.uri])
-            found.append((each, consumer, dead_letters))
-        self._consumers = [consumer for _, consumer, _ in found]
-        await self._open_waiting_queues(session)
-        return found
-
-    async def _feed(self, each: _Registration, consumer: Consumer, dead_letters: Queue | None) -> None:
-        """Call one handler until it is told to stop."""
-        how: dict[str, Any] = each.how | {"dead_letters": dead_letters, "retry": each.retry}
-        how |= {"grace": self._grace, "clock": self._clock}
-        if (quarantine := how["quarantine"]) is not None and isinstance(quarantine.queue, str):
-            how["quarantine"] = DeadLetter(await self.queue(quarantine.queue))
-        if self._watch is not None:
-            how["on_error"] = _both(self._watch, how["on_error"])
-        if each.batches is None:
-            await feed(consumer, each.handler, close=True, **how)
-        else:
-            await feed_batches(consumer, each.handler, each.batches, **how)
-
-    async def _open_waiting_queues(self, session: Session) -> None:
-        """Make the movers."""
-        self._movers = []
-        if not self._waiting:
-            return
-        admin: Admin | None = None
-        same = ("credentials", "ssl", "server_hostname")
-        how: dict[str, Any] = {name: value for name, value in self._options.items() if name in same}
-        try:
-            admin = await self._closing.enter_async_context(ask(self._broker, **how))
-        except Error as error:
-            logger.info("what waits cannot be checked: %s", error)
-        options: dict[str, Any]
-        for uri, options in self._waiting.items():
-            queue = await session.open_queue(str(uri), read=True, default_subscription=False)
-            if (letters := options.get("dead_letters")) is not None:
-                options = {**options, "dead_letters": await self.queue(letters)}
-            self._movers.append(Mover(queue, admin=admin, **options))
 
     async def _work(self, apps: list[App[Any]]) -> None:
         """Run every handler until all are done, or one has failed; and the sweepers beside them."""
-        feeding = [
-            asyncio.create_task(each._feed(*fed), name=f"consume {fed[0].uri}")
-            for each in apps
-            for fed in each._fed
-        ]
-        sweepers = [
-            asyncio.create_task(sweeper.run(each._sweeping), name=f"sweep {sweeper.queue}")
-            for each in apps
-            for sweeper in each._sweepers
-            if each._sweeping is not None
-        ]
+        running = [each._running for each in apps if each._running is not None]
+        feeding = [task for each in running for task in each.feeding()]
+        sweeping = [task for each in running for task in each.sweeping()]
 
         def end_sweeping(_: asyncio.Task[None]) -> None:
             if all(task.done() for task in feeding):
-                for task in sweepers:
+                for task in sweeping:
                     task.cancel()
 
         for task in feeding:
             task.add_done_callback(end_sweeping)
-        movers = [asyncio.create_task(mover.run(), name="mover") for each in apps for mover in each._movers]
-        tasks = self._tasks = feeding + sweepers + movers
-        if self._begun is not None and not self._begun.done():
-            self._begun.set_result(None)
+        tasks = [*feeding, *sweeping, *(task for each in running for task in each.moving())]
+        self._life.fire(AppInput.STARTED, tasks)
         cancelled = False
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         except asyncio.CancelledError:
             cancelled = True
-        if not self._stopping:
+        if self._life.state is AppState.RUNNING:
             self.stop()
         cancelled |= not await settled(tasks, None)
         if cancelled:
@@ -965,59 +770,6 @@ class App(Generic[S]):
             logger.error("a second handler ended too: %s", error)
         if failures:
             raise failures[0]
-
-
-def _checked(queue: str, subscription: Selector, policy: RetryPolicy) -> QueueUri:
-    """Return the URI of a queue to consume, after checking what goes with it.
-
-    Raises:
-        InvalidURI, InvalidExpression: the queue or the subscription is not legal.
-        UsageError: dead letters would come back to the queue, or cannot be posted.
-    """
-    uri = QueueUri.parse(queue)
-    check_durable(policy, uri)
-    if isinstance(subscription, str):
-        subscription = Expression(subscription) if str.__str__(subscription) else None
-    subscriptions_for(subscription)
-    if isinstance(policy.then, DeadLetter):
-        dead_letters = QueueUri.parse(policy.then.uri)
-        if dead_letters.app_id:
-            raise UsageError(
-                f"dead letters are posted to a queue, not to an application of it: {dead_letters}"
-            )
-        if dead_letters.canonical == uri.canonical:
-            raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
-    return uri
-
-
-def _text_of(selector: Selector) -> list[str]:
-    """Return the expressions of a selector: equal ones are one subscription to the broker."""
-    return [
-        str(each or "")
-        for each in subscriptions_for(selector or None if isinstance(selector, str) else selector)
-    ]
-
-
-def _same(function: object, handler: object) -> bool:
-    """Whether two handlers are one: a method is another object each time that it is asked for."""
-    return inspect.ismethod(handler) and function == handler
-
-
-def _check_hook(function: Callable[[], object]) -> None:
-    _checks.function("a startup or shutdown function", function, 0)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise UsageError(
-            f"{name_of(function)} is a generator, whose body a call does not run: register one function for "
-            "the start and another one for the end"
-        )
-
-
-def _both(watch: Callable[[Failure], None], hook: OnError | None) -> OnError:
-    def tell(failure: Failure) -> Awaitable[None] | None:
-        watch(failure)
-        return hook(failure) if hook is not None else None
-
-    return tell
 
 
 async def _called(function: Callable[[], object]) -> None:

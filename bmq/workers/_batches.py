@@ -13,19 +13,17 @@ from typing import Any, TypeAlias, get_args, get_origin
 from bmq import _checks
 from bmq._pace import Pace
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import DeadLetter, Failure
-from bmq.client.in_hand import Feeding
+from bmq.client.dead_letters import Failure
 from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Codec, Shape
 from bmq.errors import InvalidArgument, Undecodable, UsageError
 from bmq.workers._clock import Clock, LoopClock
-from bmq.workers._consume import AckPolicy, OnError, Workers, together
+from bmq.workers._consume import Workers, work_on
 from bmq.workers._handlers import Invoker, is_async, name_of
+from bmq.workers._options import HandlerOptions
 from bmq.workers._outcomes import RetryAfter
-from bmq.workers._quarantine import Quarantine, suspects_of
-from bmq.workers._retry import RetryPolicy
 from bmq.workers._typed import check_shape, wanted_by
 
 __all__ = ["BatchHandler", "Batches", "PartlyFailed", "batch_shape", "check_batches", "feed_batches"]
@@ -136,39 +134,26 @@ async def feed_batches(
     consumer: Consumer,
     handler: Callable[..., Any],
     batches: Batches,
-    *,
-    concurrency: int,
-    retry: RetryPolicy,
+    options: HandlerOptions,
     dead_letters: Queue | None,
-    timeout: float | None,
-    rate: float | None,
+    *,
     grace: float,
-    on_error: OnError | None,
     clock: Clock | None,
-    quarantine: DeadLetter | None = None,
-    after: int = 3,
 ) -> None:
     """Call a function with batches of a consumer's messages, and close the consumer in the end."""
     both = batches.shape is not None and len(wanted_by(handler)) == 2
-    invoke = Invoker(_of_both(handler) if both else handler, timeout)
-    pace = None if rate is None else Pace(rate)
-    feeding = Feeding(consumer)
+    invoke = Invoker(_of_both(handler) if both else handler, options.timeout)
+    how = (invoke, options, dead_letters, clock or LoopClock())
+
+    def make(consumer: Consumer, pace: Pace | None) -> Workers:
+        return _BatchWorkers(consumer, *how, pace, batches=batches, both=both)
+
+    def make_apart(consumer: Consumer, pace: Pace | None) -> Workers:
+        return _BatchWorkers(consumer, *how, pace, batches=Batches(1, 0, batches.shape), both=both)
+
     try:
-        await consumer.open()
-        how = (invoke, AckPolicy.ON_SUCCESS, retry, dead_letters, on_error, clock or LoopClock(), pace)
-        workers = _BatchWorkers(consumer, *how, batches=batches, both=both)
-        if quarantine is None:
-            await workers.run(concurrency, grace, close=True)
-            return
-        suspects = feeding.add(suspects_of(consumer))
-        await suspects.open()
-        alone = Batches(1, 0, batches.shape)
-        apart = _BatchWorkers(suspects, *how, batches=alone, both=both)
-        for each in (workers, apart):
-            each.quarantine = Quarantine(quarantine, after, consumer.queue, invoke.name)
-        await together(workers.run(concurrency, grace, close=True), apart.run(1, grace, close=True))
+        await work_on(consumer, options, invoke.name, make, make_apart, close=True, grace=grace)
     finally:
-        feeding.close()
         invoke.close()
 
 

@@ -9,13 +9,12 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from enum import Enum
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
-from bmq._pace import Pace, checked_rate
+from bmq._pace import Pace
 from bmq._signals import on_signals
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
@@ -26,7 +25,7 @@ from bmq.client.message import Message
 from bmq.client.poison import poison_of
 from bmq.client.queue import Queue
 from bmq.client.typed import TypedConsumer, TypedMessage, TypedQueue, untyped
-from bmq.codecs import Codec, Shape
+from bmq.codecs import Codec
 from bmq.conventions import post_time
 from bmq.errors import (
     Error,
@@ -43,39 +42,21 @@ from bmq.wire.push import GUID
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import LONG, Steps
 from bmq.workers._clock import Clock, LoopClock
-from bmq.workers._handlers import Alarm, Handler, Invoker, is_async, name_of, too_late
+from bmq.workers._handlers import Alarm, Handler, Invoker, too_late
 from bmq.workers._lanes import Lanes
 from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
 from bmq.workers._left import Left
+from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError, checked_clock
 from bmq.workers._outcomes import Reject, RetryAfter
-from bmq.workers._quarantine import Quarantine, check_quarantine, suspects_of
-from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy, check_give_up
+from bmq.workers._quarantine import Quarantine, suspects_of
+from bmq.workers._retry import NoRetry, RetryPolicy
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
 from bmq.workers._typed import OnUndecodable, adapted, check_source
 
-__all__ = [
-    "AckPolicy",
-    "How",
-    "Key",
-    "OnError",
-    "Work",
-    "Workers",
-    "check_handling",
-    "check_taking",
-    "checked_clock",
-    "consume",
-    "feed",
-    "open_dead_letters",
-    "policy_of",
-    "settled",
-    "together",
-]
+__all__ = ["Work", "Workers", "consume", "feed", "open_dead_letters", "settled", "together", "work_on"]
 
 logger = logging.getLogger("bmq.workers")
-
-#: Called with every attempt that did not succeed; it may be async.
-OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
 
 V = TypeVar("V")
 
@@ -87,33 +68,14 @@ HandlerOf: TypeAlias = (
     | Callable[[Message], object]
 )
 
-#: What messages are kept in order by: the name of a property, or a function of the message.
-Key: TypeAlias = str | Callable[[Message], Hashable]
-
 # So many kinds of errors are logged with their traceback.
 _MOST_SEEN = 256
 # So many GUIDs are in the text of a log line at most; the record has all of them.
 _GUIDS_SHOWN = 20
-# More tasks, or threads, than this would be a mistake.
-MAX_CONCURRENCY = 1_000_000
 # Seconds to tell the broker to stop delivering, however short the grace is.
 _CLOSING_AT_LEAST = 1.0
 #: Seconds after which handlers that were cancelled, and have not ended, are mentioned.
 _CANCELLED_WITHIN = 5.0
-
-
-class AckPolicy(Enum):
-    """When a message is confirmed.
-
-    Attributes:
-        ON_SUCCESS: when the handler has returned; the retry policy decides about one that fails.
-        ON_RECEIPT: before the handler is called: nothing is handled twice, and what fails is lost.
-        MANUAL: when the handler, or code that it hands the message to, calls ``message.confirm()``.
-    """
-
-    ON_SUCCESS = "on success"
-    ON_RECEIPT = "on receipt"
-    MANUAL = "manual"
 
 
 async def consume(
@@ -198,60 +160,49 @@ async def consume(
     whole, of = untyped(source)
     if not isinstance(whole, Queue | Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"source is an open bmq.Queue or a bmq.Consumer, not {_checks.shown(source)}")
-    how = How(concurrency, timeout, rate, on_error)
+    options = HandlerOptions(
+        subscription=subscription,
+        priority=priority,
+        max_unconfirmed_messages=max_unconfirmed_messages,
+        max_unconfirmed_bytes=max_unconfirmed_bytes,
+        discard_unmatched=discard_unmatched,
+        concurrency=concurrency,
+        key=key,
+        ack=ack,
+        retry=retry,
+        quarantine=quarantine,
+        after=after,
+        timeout=timeout,
+        rate=rate,
+        on_error=on_error,
+    )
     grace = _checks.seconds("grace", grace)
     signals = _checks.boolean("signals", signals)
-    discard_unmatched = _checks.boolean("discard_unmatched", discard_unmatched)
     clock = checked_clock(clock)
-    retry = policy_of(retry, ack)
     function, shape = adapted(handler, codec, undecodable)
     check_source(handler, shape, of, codec)
     if shape is not None and of is not None:
         function, shape = adapted(handler, of.codec, undecodable)
-    if shape is not None:
-        shape.check(subscription if isinstance(whole, Queue) else whole.selector)
-    check_handling(function, ack, retry)
-    check_taking(shape, key, retry)
+    if shape is not None and isinstance(whole, Consumer):
+        shape.check(whole.selector)
+    options.check_handler(function, shape)
     if isinstance(whole, Queue):
-        consumer = whole.subscribe(
-            subscription,
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
-            discard_unmatched=discard_unmatched,
+        consumer = options.subscribe(whole)
+    elif options.limited:
+        raise UsageError(
+            "a consumer has its subscription and its limits: give them to queue.subscribe(...), or the "
+            "queue to consume(...)"
         )
-        check_durable(retry, QueueUri.parse(whole.uri))
     else:
-        check_durable(retry, QueueUri.parse(whole.queue.uri))
-        given = (subscription, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
-        if any(each is not None for each in given) or discard_unmatched:
-            raise UsageError(
-                "a consumer has its subscription and its limits: give them to queue.subscribe(...), or the "
-                "queue to consume(...)"
-            )
         consumer = whole
     origin = QueueUri.parse(consumer.queue.uri)
-    after = check_quarantine(
-        quarantine, after, origin, receipt=ack is AckPolicy.ON_RECEIPT, keyed=key is not None
-    )
+    check_durable(options.policy, origin)
+    options.check_quarantine(origin)
     if quarantine is not None:
         open_dead_letters(whole, NoRetry(quarantine))
+    dead_letters = open_dead_letters(whole, options.policy)
     feeding = feed(
-        consumer,
-        function,
-        close=consumer is not whole,
-        quarantine=quarantine,
-        after=after,
-        concurrency=how.concurrency,
-        key=key,
-        ack=ack,
-        retry=retry,
-        dead_letters=open_dead_letters(whole, retry),
-        timeout=how.timeout,
-        rate=how.rate,
-        grace=grace,
-        on_error=on_error,
-        clock=clock,
+        consumer, function, options, dead_letters, close=consumer is not whole, grace=grace, clock=clock
     )
     await (_until_a_signal(feeding) if signals else feeding)
 
@@ -278,144 +229,73 @@ async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
                 task.uncancel()
 
 
-class How:
-    """The arguments that every way to handle messages takes, checked.
-
-    Attributes:
-        concurrency: how many are handled at once.
-        timeout: seconds that an attempt may take; None for no limit.
-        rate: how many messages a second are taken at most; None for no limit.
-        on_error: the hook for failures, or None.
-    """
-
-    __slots__ = ("concurrency", "on_error", "rate", "timeout")
-
-    def __init__(self, concurrency: object, timeout: object, rate: object, on_error: OnError | None) -> None:
-        self.concurrency = _checks.integer("concurrency", concurrency, 1, MAX_CONCURRENCY)
-        self.timeout = _checks.timeout(timeout, positive=True)
-        self.rate = None if rate is None else checked_rate(rate)
-        self.on_error = on_error
-        if on_error is not None:
-            _checks.function("on_error", on_error, 1)
-
-
-def checked_clock(clock: Clock | None) -> Clock | None:
-    """Return a clock that measures pauses, or None.
-
-    Raises:
-        InvalidArgument: it has no ``time()`` and ``sleep()``.
-    """
-    if clock is not None and not (
-        callable(getattr(type(clock), "time", None)) and callable(getattr(type(clock), "sleep", None))
-    ):
-        raise InvalidArgument(f"clock has methods time and sleep; {_checks.shown(clock)} has not")
-    return clock
-
-
-def policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:
-    """Return the policy, or the default where none was given."""
-    _checks.choice("ack", ack, AckPolicy)
-    if retry is not None:
-        if not callable(getattr(type(retry), "delay", None)) or isinstance(retry, type):
-            raise UsageError(
-                "retry is a policy such as bmq.Backoff(...), or an object with its attribute then and its "
-                f"method delay, not {_checks.shown(retry)}"
-            )
-        check_give_up(retry.then)
-        return retry
-    return NoRetry() if ack is AckPolicy.ON_RECEIPT else DEFAULT_RETRY
-
-
 async def feed(
     consumer: Consumer,
     handler: Handler,
+    options: HandlerOptions,
+    dead_letters: Queue | None,
     *,
     close: bool,
-    concurrency: int,
-    key: Key | None,
-    ack: AckPolicy,
-    retry: RetryPolicy,
-    dead_letters: Queue | None,
-    timeout: float | None,
-    rate: float | None,
     grace: float,
-    on_error: OnError | None,
     clock: Clock | None,
-    quarantine: DeadLetter | None = None,
-    after: int = 3,
 ) -> None:
     """Do what :func:`consume` does; arguments were checked, and the queues for dead letters are open.
 
     ``close`` says whether the consumer is closed in the end.
     """
-    invoke = Invoker(handler, timeout)
-    feeding = Feeding(consumer)
+    invoke = Invoker(handler, options.timeout)
+    key = options.key_of()
+    how = (invoke, options, dead_letters, clock or LoopClock())
+
+    def make(consumer: Consumer, pace: Pace | None) -> Workers:
+        return Workers(consumer, *how, pace) if key is None else _LaneWorkers(consumer, *how, pace, key=key)
+
+    def make_apart(consumer: Consumer, pace: Pace | None) -> Workers:
+        return Workers(consumer, *how, pace)
+
     try:
-        await consumer.open()
-        pace = None if rate is None else Pace(rate)
-        how = (consumer, invoke, ack, retry, dead_letters, on_error, clock or LoopClock(), pace)
-        workers = Workers(*how) if key is None else _LaneWorkers(*how, key=_key_function(key))
-        if quarantine is None:
-            await workers.run(concurrency, grace, close=close)
-            return
-        suspects = feeding.add(suspects_of(consumer))
-        await suspects.open()
-        apart = Workers(suspects, *how[1:])
-        for each in (workers, apart):
-            each.quarantine = Quarantine(quarantine, after, consumer.queue, invoke.name)
-        await together(workers.run(concurrency, grace, close=close), apart.run(1, grace, close=True))
+        await work_on(consumer, options, invoke.name, make, make_apart, close=close, grace=grace)
     finally:
-        feeding.close()
         invoke.close()
 
 
-def check_handling(handler: Callable[..., object], ack: AckPolicy, retry: RetryPolicy) -> None:
-    """Check that these arguments go together.
+async def work_on(
+    consumer: Consumer,
+    options: HandlerOptions,
+    name: str,
+    make: Callable[[Consumer, Pace | None], Workers],
+    make_apart: Callable[[Consumer, Pace | None], Workers],
+    *,
+    close: bool,
+    grace: float,
+) -> None:
+    """Run workers on a consumer and, with a quarantine, others on the messages under suspicion.
 
-    Raises:
-        UsageError: they do not.
+    Args:
+        consumer: the consumer.
+        options: the handler's options.
+        name: the handler's name.
+        make: makes the workers.
+        make_apart: makes the workers of messages under suspicion, which take one message at a time.
+        close: whether to close the consumer in the end.
+        grace: seconds for handlers to finish.
     """
-    if ack is AckPolicy.ON_RECEIPT and not isinstance(retry, NoRetry):
-        raise UsageError(
-            "ON_RECEIPT confirms before the first attempt, so that no message is handled twice; there is "
-            "nothing left to retry: use ON_SUCCESS"
-        )
-    if ack is AckPolicy.MANUAL and not is_async(handler):
-        raise UsageError(
-            f"message.confirm() belongs in the event loop, and {name_of(handler)} runs in a thread: make it "
-            "'async def', or let ON_SUCCESS confirm"
-        )
-
-
-def check_taking(shape: Shape[Any] | None, key: Key | None, retry: RetryPolicy) -> None:
-    """Check what says in which order messages are taken.
-
-    Raises:
-        UsageError: it cannot be done like that.
-    """
-    if isinstance(key, str):
-        if not key:
-            raise UsageError("key is the name of a property, or a function of the message; it is empty")
-        if shape is not None:
-            shape.check(f"exists({key})")
-    elif key is not None and not callable(key):
-        raise UsageError(
-            f"key is the name of a property, or a function of the message, not {_checks.shown(key)}"
-        )
-    elif key is not None:
-        _checks.function("key", key, 1)
-    if key is not None and is_durable(retry):
-        raise UsageError(
-            "a durable retry lets later messages overtake the one that has failed, also those of its key: "
-            "leave out key, or durable"
-        )
-
-
-def _key_function(key: Key) -> Callable[[Message], Hashable]:
-    """Return the function that says which lane a message belongs to."""
-    if not isinstance(key, str):
-        return key
-    return lambda message: message.properties.get(key)
+    feeding = Feeding(consumer)
+    try:
+        await consumer.open()
+        pace = None if options.rate is None else Pace(options.rate)
+        workers = make(consumer, pace)
+        if options.quarantine is None:
+            await workers.run(options.concurrency, grace, close=close)
+            return
+        suspects = feeding.add(suspects_of(consumer))
+        await suspects.open()
+        apart = make_apart(suspects, pace)
+        for each in (workers, apart):
+            each.quarantine = Quarantine(options.quarantine, options.after, consumer.queue, name)
+        await together(workers.run(options.concurrency, grace, close=close), apart.run(1, grace, close=True))
+    finally:
+        feeding.close()
 
 
 def open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | None:
@@ -474,19 +354,17 @@ class Workers:
         self,
         consumer: Consumer,
         invoke: Invoker,
-        ack: AckPolicy,
-        retry: RetryPolicy,
+        options: HandlerOptions,
         dead_letters: Queue | None,
-        on_error: OnError | None,
         clock: Clock,
         pace: Pace | None,
     ) -> None:
         self._consumer = consumer
         self._invoke = invoke
-        self._ack = ack
-        self._retry = retry
+        self._ack = options.ack
+        self._retry = retry = options.policy
         self._dead_letters = dead_letters
-        self._on_error = on_error
+        self._on_error = options.on_error
         self._clock = clock
         self._throttle = Throttle(logger, clock)
         self._limit = LogLimit(logger, clock=clock.time)

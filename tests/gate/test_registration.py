@@ -102,7 +102,7 @@ def test_a_shape_that_cannot_work_is_refused(kind: str, handler: Any, message: s
     app = bmq.App()
     with pytest.raises(bmq.UsageError, match=message):
         getattr(app, kind)(URI)(handler)
-    assert app._registered == []
+    assert app._registry.handlers == []
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_typed_responder_is_refused(function: Any, message: str) -> None:
     app = bmq.App()
     with pytest.raises(bmq.UsageError, match=message):
         app.responder(URI)(function)
-    assert app._registered == []
+    assert app._registry.handlers == []
 
 
 def test_the_same_handler_with_the_same_subscription_is_refused() -> None:
@@ -170,7 +170,7 @@ def test_handlers_of_two_types_do_not_share_messages(kind: str, handler: Any) ->
     getattr(app, kind)(URI + "2", subscription="x > 1")(handler)
     app.consumer(URI, subscription="x > 1")(takes_urgent)
     app.consumer(URI, subscription="x > 1")(right)
-    assert len(app._registered) == 5
+    assert len(app._registry.handlers) == 5
 
 
 @pytest.mark.parametrize("subscribe", [False, True])
@@ -270,4 +270,4 @@ def test_what_can_be_called_is_registered() -> None:
         [right, Right(), Right().method, with_default, functools.partial(keyword, database=1), print]
     ):
         app.consumer(f"{URI}{number}")(handler)
-    assert len(app._registered) == 6
+    assert len(app._registry.handlers) == 6

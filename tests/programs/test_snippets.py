@@ -51,13 +51,13 @@ def sample(of: Any) -> Any:
 async def give_each_handler_a_message(app: bmq.App) -> None:
     async with TestApp(app) as test:
         for each in test._all():
-            for registered in each.app._registered:
+            for registered in each.app._registry.handlers:
                 kind = wanted_by(registered.function)[0]  # type: ignore[arg-type]
                 kind = get_args(kind)[0] if get_origin(kind) is list else kind
                 value = b"some bytes" if kind in (bmq.Message, inspect.Parameter.empty) else sample(kind)
                 await each.post(registered.uri.canonical, value, properties=PROPERTIES)
         for each in test._all():
-            await each.drained(*(str(registered.uri) for registered in each.app._registered))
+            await each.drained(*(str(registered.uri) for registered in each.app._registry.handlers))
             assert each.failures == []
 
 

@@ -53,7 +53,7 @@ async def test_what_was_handled_retried_and_put_aside(app: bmq.App) -> None:
         assert [type(each.error) for each in test.given_up] == [ConnectionError, bmq.Undecodable]
         assert app.state.last == 1
     assert vars(app.state) == {"prefix": "shipped "}, "the app is as it was"
-    assert app._broker == "tcp://broker.example:30114"
+    assert app._settings.broker == "tcp://broker.example:30114"
 
 
 async def test_a_failed_assertion_shows_what_was_posted(app: bmq.App) -> None:
@@ -108,7 +108,7 @@ async def test_an_app_that_cannot_start_says_so_and_leaves_nothing(app: bmq.App)
     with pytest.raises(OSError, match="no database"):
         async with TestApp(app):
             raise AssertionError("not begun")
-    assert app._broker == "tcp://broker.example:30114"
+    assert app._settings.broker == "tcp://broker.example:30114"
 
 
 async def test_the_fixture_s_broker_keeps_posts(

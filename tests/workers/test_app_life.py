@@ -10,6 +10,7 @@ import pytest
 
 import bmq
 from bmq.broker import Broker
+from bmq.workers._life import AppState
 from tests.waiting import eventually
 from tests.workers.stage import seen_by
 
@@ -114,7 +115,7 @@ async def test_a_failure_inside_is_told_at_the_end(uri: str) -> None:
 
         await app.__aenter__()
         await broker.stop()
-        await eventually(lambda: not app._running)
+        await eventually(lambda: app._life.state is AppState.STOPPED)
         with pytest.raises(bmq.Error):
             await app.__aexit__(None, None, None)
 
@@ -165,9 +166,24 @@ async def test_cancelling_while_it_is_entered_ends_it(uri: str) -> None:
     app = bmq.App("tcp://127.0.0.1:1", retry_first_connect=True)
     app.consumer(uri)(print)
     entering = asyncio.create_task(app.__aenter__())
-    while not app._running:  # noqa: ASYNC110
+    while app._life.state is AppState.STOPPED:  # noqa: ASYNC110
         await asyncio.sleep(0)
     entering.cancel()
     await asyncio.wait([entering])
     assert entering.cancelled()
-    assert not app._running
+    assert app._life.state is AppState.STOPPED
+
+
+async def test_a_startup_function_may_stop_the_app(broker_uri: str, uri: str) -> None:
+    """Also one that awaits nothing, and so is over before its cancellation comes."""
+    app = bmq.App(broker_uri)
+    told: list[str] = []
+    app.on_startup(app.stop)
+    app.on_shutdown(lambda: told.append("end"))
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        told.append("handle")
+
+    await app.run(signals=False)
+    assert told == ["end"]

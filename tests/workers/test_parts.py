@@ -232,7 +232,7 @@ async def test_each_part_has_a_broker_of_its_own_in_a_test() -> None:
         assert test.of(here) is test
         with pytest.raises(bmq.UsageError, match="no part"):
             test.of(bmq.App())
-    assert [app._broker for app in (here, part)] == ["tcp://here:30114", "tcp://there:30114"]
+    assert [app._settings.broker for app in (here, part)] == ["tcp://here:30114", "tcp://there:30114"]
 
 
 async def test_what_the_first_connection_waits_for_is_said(

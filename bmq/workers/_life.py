@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of an app, as a table.
+
+The problem: an app is stopped by signals, by handlers, by failures and by cancellation, also while it
+connects, and a second stop means more than the first one. An app and its parts (:meth:`bmq.App.include`)
+share one life, so that a stop of a part is a stop of all.
+
+Invariants:
+
+- Every question about the life is a question about the state: no flag stands beside the table.
+- In STARTING a stop cancels the task that starts the app. In RUNNING and DRAINING a stop cancels the tasks
+  of the handlers. Such a task finishes its messages after the first cancellation, and ends at the second.
+- Whatever happens, ENDED comes last, and leads to STOPPED: an app can run again.
+
+Rejected: a state of its own for a stop while the app starts. The same happens afterwards as while the app
+drains: nothing new begins, and everything that was opened is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, ClassVar
+
+from bmq.protocol.machine import Machine, Transition
+
+__all__ = ["AppInput", "AppState", "Life"]
+
+
+class AppState(Enum):
+    """The states of an app."""
+
+    STOPPED = "does not run; handlers can be registered"
+    STARTING = "connects, opens queues, calls the startup functions"
+    RUNNING = "handlers are called"
+    DRAINING = "takes no more messages; handlers at work finish"
+
+
+class AppInput(Enum):
+    """The inputs of an app's state machine."""
+
+    RUN = "run or async with"
+    STARTED = "the tasks of the handlers exist"
+    STOP = "stop, a signal, a cancellation, or a handler that has ended"
+    ENDED = "everything is closed"
+
+
+_S, _I = AppState, AppInput
+
+
+class Life(Machine):
+    """The state of an app and its parts, and the tasks that a stop cancels.
+
+    Attributes:
+        begun: set when the handlers' tasks exist; None if no caller waits.
+    """
+
+    __slots__ = ("_starting", "_tasks", "begun")
+
+    def __init__(self) -> None:
+        self.state = AppState.STOPPED
+        self.begun: asyncio.Future[None] | None = None
+        self._starting: asyncio.Task[Any] | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+
+    def _start(self, task: asyncio.Task[Any]) -> None:
+        self._starting = task
+
+    def _interrupt(self) -> None:
+        assert self._starting is not None
+        self._starting.cancel()
+
+    def _work(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        self._tasks = tuple(tasks)
+        if self.begun is not None and not self.begun.done():
+            self.begun.set_result(None)
+
+    def _drain(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _forget(self) -> None:
+        self._starting, self._tasks, self.begun = None, (), None
+
+    TRANSITIONS: ClassVar[Mapping[tuple[Any, Any], Transition]] = {
+        (_S.STOPPED, _I.RUN): Transition(_start, _S.STARTING),
+        (_S.STOPPED, _I.STOP): Transition(None, _S.STOPPED),
+        (_S.STARTING, _I.STARTED): Transition(_work, _S.RUNNING),
+        (_S.STARTING, _I.STOP): Transition(_interrupt, _S.DRAINING),
+        (_S.STARTING, _I.ENDED): Transition(_forget, _S.STOPPED),
+        (_S.RUNNING, _I.STOP): Transition(_drain, _S.DRAINING),
+        (_S.DRAINING, _I.STOP): Transition(_drain, _S.DRAINING),
+        (_S.DRAINING, _I.ENDED): Transition(_forget, _S.STOPPED),
+    }

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a handler: one class for every way to register one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from bmq import _checks
+from bmq._pace import checked_rate
+from bmq.client.consumer import Consumer, Subscription
+from bmq.client.dead_letters import DeadLetter, Failure
+from bmq.client.message import Message
+from bmq.client.queue import Queue
+from bmq.codecs import Shape
+from bmq.errors import InvalidArgument, UsageError
+from bmq.subscriptions import Expression, Selector, subscriptions_for
+from bmq.wire.uri import QueueUri
+from bmq.workers._clock import Clock
+from bmq.workers._handlers import is_async, name_of
+from bmq.workers._later import check_durable, is_durable
+from bmq.workers._quarantine import check_quarantine
+from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy, check_give_up
+
+__all__ = ["AckPolicy", "HandlerOptions", "Key", "OnError", "checked_clock"]
+
+#: Called with every attempt that did not succeed; it may be async.
+OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
+
+#: What messages are kept in order by: the name of a property, or a function of the message.
+Key: TypeAlias = str | Callable[[Message], Hashable]
+
+# More tasks, or threads, than this would be a mistake.
+MAX_CONCURRENCY = 1_000_000
+
+
+class AckPolicy(Enum):
+    """When a message is confirmed.
+
+    Attributes:
+        ON_SUCCESS: when the handler has returned; the retry policy decides about one that fails.
+        ON_RECEIPT: before the handler is called: nothing is handled twice, and what fails is lost.
+        MANUAL: when the handler, or code that it hands the message to, calls ``message.confirm()``.
+    """
+
+    ON_SUCCESS = "on success"
+    ON_RECEIPT = "on receipt"
+    MANUAL = "manual"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """How a handler receives messages, and what follows its outcome; checked when made.
+
+    :func:`bmq.consume`, :meth:`bmq.App.consumer`, :meth:`bmq.App.batch_consumer`, :meth:`bmq.App.responder`
+    and :class:`bmq.taskiq.BmqBroker` take some of these as arguments.
+
+    Attributes:
+        subscription: the selector of the handler's messages; None for all messages.
+        priority: priority of the subscription; None for the queue's.
+        max_unconfirmed_messages: limit of messages in the handler's hands; None for the queue's.
+        max_unconfirmed_bytes: limit of their size in bytes; None for the queue's.
+        discard_unmatched: whether messages that do not match are confirmed without a call.
+        concurrency: number of messages, or batches, handled at once.
+        key: the order to keep between messages.
+        ack: when a message is confirmed.
+        retry: policy for failed messages; the default policy if None was given.
+        quarantine: the queue for messages that end their process; None for no quarantine.
+        after: number of ended processes before a message goes into quarantine.
+        timeout: seconds of an attempt; None for no limit.
+        rate: messages a second; None for no limit.
+        on_error: hook for attempts that did not succeed.
+
+    Raises:
+        UsageError: an option is out of range.
+    """
+
+    subscription: Selector = None
+    priority: int | None = None
+    max_unconfirmed_messages: int | None = None
+    max_unconfirmed_bytes: int | None = None
+    discard_unmatched: bool = False
+    concurrency: int = 1
+    key: Key | None = None
+    ack: AckPolicy = AckPolicy.ON_SUCCESS
+    retry: RetryPolicy | None = None
+    quarantine: DeadLetter | None = None
+    after: int = 3
+    timeout: float | None = None
+    rate: float | None = None
+    on_error: OnError | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_error is not None:
+            _checks.function("on_error", self.on_error, 1)
+        for name, value in (
+            ("concurrency", _checks.integer("concurrency", self.concurrency, 1, MAX_CONCURRENCY)),
+            ("timeout", _checks.timeout(self.timeout, positive=True)),
+            ("rate", None if self.rate is None else checked_rate(self.rate)),
+            ("discard_unmatched", _checks.boolean("discard_unmatched", self.discard_unmatched)),
+            ("retry", _policy_of(self.retry, self.ack)),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The retry policy: the given one, or the default."""
+        assert self.retry is not None
+        return self.retry
+
+    @property
+    def definition(self) -> Subscription:
+        """The subscription with its limits.
+
+        Raises:
+            UsageError: a limit is out of range.
+        """
+        return Subscription(
+            self.subscription,
+            priority=self.priority,
+            max_unconfirmed_messages=self.max_unconfirmed_messages,
+            max_unconfirmed_bytes=self.max_unconfirmed_bytes,
+            discard_unmatched=self.discard_unmatched,
+        )
+
+    @property
+    def limited(self) -> bool:
+        """Whether an option is given that belongs to a consumer."""
+        given = (self.subscription, self.priority, self.max_unconfirmed_messages, self.max_unconfirmed_bytes)
+        return self.discard_unmatched or any(each is not None for each in given)
+
+    def subscribe(self, queue: Queue) -> Consumer:
+        """Return a consumer of a queue with this subscription."""
+        return queue.subscribe(
+            self.subscription,
+            priority=self.priority,
+            max_unconfirmed_messages=self.max_unconfirmed_messages,
+            max_unconfirmed_bytes=self.max_unconfirmed_bytes,
+            discard_unmatched=self.discard_unmatched,
+        )
+
+    def checked_uri(self, queue: str) -> QueueUri:
+        """Return the URI of a queue that is not open yet, after checking the options that depend on it.
+
+        Raises:
+            InvalidURI, InvalidExpression: the queue or the subscription is not legal.
+            UsageError: dead letters would come back to the queue, or cannot be posted.
+        """
+        uri = QueueUri.parse(queue)
+        check_durable(self.policy, uri)
+        wanted = self.subscription
+        if isinstance(wanted, str):
+            wanted = Expression(wanted) if str.__str__(wanted) else None
+        subscriptions_for(wanted)
+        if isinstance(self.policy.then, DeadLetter):
+            dead_letters = QueueUri.parse(self.policy.then.uri)
+            if dead_letters.app_id:
+                raise UsageError(
+                    f"dead letters are posted to a queue, not to an application of it: {dead_letters}"
+                )
+            if dead_letters.canonical == uri.canonical:
+                raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
+        self.check_quarantine(uri)
+        return uri
+
+    def check_quarantine(self, uri: QueueUri) -> None:
+        """Check the quarantine of the messages of a queue.
+
+        Raises:
+            UsageError: the messages cannot be put into quarantine.
+        """
+        check_quarantine(
+            self.quarantine,
+            self.after,
+            uri,
+            receipt=self.ack is AckPolicy.ON_RECEIPT,
+            keyed=self.key is not None,
+        )
+
+    def check_handler(self, handler: Callable[..., object], shape: Shape[Any] | None) -> None:
+        """Check that a handler, and the values it takes, go with these options.
+
+        Raises:
+            UsageError: they do not.
+            InvalidExpression: the subscription or the key does not fit the type of the values.
+        """
+        if shape is not None:
+            shape.check(self.subscription)
+        if self.ack is AckPolicy.ON_RECEIPT and not isinstance(self.policy, NoRetry):
+            raise UsageError(
+                "ON_RECEIPT confirms before the first attempt, so that no message is handled twice; there is "
+                "nothing left to retry: use ON_SUCCESS"
+            )
+        if self.ack is AckPolicy.MANUAL and not is_async(handler):
+            raise UsageError(
+                f"message.confirm() belongs in the event loop, and {name_of(handler)} runs in a thread: make "
+                "it 'async def', or let ON_SUCCESS confirm"
+            )
+        key = self.key
+        if isinstance(key, str):
+            if not key:
+                raise UsageError("key is the name of a property, or a function of the message; it is empty")
+            if shape is not None:
+                shape.check(f"exists({key})")
+        elif key is not None and not callable(key):
+            raise UsageError(
+                f"key is the name of a property, or a function of the message, not {_checks.shown(key)}"
+            )
+        elif key is not None:
+            _checks.function("key", key, 1)
+        if key is not None and is_durable(self.policy):
+            raise UsageError(
+                "a durable retry lets later messages overtake the one that has failed, also those of its "
+                "key: leave out key, or durable"
+            )
+
+    def key_of(self) -> Callable[[Message], Hashable] | None:
+        """Return the function that returns a message's key, or None."""
+        key = self.key
+        return (lambda message: message.properties.get(key)) if isinstance(key, str) else key
+
+
+def checked_clock(clock: Clock | None) -> Clock | None:
+    """Return a clock that measures pauses, or None.
+
+    Raises:
+        InvalidArgument: it has no ``time()`` and ``sleep()``.
+    """
+    if clock is not None and not (
+        callable(getattr(type(clock), "time", None)) and callable(getattr(type(clock), "sleep", None))
+    ):
+        raise InvalidArgument(f"clock has methods time and sleep; {_checks.shown(clock)} has not")
+    return clock
+
+
+def _policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:
+    """Return the policy, or the default where none was given."""
+    _checks.choice("ack", ack, AckPolicy)
+    if retry is not None:
+        if not callable(getattr(type(retry), "delay", None)) or isinstance(retry, type):
+            raise UsageError(
+                "retry is a policy such as bmq.Backoff(...), or an object with its attribute then and its "
+                f"method delay, not {_checks.shown(retry)}"
+            )
+        check_give_up(retry.then)
+        return retry
+    return NoRetry() if ack is AckPolicy.ON_RECEIPT else DEFAULT_RETRY

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is registered with an app: handlers, sweepers, waiting queues, functions for its start and its end."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from bmq import _checks
+from bmq.client.dead_letters import DeadLetter
+from bmq.client.poison import Allow
+from bmq.codecs import Shape
+from bmq.conventions import waiting_queue
+from bmq.errors import UsageError
+from bmq.subscriptions import Selector, subscriptions_for
+from bmq.wire.uri import QueueUri
+from bmq.workers._batches import Batches
+from bmq.workers._handlers import name_of
+from bmq.workers._later import is_durable
+from bmq.workers._options import HandlerOptions
+from bmq.workers._sweeper import Sweeper
+from bmq.workers._typed import alike
+
+__all__ = ["Registration", "Registry", "Waiting", "check_hook"]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A handler of a queue.
+
+    Attributes:
+        uri: the queue.
+        handler: the decorated object.
+        function: the function that is called with messages.
+        options: the handler's options.
+        shape: the type of the handler's values; None if the handler takes messages.
+        batches: the bounds of batches; None if the handler takes single messages.
+    """
+
+    uri: QueueUri
+    handler: Callable[..., object]
+    function: Callable[..., Any]
+    options: HandlerOptions
+    shape: Shape[Any] | None = None
+    batches: Batches | None = None
+
+    def is_of(self, handler: object) -> bool:
+        """Whether this is the registration of a handler. A method is another object each time."""
+        return self.handler is handler or (inspect.ismethod(handler) and self.handler == handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A waiting queue, and the arguments of its :class:`bmq.delays.Mover`."""
+
+    allow: Allow | None
+    dead_letters: str | None
+    longest: float | None
+    lookahead: float
+    max_held: int
+    max_held_bytes: int
+
+
+class Registry:
+    """The parts that an app is made of.
+
+    Attributes:
+        handlers: the handlers, in the order of their registration.
+        sweepers: the sweepers.
+        waiting: the waiting queues; None for one with a mover of default options.
+        startup: functions to call before the first message.
+        shutdown: functions to call after the last message.
+    """
+
+    def __init__(self) -> None:
+        self.handlers: list[Registration] = []
+        self.sweepers: list[Sweeper] = []
+        self.waiting: dict[QueueUri, Waiting | None] = {}
+        self.startup: list[Callable[[], object]] = []
+        self.shutdown: list[Callable[[], object]] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.handlers or self.sweepers or self.waiting)
+
+    def add(self, new: Registration) -> None:
+        """Add a handler, and the waiting queue of its durable retries.
+
+        Raises:
+            UsageError: the handler has these messages already, or shares them with a handler of another type
+                of values.
+        """
+        text = _text_of(new.options.subscription)
+        for each in self.handlers:
+            if each.uri != new.uri or _text_of(each.options.subscription) != text:
+                continue
+            if each.handler == new.handler:
+                raise UsageError(
+                    f"{name_of(new.handler)} is registered for {new.uri} already, with the same "
+                    "subscription: the two would share the messages. Give concurrency=2 to handle two at "
+                    "once, or another subscription"
+                )
+            if new.shape is not None and each.shape is not None and not alike(new.shape, each.shape):
+                raise UsageError(
+                    f"{name_of(new.handler)} takes {new.shape.name} in its first parameter, and "
+                    f"{name_of(each.handler)} takes {each.shape.name}: both have the same subscription of "
+                    f"{new.uri}, so each message goes to either. Give each a subscription of its own, or "
+                    "both the same type"
+                )
+        if is_durable(new.options.policy):
+            self.waiting.setdefault(QueueUri.parse(waiting_queue(new.uri.canonical)), None)
+        self.handlers.append(new)
+
+    def add_waiting(self, uri: QueueUri, waiting: Waiting) -> None:
+        """Add a waiting queue with a mover.
+
+        Raises:
+            UsageError: the queue has a mover.
+        """
+        if self.waiting.get(uri) is not None:
+            raise UsageError(f"{uri} has its mover already")
+        self.waiting[uri] = waiting
+
+    def outputs(self) -> set[str]:
+        """Return the queues, without application, that the app posts dead letters to."""
+        return {QueueUri.parse(uri).canonical for uri in self._letters() if isinstance(uri, str)}
+
+    def _letters(self) -> Iterator[object]:
+        for each in self.handlers:
+            for letters in (each.options.policy.then, each.options.quarantine):
+                if isinstance(letters, DeadLetter):
+                    yield letters.queue
+        for waiting in self.waiting.values():
+            if waiting is not None:
+                yield waiting.dead_letters
+
+
+def _text_of(selector: Selector) -> list[str]:
+    """Return the expressions of a selector: equal ones are one subscription to the broker."""
+    return [
+        str(each or "")
+        for each in subscriptions_for(selector or None if isinstance(selector, str) else selector)
+    ]
+
+
+def check_hook(function: Callable[[], object]) -> None:
+    """Check a startup or shutdown function.
+
+    Raises:
+        UsageError: a call would not run its body, or it takes arguments.
+    """
+    _checks.function("a startup or shutdown function", function, 0)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(
+            f"{name_of(cast('Callable[..., object]', function))} is a generator, whose body a call does not "
+            "run: register one function for the start and another one for the end"
+        )

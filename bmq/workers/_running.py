@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an app has while it runs: its sessions, the consumers of its handlers, its movers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from bmq.admin.client import Admin
+from bmq.admin.client import connect as ask
+from bmq.client.connect import connect
+from bmq.client.consumer import Consumer
+from bmq.client.dead_letters import DeadLetter, Failure
+from bmq.client.options import ConnectOptions
+from bmq.client.queue import Queue
+from bmq.client.session import Session
+from bmq.delays import Mover
+from bmq.errors import Error
+from bmq.workers._batches import feed_batches
+from bmq.workers._clock import Clock
+from bmq.workers._consume import feed
+from bmq.workers._options import HandlerOptions, OnError
+from bmq.workers._registry import Registration, Registry
+
+__all__ = ["Running", "Settings"]
+
+logger = logging.getLogger("bmq.workers")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an app runs.
+
+    Attributes:
+        broker: the broker's address, as for :func:`bmq.connect`.
+        options: the other arguments of :func:`bmq.connect`.
+        grace: seconds for handlers to finish.
+        on_error: the app's hook for attempts that did not succeed.
+        clock: the clock that measures pauses.
+        watch: a second hook, for tests.
+    """
+
+    broker: str | None
+    options: ConnectOptions
+    grace: float
+    on_error: OnError | None
+    clock: Clock | None
+    watch: Callable[[Failure], None] | None = None
+
+    def hook(self, own: OnError | None) -> OnError | None:
+        """Return the hook of a handler: its own or the app's, and the second one."""
+        hook, watch = own if own is not None else self.on_error, self.watch
+        if watch is None:
+            return hook
+
+        def tell(failure: Failure) -> Awaitable[None] | None:
+            watch(failure)
+            return hook(failure) if hook is not None else None
+
+        return tell
+
+
+class Running:
+    """One app while it runs.
+
+    Attributes:
+        session: the session of the handlers.
+        consumers: for each handler its registration, its consumer, and its open queue for dead letters.
+    """
+
+    def __init__(self, settings: Settings, registry: Registry, session: Session) -> None:
+        self._settings = settings
+        self._registry = registry
+        self.session = session
+        self.consumers: list[tuple[Registration, Consumer, Queue | None]] = []
+        # A session of their own, because sweepers close queues.
+        self._sweeping: Session | None = None
+        self._movers: list[Mover] = []
+
+    @classmethod
+    async def start(cls, settings: Settings, registry: Registry, closing: AsyncExitStack) -> Running:
+        """Connect, and open the queues.
+
+        Args:
+            settings: how the app runs.
+            registry: what is registered with the app.
+            closing: receives everything that has to be closed.
+        """
+        session = await closing.enter_async_context(connect(settings.broker, **settings.options))
+        running = cls(settings, registry, session)
+        await running._open_queues()
+        await running._make_movers(closing)
+        if registry.sweepers:
+            connecting = connect(settings.broker, **settings.options)
+            running._sweeping = await closing.enter_async_context(connecting)
+        return running
+
+    async def _open_queues(self) -> None:
+        """Open each queue once, with all its subscriptions."""
+        handlers, session = self._registry.handlers, self.session
+        posted = self._registry.outputs()
+        consumers: dict[object, Iterator[Consumer]] = {}
+        for uri in {each.uri: None for each in handlers}:
+            queue = await session.open_queue(
+                str(uri),
+                read=True,
+                write=not uri.app_id and uri.canonical in posted,
+                default_subscription=False,
+                subscriptions=[each.options.definition for each in handlers if each.uri == uri],
+            )
+            consumers[uri] = iter(queue.subscriptions)
+        for each in handlers:
+            then, dead_letters = each.options.policy.then, None
+            if isinstance(then, DeadLetter):
+                dead_letters = await session.output(then.queue) if isinstance(then.queue, str) else then.queue
+            self.consumers.append((each, next(consumers[each.uri]), dead_letters))
+
+    async def _make_movers(self, closing: AsyncExitStack) -> None:
+        if not self._registry.waiting:
+            return
+        admin: Admin | None = None
+        same = ("credentials", "ssl", "server_hostname")
+        how: dict[str, Any] = {name: value for name, value in self._settings.options.items() if name in same}
+        try:
+            admin = await closing.enter_async_context(ask(self._settings.broker, **how))
+        except Error as error:
+            logger.info("what waits cannot be checked: %s", error)
+        for uri, waiting in self._registry.waiting.items():
+            queue = await self.session.open_queue(str(uri), read=True, default_subscription=False)
+            options: dict[str, Any] = {}
+            if waiting is not None:
+                options = {field.name: getattr(waiting, field.name) for field in dataclasses.fields(waiting)}
+                if waiting.dead_letters is not None:
+                    options["dead_letters"] = await self.session.output(waiting.dead_letters)
+            self._movers.append(Mover(queue, admin=admin, **options))
+
+    def feeding(self) -> list[asyncio.Task[None]]:
+        """Start a task for each handler."""
+        return [
+            asyncio.create_task(self._feed(*each), name=f"consume {each[0].uri}") for each in self.consumers
+        ]
+
+    def sweeping(self) -> list[asyncio.Task[None]]:
+        """Start a task for each sweeper."""
+        session = self._sweeping
+        if session is None:
+            return []
+        return [
+            asyncio.create_task(sweeper.run(session), name=f"sweep {sweeper.queue}")
+            for sweeper in self._registry.sweepers
+        ]
+
+    def moving(self) -> list[asyncio.Task[None]]:
+        """Start a task for each mover."""
+        return [asyncio.create_task(mover.run(), name="mover") for mover in self._movers]
+
+    async def _feed(self, each: Registration, consumer: Consumer, dead_letters: Queue | None) -> None:
+        """Call one handler until the app stops."""
+        settings, quarantine = self._settings, each.options.quarantine
+        if quarantine is not None and isinstance(quarantine.queue, str):
+            quarantine = DeadLetter(await self.session.output(quarantine.queue))
+        options: HandlerOptions = dataclasses.replace(
+            each.options, quarantine=quarantine, on_error=settings.hook(each.options.on_error)
+        )
+        grace, clock = settings.grace, settings.clock
+        if each.batches is None:
+            await feed(consumer, each.function, options, dead_letters, close=True, grace=grace, clock=clock)
+        else:
+            await feed_batches(
+                consumer, each.function, each.batches, options, dead_letters, grace=grace, clock=clock
+            )
