@@ -30,6 +30,7 @@ from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore, Service
 from bmq.protocol.machine import Machine
 from bmq.wire import layout
+from bmq.workers._life import Life
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -38,6 +39,7 @@ MACHINES = {
     "Session": ClientCore.TRANSITIONS,
     "Queue": QueueCore.TRANSITIONS,
     "Service": Service.TRANSITIONS,
+    "App": Life.TRANSITIONS,
     "Broker": BrokerSession.TRANSITIONS,
 }
 PROSE = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
