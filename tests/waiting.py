@@ -12,7 +12,7 @@ import bmq
 __all__ = ["eventually", "until_depth"]
 
 
-async def eventually(condition: Callable[[], Any], timeout: float = 5.0) -> Any:
+async def eventually(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
     """Wait until something is true, looking again at short intervals; return it."""
     async with asyncio.timeout(timeout):
         while not (value := condition()):  # noqa: ASYNC110 - anything can be waited for

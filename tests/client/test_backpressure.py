@@ -207,7 +207,7 @@ async def test_a_post_that_waits_learns_that_its_queue_was_closed(peer: Peer) ->
         (waiting,) = await start(queue.post(b"2"))
         closing = asyncio.ensure_future(queue.close(timeout=0))
         with pytest.raises(bmq.QueueClosed):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, 20)
         peer.answer("PUT")
         await asyncio.gather(*pending, closing, return_exceptions=True)
 
@@ -220,7 +220,7 @@ async def test_posts_that_wait_for_a_full_transport_go_on_when_the_connection_is
         peer.hold.discard("PUT")
         assert peer.connection.transport is not None
         peer.connection.transport.abort()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 20)
 
 
 @pytest.mark.parametrize("end", ["served", "cancelled", "closed"])
@@ -415,7 +415,7 @@ async def test_an_application_that_does_not_keep_up_pauses_reading_and_loses_not
         slow = next(event for event in happened if isinstance(event, SlowConsumer))
         assert slow.messages > 10
         assert slow.bytes > 100_000
-        got = [int((await queue.receive(timeout=5)).data) for _ in range(2000)]
+        got = [int((await queue.receive(timeout=20)).data) for _ in range(2000)]
         assert got == list(range(2000))
         assert isinstance(happened[-1], SlowConsumerRecovered)
         assert session.stats().buffered_messages == session.stats().buffered_bytes == 0
@@ -496,7 +496,7 @@ async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_
         # What had not been seen by the application comes again; it is not kept from the old connection.
         assert session.stats().buffered_messages == 0
         peer.connection.push(*range(20))
-        got = [int((await queue.receive(timeout=5)).data) for _ in range(20)]
+        got = [int((await queue.receive(timeout=20)).data) for _ in range(20)]
         assert got == list(range(20))
 
 
@@ -512,7 +512,7 @@ async def test_reconnecting_does_not_wait_for_an_application_that_does_not_keep_
         peer.connection.push(*range(10, 3000), size=1000)
         await nothing_more_is_read(session)
         assert session.stats().buffered_messages < 2000  # reading has stopped again
-        got = [int((await queue.receive(timeout=5)).data) for _ in range(3000)]
+        got = [int((await queue.receive(timeout=20)).data) for _ in range(3000)]
         assert got == list(range(3000))
 
 
@@ -537,11 +537,11 @@ async def test_a_decompression_bomb_is_refused_when_it_is_opened_and_harms_nobod
         body = push_message(0, guid(1), bomb, s_ids, compression=1)
         peer.connection.send(pack_event_header(8 + len(body), EventType.PUSH) + body)
         peer.connection.push(2)
-        message = await queue.receive(timeout=5)
+        message = await queue.receive(timeout=20)
         with pytest.raises(bmq.ProtocolError):
             _ = message.data
         message.confirm()  # out of the way
-        assert (await queue.receive(timeout=5)).data == b"2"
+        assert (await queue.receive(timeout=20)).data == b"2"
 
 
 async def test_messages_for_queues_nobody_opened_cost_no_memory(peer: Peer) -> None:

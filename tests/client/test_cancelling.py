@@ -35,7 +35,7 @@ async def cancel_after(turns: int, call: Awaitable[Any]) -> bool:
 async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> None:
     """A session is usable when all of this works."""
     peer.answer("OpenQueue", "ConfigureStream", "CloseQueue", "PUT")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await eventually(lambda: queue.state is bmq.QueueState.OPEN)
         ack = await queue.post(b"77")
         assert ack.status is bmq.AckStatus.SUCCESS
@@ -263,7 +263,7 @@ async def test_waiting_for_room_can_be_cancelled(peer: Peer, turns: int) -> None
         await asyncio.sleep(0)
         waiting.pop(1).cancel()
         peer.answer("PUT")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await asyncio.gather(*pending, *waiting)
         assert peer.posted == [0, 1, 10, 12, 13]
 
@@ -299,7 +299,7 @@ async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             if task.cancelled():
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(20):
                     await other  # it was woken instead
             else:
                 other.cancel()
@@ -314,7 +314,7 @@ async def test_a_receive_that_times_out_loses_nothing(peer: Peer) -> None:
             with pytest.raises(TimeoutError):
                 await queue.receive(timeout=0)
         peer.connection.push(1)
-        assert (await queue.receive(timeout=5)).data == b"1"
+        assert (await queue.receive(timeout=20)).data == b"1"
         with pytest.raises(TimeoutError):
             await queue.receive_many(timeout=0.001)
 

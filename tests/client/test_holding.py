@@ -71,7 +71,7 @@ async def paused(peer: Peer, session: bmq.Session) -> tuple[bmq.Queue, int]:
 
 async def resting(peer: Peer, session: bmq.Session) -> tuple[bmq.Queue, int]:
     queue = await session.open_queue(URI, read=True, write=True)
-    receiving = asyncio.ensure_future(queue.receive(timeout=5))
+    receiving = asyncio.ensure_future(queue.receive(timeout=20))
     await eventually(lambda: peer.connection.s_ids)
     s_id = peer.connection.s_ids[0]
     peer.connection.push(0)

@@ -51,7 +51,7 @@ async def test_posts_of_a_session_nobody_holds_end_all_the_same(peer: Peer) -> N
         await eventually(lambda: gc.collect() >= 0 and gone() is None)
     for post in posts:
         with pytest.raises(bmq.PostError) as caught:
-            await asyncio.wait_for(post, 5)
+            await asyncio.wait_for(post, 20)
         assert caught.value.status is bmq.AckStatus.CANCELED
 
 
@@ -81,7 +81,7 @@ async def test_a_queue_in_somebodys_hands_keeps_its_session(peer: Peer) -> None:
     gc.collect()
     await queue.post(b"1")
     peer.connection.push(1)
-    message = await queue.receive(timeout=5)
+    message = await queue.receive(timeout=20)
     del queue
     gc.collect()
     message.confirm()  # a message is enough
@@ -236,7 +236,7 @@ async def test_another_loop_is_refused_everywhere(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(1)
-        message = await queue.receive(timeout=5)
+        message = await queue.receive(timeout=20)
         for call in (
             lambda: session.open_queue(
                 "bmq://bmq.test.mem.priority/other", read=True, default_subscription=True
@@ -249,8 +249,8 @@ async def test_another_loop_is_refused_everywhere(peer: Peer) -> None:
             lambda: queue.configure(priority=1),
             lambda: queue.subscribe("x > 1").open(),
             lambda: queue.close(),
-            lambda: queue.receive(timeout=1),
-            lambda: queue.receive_many(timeout=1),
+            lambda: queue.receive(timeout=20),
+            lambda: queue.receive_many(timeout=20),
             lambda: queue.receive_nowait(),
             lambda: anext(aiter(queue)),
             lambda: anext(queue.batches()),
@@ -271,7 +271,7 @@ async def test_another_loop_is_refused_everywhere(peer: Peer) -> None:
         assert set(peer.posted) == {2}
         assert peer.connection.script.confirms == []
         peer.connection.push(2)
-        assert (await queue.receive(timeout=5)).data == b"2"
+        assert (await queue.receive(timeout=20)).data == b"2"
         message.confirm()
         await eventually(lambda: len(peer.connection.script.confirms) == 1)
 
@@ -280,7 +280,7 @@ async def test_a_thread_without_a_loop_is_refused_too(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(1)
-        message = await queue.receive(timeout=5)
+        message = await queue.receive(timeout=20)
         calls = (message.confirm, lambda: queue.post_nowait(b"1"), queue.receive_nowait)
         for call in calls:
             with pytest.raises(bmq.UsageError, match="call_soon_threadsafe"):
@@ -300,7 +300,7 @@ async def test_other_threads_can_hand_work_over(peer: Peer) -> None:
         acks: list[bmq.Ack] = []
 
         def work() -> None:
-            acks.append(asyncio.run_coroutine_threadsafe(queue.post(b"1"), loop).result(timeout=5))
+            acks.append(asyncio.run_coroutine_threadsafe(queue.post(b"1"), loop).result(timeout=20))
 
         thread = threading.Thread(target=work)
         thread.start()

@@ -122,7 +122,7 @@ async def _subscribed(queue: bmq.Queue) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _tables(queue: bmq.Queue) -> AsyncIterator[None]:
-    async with queue.tables(**LIMITS) as tables, _beside(tables.receive(timeout=5)):
+    async with queue.tables(**LIMITS) as tables, _beside(tables.receive(timeout=20)):
         yield
 
 

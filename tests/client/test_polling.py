@@ -44,7 +44,7 @@ async def sleeping(turns: Turns) -> bool:
 
 
 async def until(asleep: bool, turns: Turns) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while await sleeping(turns) is not asleep:
             pass
 

@@ -159,7 +159,7 @@ async def test_tls_end_to_end(certificates: Certificates) -> None:
             report = await queue.post_many(bytes(10_000) for _ in range(500))
             assert report.acknowledged == 500
             peer.connection.push(*range(100), size=10_000)
-            assert len([await queue.receive(timeout=5) for _ in range(100)]) == 100
+            assert len([await queue.receive(timeout=20) for _ in range(100)]) == 100
             peer.cut()
             await eventually(lambda: session.stats().reconnects == 1)
             await queue.post(b"1")

@@ -89,7 +89,7 @@ async def test_iteration_reads_the_messages_around_an_unreadable_one(peer: Peer,
 async def test_a_batch_holds_unreadable_messages(peer: Peer, how: str) -> None:
     async with delivered(peer, how) as (queue, deliver), queue.subscribe() as consumer:
         deliver()
-        batch = await consumer.receive_many(4, timeout=5)
+        batch = await consumer.receive_many(4, timeout=20)
         assert [read(message) for message in batch] == EXPECTED
         with pytest.raises(bmq.ProtocolError):
             batch.column("x")
@@ -110,7 +110,7 @@ if TABLES:
             errors: list[str] = []
             while len(rows) + len(errors) < count:
                 try:
-                    rows += (await tables.receive(timeout=5)).column("value").to_pylist()
+                    rows += (await tables.receive(timeout=20)).column("value").to_pylist()
                 except bmq.ProtocolError as error:
                     errors.append(str(error))
             assert rows == [b"%d" % n for n in range(0, count, 2)]
@@ -124,7 +124,7 @@ async def test_a_typed_consumer_raises_for_each_unreadable_message(peer: Peer, h
         deliver()
         found: list[int | None] = []
         for _ in EXPECTED:
-            message = await consumer.receive(timeout=5)
+            message = await consumer.receive(timeout=20)
             try:
                 found.append(message.value)
             except (bmq.ProtocolError, bmq.Undecodable):
@@ -154,5 +154,5 @@ async def test_local_routing_treats_an_unreadable_message_as_one_without_propert
             await eventually(lambda: consumer.buffered == 4)
         # The consumer has left: its messages wait for one that wants them.
         async with queue.subscribe("!exists(x)") as other:
-            found = [await other.receive(timeout=5) for _ in range(4)]
+            found = [await other.receive(timeout=20) for _ in range(4)]
             assert [read(message) for message in found] == EXPECTED

@@ -181,7 +181,7 @@ async def test_an_unhealthy_host_suspends_the_queues_that_want_it(peer: Peer) ->
             "HostHealthRestored",
         ]
         peer.connection.push(1, q_id=queue._core.q_id)
-        assert (await queue.receive(timeout=5)).data == b"1"
+        assert (await queue.receive(timeout=20)).data == b"1"
 
 
 async def test_a_host_that_is_unhealthy_from_the_start(peer: Peer) -> None:

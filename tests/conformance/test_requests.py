@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -16,16 +15,6 @@ from tests.conformance.conftest import HasUri
 
 Connect = Callable[..., Awaitable[bmq.Session]]
 NewUri = Callable[..., str]
-
-
-@asynccontextmanager
-async def running(app: bmq.App) -> AsyncIterator[None]:
-    task = asyncio.create_task(app.run(signals=False))
-    try:
-        yield
-    finally:
-        app.stop()
-        await asyncio.wait_for(task, 30)
 
 
 @pytest.fixture
@@ -42,7 +31,7 @@ async def test_many_at_once_each_gets_its_own(bmq_broker: HasUri, queue: bmq.Que
         await asyncio.sleep((number * 7 % 5) / 100)
         return bmq.PutMessage(b"%d" % (2 * number), {"from": number})
 
-    async with running(app):
+    async with app:
         replies = await asyncio.gather(*(queue.request(b"%d" % n, timeout=30) for n in range(100)))
     assert [reply.data for reply in replies] == [b"%d" % (2 * n) for n in range(100)]
     assert [reply.properties["from"] for reply in replies] == list(range(100))
@@ -59,7 +48,7 @@ async def test_requesters_that_share_a_reply_queue(
         return message.data
 
     queues = [await (await bmq_connect()).open_queue(uri, write=True) for _ in range(3)]
-    async with running(app):
+    async with app:
         found = await asyncio.gather(
             *(
                 queue.request(b"%d" % n, properties={"kind": "echo"}, reply_to=replies, timeout=30)
@@ -78,7 +67,7 @@ async def test_an_error_is_an_error(bmq_broker: HasUri, queue: bmq.Queue) -> Non
         if message.data == b"bad":
             raise ValueError("no: such")
 
-    async with running(app):
+    async with app:
         with pytest.raises(bmq.ResponderError, match="ValueError: no: such") as caught:
             await queue.request(b"bad", timeout=30)
         assert (caught.value.kind, caught.value.reason) == ("ValueError", "no: such")
@@ -89,7 +78,7 @@ async def test_nobody_answers(queue: bmq.Queue) -> None:
     before = time.monotonic()
     with pytest.raises(bmq.TimedOut, match="was not answered"):
         await queue.request(b"x", timeout=0.3)
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before >= 0.3
     with pytest.raises(bmq.UsageError):
         await queue.request(b"x", timeout=0)
 
@@ -104,7 +93,7 @@ async def test_what_came_after_its_deadline_is_not_handled(bmq_broker: HasUri, q
 
     with pytest.raises(bmq.TimedOut):
         await queue.request(b"late", timeout=0.3)
-    async with running(app):
+    async with app:
         await queue.request(b"in time", timeout=30)
     assert seen == [b"in time"]
 
@@ -135,7 +124,7 @@ async def test_the_deadline_ends_the_responder_and_what_it_asks_for(
             ended.append("inner")
             both.set()
 
-    async with running(app):
+    async with app:
         with pytest.raises(bmq.TimedOut):
             await queue.request(b"x", timeout=1.5)
         await asyncio.wait_for(both.wait(), 20)
@@ -155,7 +144,7 @@ async def test_cancelling_reaches_the_responder_at_work(bmq_broker: HasUri, queu
             finally:
                 ended.set()
 
-    async with running(app):
+    async with app:
         request = asyncio.create_task(queue.request(b"long", timeout=300))
         await asyncio.wait_for(began.wait(), 20)
         request.cancel()

@@ -95,7 +95,7 @@ class World:
 
     async def message(self) -> bmq.Message:
         """Return a message."""
-        return await (await self.consumer()).receive(timeout=5)
+        return await (await self.consumer()).receive(timeout=20)
 
     async def typed(self) -> bmq.TypedQueue[Order]:
         """Return a typed queue."""
@@ -309,7 +309,7 @@ def _crashed() -> bmq.testing.SimulatedBroker:
 
 
 async def _batch(world: World) -> Any:
-    return await (await world.consumer()).receive_many(1, timeout=5)
+    return await (await world.consumer()).receive_many(1, timeout=20)
 
 
 async def _typed_consumer(world: World) -> Any:
@@ -493,7 +493,7 @@ async def _connect(world: World, made: Any) -> None:
 
 async def _post(world: World, made: Any) -> None:
     await world.other.post_many([made])
-    (await world.other.receive(timeout=5)).confirm()
+    (await world.other.receive(timeout=20)).confirm()
 
 
 def _retry(world: World, made: Any) -> None:

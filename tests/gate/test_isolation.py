@@ -37,7 +37,7 @@ async def other(session: bmq.Session) -> Any:
     queue = await session.open_queue(TWO, read=True, write=True)
     yield queue
     await queue.post(b"still here")
-    async with await queue.receive(timeout=5) as message:
+    async with await queue.receive(timeout=20) as message:
         assert message.data == b"still here"
     assert session.stats().reconnects == 0
 
@@ -107,7 +107,7 @@ async def test_a_subscription_that_cannot_be_encoded_fails_alone(
     second = await queue.subscribe("x == 2")
     for value, consumer in ((1, first), (2, second)):
         await queue.post(b"payload", properties={"x": value})
-        assert (await consumer.receive(timeout=5)).properties["x"] == value
+        assert (await consumer.receive(timeout=20)).properties["x"] == value
 
 
 async def test_a_change_that_cannot_be_encoded_leaves_the_subscription_as_it_was(
@@ -122,7 +122,7 @@ async def test_a_change_that_cannot_be_encoded_leaves_the_subscription_as_it_was
         assert consumer.expressions == ["x == 1"]
         assert consumer.options.max_unconfirmed_messages == 7
         await queue.post(b"payload", properties={"x": 1})
-        assert (await consumer.receive(timeout=5)).data == b"payload"
+        assert (await consumer.receive(timeout=20)).data == b"payload"
 
 
 async def test_a_close_that_cannot_be_encoded_fails_alone(

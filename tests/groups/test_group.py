@@ -43,7 +43,7 @@ async def take(group: bmq.groups.Group, count: int) -> list[int]:
     """Receive and confirm."""
     taken: list[int] = []
     for _ in range(count):
-        message = await group.receive(timeout=5)
+        message = await group.receive(timeout=20)
         taken.append(int(message.data))
         message.confirm()
     return taken
@@ -65,7 +65,7 @@ class TestSharing:
     async def test_the_lowest_number_has_a_bucket(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
         async with reader.group("k") as group:
             await post(writer, INT64_MIN, INT64_MIN + 5, 2**63 - 1)
-            messages = [await group.receive(timeout=5) for _ in range(3)]
+            messages = [await group.receive(timeout=20) for _ in range(3)]
             assert {int(m.data): group.bucket_of(m) for m in messages} == {
                 INT64_MIN: 0,
                 INT64_MIN + 5: 5,
@@ -77,7 +77,7 @@ class TestSharing:
         await writer.post_nowait(b"b", key=b"\xff", properties={"x": 1}, tags=["t"])
         await writer.post_many([bmq.PutMessage(b"c", key=-5), bmq.PutMessage(b"d", {"y": 2}, key="é")])
         async with reader.group() as group:
-            got = {m.data: m for m in [await group.receive(timeout=5) for _ in range(4)]}
+            got = {m.data: m for m in [await group.receive(timeout=20) for _ in range(4)]}
             for data, key in ((b"a", "order-17"), (b"b", b"\xff"), (b"c", -5), (b"d", "é")):
                 assert got[data].properties["bmq_bucket"] == key_bucket(key)
                 assert group.bucket_of(got[data]) == key_bucket(key) % 16
@@ -91,7 +91,7 @@ class TestSharing:
         async with reader.group("k") as a, another.group("k") as b:
             await writer.post_many([b"none"] * 4)
             for group in (a, b):
-                messages = [await group.receive(timeout=5) for _ in range(2)]
+                messages = [await group.receive(timeout=20) for _ in range(2)]
                 assert [group.bucket_of(message) for message in messages] == [None, None]
                 assert not group.owned
 
@@ -142,7 +142,7 @@ class TestHandover:
         first, second = reader.group("k", buckets=1, member="a"), another.group("k", buckets=1, member="b")
         async with first:
             await post(writer, *range(100))
-            async with await first.receive(timeout=5):
+            async with await first.receive(timeout=20):
                 leaving = asyncio.create_task(first.close())
                 await second.open()
                 await post(writer, *range(100, 200))
@@ -255,7 +255,7 @@ class TestHooks:
         dropped: list[int] = []
         async with reader.group("k", on_event=happened.append, drop=dropped.append, idle_after=0.05) as group:
             await post(writer, 1, 2)
-            messages = [await group.receive(timeout=5) for _ in range(2)]
+            messages = [await group.receive(timeout=20) for _ in range(2)]
             held = next(message for message in messages if message.data == b"1")
             next(message for message in messages if message.data == b"2").confirm()
             await eventually(lambda: Lost(2, Reason.IDLE, 0) in happened)
@@ -282,9 +282,9 @@ class TestHooks:
             on_event=lambda e: lost.set() if isinstance(e, Lost) else None,
         ) as group:
             await post(reader, 1)
-            message = await group.receive(timeout=5)
+            message = await group.receive(timeout=20)
             bmq_proxy.cut()
-            await asyncio.wait_for(lost.wait(), 5)
+            await asyncio.wait_for(lost.wait(), 20)
             await reader.flush()
             assert not dropped
             message.confirm()
@@ -300,7 +300,7 @@ class TestHooks:
         async with reader.group("k", load=load) as group:
             await post(writer, 3)
             with pytest.raises(LookupError, match="no state of 3"):
-                await group.receive(timeout=5)
+                await group.receive(timeout=20)
 
     async def test_settle_lets_a_bucket_wait(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
         async with reader.group("k", settle=0.1) as group:
@@ -321,7 +321,7 @@ class TestWindows:
         ) as group:
             assert "a window of 10 messages a bucket" in caplog.text
             await post(writer, *range(0, 40, 2))
-            held = [await group.receive(timeout=5)]
+            held = [await group.receive(timeout=20)]
             await eventually(lambda: reader.subscriptions[0].buffered + len(held) >= 10)
             while (message := group.receive_nowait()) is not None:
                 held.append(message)
@@ -336,7 +336,7 @@ class TestWindows:
     async def _next(group: bmq.groups.Group, held: list[bmq.Message]) -> bmq.Message:
         for message in held[:5]:
             message.confirm()
-        return await group.receive(timeout=5)
+        return await group.receive(timeout=20)
 
     async def test_the_default_is_quiet(self, reader: bmq.Queue, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING):
@@ -394,7 +394,7 @@ class TestMisuse:
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
         await post(writer, 1)
-        message = await reader.receive(timeout=5)
+        message = await reader.receive(timeout=20)
         with pytest.raises(bmq.UsageError, match="not received from this group"):
             another.group("k").bucket_of(message)
 

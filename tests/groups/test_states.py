@@ -105,7 +105,7 @@ def test_a_busy_application_loses_no_message_that_waits(handler: float) -> None:
         async with app.join() as group:
             app.post(*range(16), *range(16))
             for _ in range(32):
-                message: Any = await group.receive(timeout=1)
+                message: Any = await group.receive(timeout=20)
                 app.handled.append((message.bucket, message.number))
                 await asyncio.sleep(handler)
                 message.confirm()
@@ -125,9 +125,9 @@ def test_a_slow_message_keeps_the_order_of_another_bucket() -> None:
     async def work() -> None:
         async with app.join() as group:
             app.post(1)
-            (await group.receive(timeout=1)).confirm()
+            (await group.receive(timeout=20)).confirm()
             app.post(2)
-            slow = await group.receive(timeout=1)
+            slow = await group.receive(timeout=20)
             app.post(1)
             await asyncio.sleep(100)
             app.post(1)
@@ -146,7 +146,7 @@ def test_a_bucket_goes_after_idle_after_of_silence_and_not_earlier() -> None:
         now = asyncio.get_running_loop().time
         async with app.join() as group:
             app.post(1)
-            message = await group.receive(timeout=1)
+            message = await group.receive(timeout=20)
             await asyncio.sleep(500)
             assert group.owned == {1}
             message.confirm()
@@ -269,7 +269,7 @@ def test_drop_does_not_wait_for_hands_once_nothing_can_be_confirmed(end: str) ->
     async def work() -> None:
         group = await app.join().open()
         app.post(1)
-        await group.receive(timeout=1)
+        await group.receive(timeout=20)
         now = asyncio.get_running_loop().time()
         if end == "session":
             app.queue.end()
@@ -290,10 +290,10 @@ def test_what_is_never_confirmed_does_not_pile_up() -> None:
     async def work() -> None:
         async with app.join() as group:
             app.post(*[0] * 2000)
-            held = await group.receive(timeout=1)
+            held = await group.receive(timeout=20)
             last = held
             for _ in range(1999):
-                message = await group.receive(timeout=1)
+                message = await group.receive(timeout=20)
                 if last is not held:
                     last.confirm()
                 last = message

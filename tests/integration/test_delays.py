@@ -97,24 +97,3 @@ async def test_nothing_is_lost_or_early_or_twice(monkeypatch: pytest.MonkeyPatch
     verdict = check(history)
     assert verdict.delivered == verdict.posted > RATE
     assert not verdict.duplicates
-
-
-async def test_what_a_changing_cluster_refuses_is_passed_on_soon(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker refuses with UNKNOWN while its primary changes; that is said once, however many it hits."""
-    uri = fresh_queue_uri("bmq.test.mem.priority", "refused")
-    async with Broker(port=0) as broker, bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(uri, read=True, write=True)
-        waiting = await session.open_queue(waiting_queue(uri), read=True, default_subscription=False)
-        for number in range(5):
-            await queue.post(b"%d" % number, delay=0.5)
-        broker.faults.nack(bmq.AckStatus.UNKNOWN, count=5)
-        moving = asyncio.create_task(Mover(waiting).run())
-        began = time.time()
-        found = sorted([(await queue.receive(timeout=20)).data for _ in range(5)])
-        assert found == [b"%d" % number for number in range(5)]
-        assert 1 <= time.time() - began < 4.5
-        moving.cancel()
-        await asyncio.wait([moving])
-    (said,) = [each.message for each in caplog.records if each.name == "bmq.delays"]
-    assert "UNKNOWN" in said
-    assert "again in 1 s, and so with others like it" in said

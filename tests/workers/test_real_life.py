@@ -102,7 +102,8 @@ async def test_nothing_is_tried_again_once_the_broker_has_deleted_it(
     async with consuming(queue, handle, retry=retry, on_error=note):
         await asyncio.wait_for(given_up.wait(), 20)
     assert len(attempts) > 1
-    assert attempts[-1] < 2.3  # it was due within the two seconds; the machine may be slow
+    # Each attempt but the last had another one within the two seconds; the machine may start it late.
+    assert max(attempts[:-1]) + 0.3 <= 2
 
 
 @pytest.mark.statement("6.8")

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls end when they promise to, to the millisecond; no clock on the wall of a busy machine shows this."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.conventions import waiting_queue
+from bmq.delays import Mover
+from bmq.testing import SimulatedBroker, Simulation
+
+QUEUE = "bmq://bmq.test.mem.priority/q"
+#: The network is fast, and no program of these tests computes anything.
+SOON = 0.01
+
+Main = Callable[[Simulation, SimulatedBroker], Coroutine[Any, Any, None]]
+
+
+def simulate(main: Main) -> None:
+    sim = Simulation(1)
+    broker = sim.broker()
+    sim.run(main, sim, broker)
+
+
+STAGES: dict[str, Callable[[SimulatedBroker], object]] = {
+    "answers nothing": lambda broker: broker.process.pause(),
+    "is gone": lambda broker: broker.crash(),
+    "has no power": lambda broker: broker.crash(machine=True),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_closing_ends_at_its_timeout_whatever_the_broker_does(stage: str) -> None:
+    async def main(sim: Simulation, broker: SimulatedBroker) -> None:
+        session = await bmq.connect(broker.uri)
+        queue = await session.open_queue(QUEUE, read=True, write=True)
+        STAGES[stage](broker)
+        pending = queue.post_nowait(b"unacknowledged")
+        began = sim.now
+        report = await session.close(timeout=0.2)
+        assert 0.2 <= sim.now - began < 0.2 + SOON
+        assert report.unacked_posts == 1
+        with pytest.raises(bmq.PostError):
+            await pending
+        if not broker.running:
+            broker.start()
+        broker.process.resume()
+
+    simulate(main)
+
+
+def test_a_request_without_an_answer_ends_at_its_timeout() -> None:
+    async def main(sim: Simulation, broker: SimulatedBroker) -> None:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, write=True)
+            began = sim.now
+            with pytest.raises(bmq.TimedOut):
+                await queue.request(b"anyone?", timeout=0.3)
+            assert 0.3 <= sim.now - began < 0.3 + SOON
+
+    simulate(main)
+
+
+def test_delayed_messages_arrive_when_they_are_due() -> None:
+    async def main(sim: Simulation, broker: SimulatedBroker) -> None:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, read=True, write=True)
+            waiting = await session.open_queue(waiting_queue(QUEUE), read=True, default_subscription=False)
+            moving = asyncio.create_task(Mover(waiting, max_held=10, tick=0.2).run())
+            for _ in range(100):
+                await queue.post(b"late", delay=25)  # more than the mover may hold
+            began = sim.now
+            for number in range(10):
+                await queue.post(b"%d" % number, delay=1 + number / 10)
+            for number in range(10):
+                message = await queue.receive(timeout=20)
+                assert message.data == b"%d" % number
+                assert 0 <= sim.now - began - 1 - number / 10 < 0.2 + SOON
+                message.confirm()
+            moving.cancel()
+            await asyncio.wait([moving])
+
+    simulate(main)
+
+
+def test_messages_that_a_changing_cluster_refuses_are_passed_on_soon(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A broker refuses with UNKNOWN while its primary changes. The log has one line for all of them."""
+
+    async def main(sim: Simulation, broker: SimulatedBroker) -> None:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, read=True, write=True)
+            waiting = await session.open_queue(waiting_queue(QUEUE), read=True, default_subscription=False)
+            for number in range(5):
+                await queue.post(b"%d" % number, delay=0.5)
+            broker.broker.faults.nack(bmq.AckStatus.UNKNOWN, count=5)
+            moving = asyncio.create_task(Mover(waiting).run())
+            began = sim.now
+            found = sorted([(await queue.receive(timeout=20)).data for _ in range(5)])
+            assert found == [b"%d" % number for number in range(5)]
+            assert 1 <= sim.now - began < 2
+            moving.cancel()
+            await asyncio.wait([moving])
+
+    with caplog.at_level(logging.INFO, "bmq.delays"):
+        simulate(main)
+    (line,) = [each.message for each in caplog.records if each.name == "bmq.delays"]
+    assert "UNKNOWN" in line
+    assert "again in 1 s, and so with others like it" in line
