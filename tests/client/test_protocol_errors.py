@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client import _violations
+from bmq.engine import violations as module
 from bmq.engine.violations import MOST, USEFUL, Violations, violation_in
 from bmq.events import Disconnected, Reconnecting, SessionEvent
 from tests.fakes.broker import Connection, Peer
@@ -44,8 +44,8 @@ class Garbling(Peer):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of thousandths of seconds."""
-    monkeypatch.setattr(_violations, "_BASE", 0.001)
-    monkeypatch.setattr(_violations, "_CAP", 0.01)
+    monkeypatch.setattr(module, "_BASE", 0.001)
+    monkeypatch.setattr(module, "_CAP", 0.01)
 
 
 def test_pauses_grow_and_end() -> None:
