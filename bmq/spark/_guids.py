@@ -24,6 +24,8 @@ from bmq.errors import UsageError
 __all__ = ["ContentGuids", "GuidMaker", "GuidMode", "IdGuids", "RandomGuids", "SourceGuids", "guid_maker"]
 
 _SIZE = 16
+# Rows of a partition that are looked for in the other ones: all of them in a small partition.
+_SAMPLE = 1024
 
 
 class GuidMode(StrEnum):
@@ -110,6 +112,10 @@ class SourceGuids:
     def of_contents(self, contents: list[bytes]) -> Guids:
         """See :meth:`GuidMaker.of_contents`."""
         raise UsageError("guidMode=source needs a column of GUIDs")
+
+    def sample(self) -> bytes:
+        """Return eight bytes of the contents of some rows: the same ones are the same message."""
+        return self._seen.smallest(_SAMPLE).tobytes()
 
     def of_messages(self, sources: Sequence[str | None]) -> Callable[[list[bytes]], Guids]:
         """Return what makes the GUIDs of the next rows, slice by slice.
@@ -202,6 +208,11 @@ class Occurrences:
             counts[key] = count + 1
         self._repeated.update((key, count) for key, count in counts.items() if count > 1)
         return ranks
+
+    def smallest(self, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Return so many of the distinct keys at most: the smallest, which are a fair sample."""
+        levels = [level[:count] for level in self._levels]
+        return np.sort(np.concatenate([np.empty(0, np.uint64), *levels]))[:count]
 
     def _add(self, fresh: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
         levels = self._levels

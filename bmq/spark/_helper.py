@@ -29,8 +29,10 @@ logger = logging.getLogger("bmq.spark")
 
 _REPORT = (
     "partition INT, attempt INT, rows BIGINT, acknowledged BIGINT, repeated BIGINT, dropped BIGINT, "
-    "dead_letters BIGINT, retried BIGINT, waited DOUBLE, bytes BIGINT, seconds DOUBLE, reconnects BIGINT"
+    "dead_letters BIGINT, retried BIGINT, waited DOUBLE, bytes BIGINT, seconds DOUBLE, reconnects BIGINT, "
+    "sample BINARY"
 )
+_KINDS = {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BINARY": pa.binary()}
 _POLL = 0.25
 _LOG_EVERY = 10.0
 
@@ -62,10 +64,7 @@ def summary_accumulator(spark: SparkSession) -> Accumulator[Summary]:
 
 
 _REPORT_SCHEMA: Any = pa.schema(
-    [
-        (name, {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}[kind])
-        for name, kind in (column.split() for column in _REPORT.split(", "))
-    ]
+    [(name, _KINDS[kind]) for name, kind in (column.split() for column in _REPORT.split(", "))]
 )
 
 
@@ -95,7 +94,8 @@ def write(
         options: the others of :func:`bmq.spark.write_partition`, apart from ``schema`` and ``summary``.
 
     Raises:
-        UsageError: a column cannot be posted; nothing was.
+        UsageError: a column cannot be posted, and nothing was posted; or rows of one message in different
+            partitions had the same GUID, see :meth:`Summary.check`.
         PySparkException: the job failed; its text has the error of the task.
     """
     plan = write_partition(
@@ -122,6 +122,7 @@ def write(
     reports = [PartitionReport(**row.asDict()) for row in rows]
     summary = Summary(reports, wall_seconds=time.monotonic() - started)
     logger.info("%s: %s", settings.queue or "several queues", summary)
+    summary.check()
     return summary
 
 

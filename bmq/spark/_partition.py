@@ -187,9 +187,11 @@ def write_partition(
       target queue, the write name, the row's value and properties, and how many equal rows of the same
       message came before in the partition. Neither job, batch nor partition is part of the GUID: a batch or a
       job that is repeated with other partitions, by another query or from a new checkpoint makes the same
-      GUIDs. Equal rows made from one message (``explode``) that a shuffle moves to different partitions are
-      one message: give those rows a number (``posexplode``) in the value or in a property. A row whose
-      ``guid`` is null has a GUID as ``content`` makes it.
+      GUIDs. Equal rows made from one message (``explode``, ``union``, a join) that are in different
+      partitions have one GUID, and the broker keeps one of them: the write fails then, and says so
+      (``foreachPartition`` alone does not: see ``check`` of its summary). Give those rows a number
+      (``posexplode``) in the value or in a property. A row whose ``guid`` is null has a GUID as ``content``
+      makes it.
     * ``content`` makes a GUID of the job (in a stream: query and batch), the partition, the target queue, the
       write name, the row's value and properties, and how many equal rows of the partition came before. A
       repeated task finds the same rows in its partition, though perhaps in another order, and so makes the

@@ -219,6 +219,9 @@ class _Partition:
         while self._flight:
             self._land()
         report.seconds = time.monotonic() - started
+        report.sample = b"".join(
+            maker.sample() for maker in self._makers.values() if isinstance(maker, SourceGuids)
+        )
         report.reconnects = self._lease.session.stats().reconnects - reconnects
 
     def _paced(self, batches: _Rows) -> _Rows:

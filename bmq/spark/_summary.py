@@ -6,7 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from bmq.errors import UsageError
+
 __all__ = ["PartitionReport", "Summary"]
+
+_Sample = bytes  # a report has a field of that name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +30,7 @@ class PartitionReport:
         bytes: payload bytes posted.
         seconds: from the first row to the last acknowledgement.
         reconnects: how often the connection was restored meanwhile.
+        sample: eight bytes each of some of the rows, with ``guidMode=source``: equal ones are one message.
     """
 
     partition: int = 0
@@ -40,6 +45,7 @@ class PartitionReport:
     bytes: int = 0
     seconds: float = 0.0
     reconnects: int = 0
+    sample: _Sample = field(default=b"", repr=False)
 
     @property
     def rows_per_second(self) -> float:
@@ -121,6 +127,26 @@ class Summary:
     def rows_per_second(self) -> float:
         """The rate of the whole."""
         return self.rows / self.seconds if self.seconds else 0.0
+
+    def check(self) -> None:
+        """Raise if rows of different partitions had the same GUID, so that the broker has one of them.
+
+        Raises:
+            UsageError: rows did; that is found in a sample of the rows, and nearly certain if many did.
+        """
+        seen: dict[int, int] = {}
+        merged = 0
+        for report in self.reports:
+            for key in memoryview(report.sample).cast("Q"):
+                merged += seen.setdefault(key, report.partition) != report.partition
+        if merged:
+            raise UsageError(
+                f"rows of one message (column guid) are equal in value and properties, and were in different "
+                f"partitions, {merged} of a sample of {len(seen) + merged} rows: the broker has kept one of "
+                "them, and all others. Give such rows a number (posexplode) in the value or in a property, "
+                "drop them (dropDuplicates) if one is enough, or use guidMode=content, with which a repeated "
+                "job or batch may post rows once more"
+            )
 
     def add(self, reports: Iterable[PartitionReport]) -> Summary:
         """Add reports; returns itself."""

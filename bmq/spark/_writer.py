@@ -86,8 +86,14 @@ class BatchWriter(DataSourceArrowWriter):
         return Posted(self._partition.post(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say what became of the write. Everything is posted already, so nothing may fail here."""
-        logger.info("%s: %s", _target(self._partition), _summary(messages))
+        """Say what became of the write. Everything is posted already.
+
+        Raises:
+            UsageError: rows had the same GUID, see :meth:`Summary.check`.
+        """
+        summary = _summary(messages)
+        logger.info("%s: %s", _target(self._partition), summary)
+        summary.check()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Say that the write failed; what was posted stays posted."""
@@ -105,8 +111,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return Posted(self._partition.post(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Say what became of the batch. Everything is posted already, so nothing may fail here."""
-        logger.info("%s: batch %d: %s", _target(self._partition), batchId, _summary(messages))
+        """Say what became of the batch. Everything is posted already.
+
+        Raises:
+            UsageError: rows had the same GUID, see :meth:`Summary.check`.
+        """
+        summary = _summary(messages)
+        logger.info("%s: batch %d: %s", _target(self._partition), batchId, summary)
+        summary.check()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Say that the batch failed; what was posted stays posted, and is recognised when it is repeated."""

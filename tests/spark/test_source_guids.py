@@ -24,7 +24,8 @@ from pyspark.sql.types import (
 )
 
 import bmq
-from bmq.spark import BmqDataSource, write_partition
+import bmq.spark
+from bmq.spark import BmqDataSource, Summary, write_partition
 from bmq.spark._arrow import pa
 from bmq.spark._options import WRITE_OPTIONS, Options, sink_settings
 from bmq.spark._posting import Scope, post_partition
@@ -78,6 +79,21 @@ def test_rows_made_of_one_message_are_all_posted(broker: BrokerThread, queue: st
         post(broker, queue, lines, partitions)
     found = [(m.properties["n"], m.data) for m in broker.drain(queue, expect=15)]
     assert sorted(found) == sorted((row.n, row.value.encode()) for row in lines)
+
+
+def test_equal_rows_in_different_partitions_are_found(broker: BrokerThread, queue: str) -> None:
+    """In a sample, which has all rows of a small partition and the same rows of large ones."""
+    many = [Row(guid=guid(n), value="x", n=n) for n in range(5000)]
+    for rows, found in (ROWS, 100), (many, 1024), (ROWS[:1], 1):
+        reports = post(broker, queue, rows, 1)
+        (again,) = post(broker, queue, rows, 1)
+        Summary([*reports, again]).check()  # a task that was repeated
+        again.partition = 1
+        with pytest.raises(
+            bmq.UsageError, match=rf"different partitions, {found} of a sample of {2 * found} "
+        ):
+            Summary([*reports, again]).check()
+    Summary(post(broker, queue, many, 3)).check()
 
 
 def test_the_same_message_goes_to_several_queues_and_back(broker: BrokerThread, queue: str) -> None:
@@ -226,3 +242,21 @@ def test_a_half_done_batch_may_go_on_with_other_partitions(
     go(3)
     rest = [m.properties["n"] for m in broker.drain(queue, expect=150)]
     assert sorted(half + rest) == list(range(300))
+
+
+def test_equal_rows_of_one_message_in_different_partitions_fail_the_write(
+    spark: SparkSession, broker: BrokerThread, queue: str
+) -> None:
+    """The broker keeps one of them: the job does not go on as if both were posted."""
+    rows = spark.createDataFrame([(guid(n), f"row {n}") for n in range(50)], "guid STRING, value STRING")
+    twice = rows.union(rows.where("value = 'row 7'")).coalesce(1).union(rows.limit(3).repartition(2))
+    write = twice.write.format("bmq").mode("append").options(broker=broker.uri, queue=queue)
+    with pytest.raises(Exception, match=r"were in different partitions, 3 of a sample of 53 rows"):
+        write.save()
+    assert len(broker.drain(queue, expect=51)) == 51  # equal rows of one partition are told apart
+    with pytest.raises(bmq.UsageError, match=r"Give such rows a number \(posexplode\)"):
+        bmq.spark.write(twice, queue=queue, broker=broker.uri, guid_column="guid")
+    write.option("guidMode", "content").save()
+    assert len(broker.drain(queue, expect=54)) == 54
+    rows.repartition(4).write.format("bmq").mode("append").options(broker=broker.uri, queue=queue).save()
+    assert broker.drain(queue) == []
