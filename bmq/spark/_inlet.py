@@ -28,6 +28,7 @@ from bmq.spark._receiving import Arrived, SourceReceiver, SourceSettings, confir
 from bmq.spark._state import (
     DROPPED_ADVICE,
     LogPlace,
+    check_checkpoint,
     check_log,
     dropped_since,
     look_for_balance,
@@ -180,10 +181,11 @@ class Inlet:
             ConnectionFailed: the broker cannot be reached.
             SessionClosed, QueueClosed: the connection is lost for good.
             OSError: the log cannot be written.
-            StateError: another query uses the log; the log does not fit the query; the broker has dropped
-                messages; or others read a queue that is to be exclusive.
+            StateError: another query uses the log; the log or the checkpoint does not fit the query; the
+                broker has dropped messages; or others read a queue that is to be exclusive.
         """
         if self.end is None:
+            check_checkpoint(self._place, start)
             self._log.acquire()
             self.end = self._written = self._recover(start)
         return self._portal.run(self._advance(self.end, start))

@@ -138,8 +138,9 @@ class BatchLog:
                 if time.monotonic() > deadline:
                     lock.close()
                     raise StateError(
-                        f"another query uses the log at {self.path}: give every query that reads a queue "
-                        "a checkpointLocation (or logPath) of its own"
+                        f"another query or source uses the log at {self.path}: give every query that reads "
+                        "a queue a checkpointLocation (or logPath) of its own, and every source of a query "
+                        "with several a sourceName. A stream that is joined with itself is two sources"
                     ) from None
             time.sleep(0.05)
         self._lock = lock

@@ -33,26 +33,40 @@ class LogPartition(InputPartition):
         first: the number of the first row.
         count: how many rows.
         without: the names of files with the GUIDs of rows that are left out.
+        query: the id of the stream that it is for, "" if its checkpoint does not tell; None for any.
     """
 
-    def __init__(self, root: str, path: str, first: int, count: int, without: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        root: str,
+        path: str,
+        first: int,
+        count: int,
+        without: tuple[str, ...] = (),
+        query: str | None = None,
+    ) -> None:
         super().__init__((path, first, count))
         self.root = root
         self.path = path
         self.first = first
         self.count = count
         self.without = without
+        self.query = query
 
 
 def cut(
-    root: str, batches: Iterable[LoggedBatch], partitions: int, without: tuple[str, ...] = ()
+    root: str,
+    batches: Iterable[LoggedBatch],
+    partitions: int,
+    without: tuple[str, ...] = (),
+    query: str | None = None,
 ) -> Iterator[LogPartition]:
     """Return as many parts of each batch as there are to be partitions, of about the same number of rows."""
     for batch in batches:
         total = batch.end - batch.start
         size = max(1, -(-total // partitions))
         for first in range(0, total, size):
-            yield LogPartition(root, batch.path, first, min(size, total - first), without)
+            yield LogPartition(root, batch.path, first, min(size, total - first), without, query)
 
 
 def read_partition(

@@ -28,8 +28,10 @@ from bmq.spark._standing import (
 
 __all__ = [
     "DROPPED_ADVICE",
+    "OWN_CHECKPOINT",
     "STATE",
     "LogPlace",
+    "check_checkpoint",
     "check_log",
     "described_settings",
     "dropped_since",
@@ -44,6 +46,10 @@ logger = logging.getLogger("bmq.spark")
 #: The files beside a log: what it was begun with, and what the broker had dropped when it was asked last.
 STATE, _DROPPED = "state.json", "dropped.json"
 DROPPED_ADVICE = "They are gone. Start the query again to go on; failOnDataLoss=false makes a warning of it"
+OWN_CHECKPOINT = (
+    "readStream has the checkpointLocation of another query. Give readStream and writeStream the same one, "
+    "and each query a readStream of its own"
+)
 # Seconds that others have to leave an exclusive queue: a driver that died may not have left it yet.
 _LEAVING = 5.0
 _PAUSE = 0.25
@@ -131,6 +137,33 @@ def check_log(log: BatchLog, place: LogPlace, settings: SourceSettings, start: i
         )
     logger.info("queue or subscription changed: what is committed is confirmed first")
     return True
+
+
+def check_checkpoint(place: LogPlace, start: int | None) -> None:
+    """Raise if the query has another checkpoint than the option ``checkpointLocation`` of its source.
+
+    Args:
+        place: where the log is.
+        start: the number of messages that the query has read; None for an engine that does not tell.
+
+    Raises:
+        StateError: the checkpoint is another query's, or nobody's.
+    """
+    if not place.checkpoint:
+        return
+    checkpoint = Checkpoint(place.checkpoint, place.source)
+    if not checkpoint.query():
+        raise StateError(
+            f"no query has its checkpoint in {place.checkpoint}, the checkpointLocation of readStream: give "
+            "readStream and writeStream the same one. Where pyarrow does not reach Spark's checkpoint, give "
+            "readStream the option logPath and no checkpointLocation"
+        )
+    planned = checkpoint.planned()
+    if planned is not None and start is not None and planned.end != start:
+        raise StateError(
+            f"this query has read {start:,} messages, and the query of checkpoint {place.checkpoint} "
+            f"{planned.end:,}: {OWN_CHECKPOINT}"
+        )
 
 
 def check_owner(log: BatchLog, place: LogPlace, state: Any) -> None:

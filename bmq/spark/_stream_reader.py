@@ -15,15 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from bmq._signals import exit_on_sigterm
+from bmq.errors import StateError
+from bmq.spark._checkpoint import Checkpoint
 from bmq.spark._inlet import Inlet, StreamLimits, confirm_repeated
 from bmq.spark._log import BatchLog
 from bmq.spark._log_partition import LogPartition, cut, read_partition
 from bmq.spark._receiving import SourceSettings
 from bmq.spark._rows import OnInvalidMessage, RowMaker
-from bmq.spark._state import STATE, LogPlace, check_owner, refuse
+from bmq.spark._state import OWN_CHECKPOINT, STATE, LogPlace, check_checkpoint, check_owner, refuse
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -123,13 +126,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where in the log a batch is.
 
         Raises:
-            StateError: some of it is not in the log, or the log is another query's.
+            StateError: some of it is not in the log, or the log or the checkpoint is another query's.
         """
         place, first, last = self._place, start["messages"], end["messages"]
         log = BatchLog(place.path)
         if self._inlet is None:
             exit_on_sigterm()
             self._repeated = last
+            check_checkpoint(place, last)
             check_owner(log, place, log.noted(STATE))
         batches, whole = log.covering(first, last)
         if not whole:
@@ -141,7 +145,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 strict=place.strict,
                 checkpoint=place.checkpoint,
             )
-        return list(cut(place.path, batches, self._limits.partitions))
+        query = Checkpoint(place.checkpoint).query() if place.checkpoint else None
+        return list(cut(place.path, batches, self._limits.partitions, query=query))
 
     def commit(self, end: dict[str, int]) -> None:
         """Confirm what is committed; :meth:`latestOffset` did so before, on pyspark 4.2 and later."""
@@ -160,6 +165,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # in the workers
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read a part of a batch from the log."""
+        """Read a part of a batch from the log.
+
+        Raises:
+            StateError: the task is of another query than the checkpoint.
+        """
         if isinstance(partition, LogPartition):
+            context = TaskContext.get()
+            query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+            if query is not None and partition.query not in (None, query):
+                raise StateError(f"checkpoint {self._place.checkpoint} is not this query's: {OWN_CHECKPOINT}")
             yield from read_partition(partition, self._schema, self._on_invalid)

@@ -490,6 +490,7 @@ class NewQuery:
 
     def __init__(self, broker: BrokerThread, queue: str, folder: Path, **options: Any) -> None:
         options = {"pollTimeoutMs": 300, "lingerMs": 100, **options}
+        (folder / "metadata").write_text('{"id":"one"}')
         self._source = source(broker=broker.uri, queue=queue, checkpointLocation=folder, **options)
         self.runner = self._source.streamReader(WHOLE)
         self.start: dict[str, int] = self.runner.initialOffset()
@@ -918,7 +919,7 @@ def test_two_queries_cannot_share_a_log(
     monkeypatch.setattr("bmq.spark._log._LOCK_PATIENCE", 0.1)
     one, other = Query(broker, queue, tmp_path), Query(broker, queue, tmp_path)
     one.latest()
-    with pytest.raises(bmq.StateError, match="another query uses the log"):
+    with pytest.raises(bmq.StateError, match="another query or source uses the log"):
         other.latest()
     one.runner.stop()
 
