@@ -8,6 +8,7 @@ import os
 import re
 from typing import Any, NamedTuple, cast
 
+from bmq.errors import UsageError
 from bmq.spark._arrow import fs
 
 __all__ = ["Checkpoint", "Planned", "filesystem"]
@@ -16,9 +17,19 @@ _NUMBER = re.compile(r"\d+\Z")
 
 
 def filesystem(path: str) -> tuple[Any, str]:
-    """Return the file system of a local path or a URI, of pyarrow, and the path there."""
+    """Return the file system of a local path or a URI, of pyarrow, and the path there.
+
+    Raises:
+        UsageError: pyarrow has no such file system.
+    """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path):
-        found: tuple[Any, str] = fs.FileSystem.from_uri(re.sub(r"\Afile:/+", "file:///", path))
+        try:
+            found: tuple[Any, str] = fs.FileSystem.from_uri(re.sub(r"\Afile:/+", "file:///", path))
+        except ValueError as error:
+            raise UsageError(
+                f"{path} is in no file system that pyarrow knows ({error}): give a local path or a URI such "
+                "as s3:// or hdfs:// as checkpointLocation, or for a stream as logPath"
+            ) from None
         return found
     return fs.LocalFileSystem(), os.path.abspath(path)
 

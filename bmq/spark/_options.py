@@ -666,6 +666,8 @@ def queues(options: Options) -> list[str]:
         raise UsageError(f"option queue is missing: the URI of the queue to read, bmq://DOMAIN/QUEUE{hint}")
     for uri in uris:
         QueueUri.parse(uri)
+        if uris.count(uri) > 1:
+            raise UsageError(f"option queue names {uri} more than once")
     return list(uris)
 
 

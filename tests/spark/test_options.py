@@ -60,6 +60,11 @@ def test_a_load_without_a_queue_is_refused_at_once() -> None:
         source(queue="orders").schema()
 
 
+def test_a_queue_is_named_once() -> None:
+    with pytest.raises(bmq.UsageError, match="option queue names bmq://d/q more than once"):
+        source(queue="bmq://d/q, bmq://d/q").schema()
+
+
 def test_options_of_one_way_pass_together() -> None:
     assert "value BINARY" in source(**QUEUE).schema()
     assert "value BINARY" in source(**QUEUE, checkpointLocation="/x", lag="true").schema()
