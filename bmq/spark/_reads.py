@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bmq.errors import StateError
+from bmq.spark._application import Application, alive, application_of_planner, application_of_program
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._aside import PutAside
 from bmq.spark._ledger import GuidSets, Ledger
@@ -72,6 +73,7 @@ class _State:
         stored: whether its messages were confirmed to the broker as soon as they were stored.
         what: its queues and subscriptions.
         parts: how many files there are of GUIDs of rows that are confirmed.
+        reader: the application that has read the rows last; None if unknown.
     """
 
     number: int = 0
@@ -79,6 +81,7 @@ class _State:
     stored: bool = False
     what: dict[str, Any] | None = None
     parts: int = 0
+    reader: Application | None = None
 
     @property
     def confirmed_files(self) -> tuple[str, ...]:
@@ -102,15 +105,18 @@ class Reads:
 
         Raises:
             ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: nothing can be received.
-            StateError: an unconfirmed read is of other queues or subscriptions; or the folder is in use.
+            StateError: an unconfirmed read is of other queues or subscriptions, or another application that
+                runs has read it; or the folder is in use.
             OSError: the messages cannot be stored.
         """
+        here = application_of_planner()
         self._log.acquire(_PATIENCE)
         try:
             self._log.clear()
             state = self._state()
             if state.status == _OPEN:
                 self._check(state, settings)
+                self._take_over(state, here)
                 batches = self._rows(state.number).batches()
                 logger.warning(
                     "read %d of %s is not confirmed: its %d messages are read again, and no others",
@@ -119,7 +125,7 @@ class Reads:
                     sum(each.end - each.start for each in batches),
                 )
                 return list(cut(self._root, batches, limits.partitions, state.confirmed_files))
-            batches = self._read_on(state, settings, limits)
+            batches = self._read_on(state, settings, limits, here)
             return list(cut(self._root, batches, limits.partitions))
         finally:
             self._log.release()
@@ -130,7 +136,8 @@ class Reads:
         Raises:
             ConnectionFailed, OpenQueueError, RequestTimeout: the broker cannot be told; the next call, or the
                 next read, does so.
-            StateError: the unconfirmed read is of other queues; or the folder is in use.
+            StateError: the unconfirmed read is of other queues; or another application has read it, and the
+                rows are not named; or the folder is in use.
         """
         self._log.acquire(_PATIENCE)
         try:
@@ -140,6 +147,8 @@ class Reads:
             count = 0
             if state.status == _OPEN:
                 self._check(state, settings, queues_alone=True)
+                if guids is None:
+                    self._check_reader(state)
                 count = self._note_confirmed(state, None if guids is None else set(map(bytes.fromhex, guids)))
             known = self._log.read_guids(state.confirmed_files)
             if any(known.values()):
@@ -188,11 +197,14 @@ class Reads:
         if not isinstance(noted, dict):
             return _State()
         given = cast("dict[str, Any]", noted)
-        return _State(given["read"], given["status"], given["stored"], given["what"], given["parts"])
+        state = _State(given["read"], given["status"], given["stored"], given["what"], given["parts"])
+        state.reader = Application.noted(given["reader"])
+        return state
 
     def _note(self, state: _State) -> None:
         document = {"read": state.number, "status": state.status, "stored": state.stored}
-        self._log.note(_STATE, {**document, "what": state.what, "parts": state.parts})
+        reader = None if state.reader is None else state.reader._asdict()
+        self._log.note(_STATE, {**document, "what": state.what, "parts": state.parts, "reader": reader})
 
     def _rows(self, number: int) -> BatchLog:
         return BatchLog(f"{self._root}/{number:06d}")
@@ -207,9 +219,36 @@ class Reads:
                 f"(bmq spark repair {self._checkpoint}), which leaves its messages in the queue"
             )
 
+    def _take_over(self, state: _State, here: Application | None) -> None:
+        """Note the reading application. Two applications at a time would write the same rows."""
+        reader = state.reader
+        if reader == here:
+            return
+        if reader is not None and reader.runs:
+            raise StateError(
+                f"read {state.number} of {self._checkpoint} is another application's (process "
+                f"{reader.process}), which runs and has not confirmed it: both would write the same rows. "
+                "Wait until it has confirmed or ended, or give each one a checkpointLocation of its own"
+            )
+        state.reader = here
+        self._note(state)
+
+    def _check_reader(self, state: _State) -> None:
+        """Raise if the program that confirms is another application than the last reader."""
+        here = application_of_program()
+        if here is not None and state.reader is not None and here != state.reader:
+            raise StateError(
+                f"read {state.number} of {self._checkpoint} was read by another application (process "
+                f"{state.reader.process} on {state.reader.host}), which has not confirmed it, and this one "
+                "has not read it since: load and write the rows again before confirm, or name the rows that "
+                "are written: bmq.spark.confirm(options, rows)"
+            )
+
     # a new read
 
-    def _read_on(self, state: _State, settings: SourceSettings, limits: ReadLimits) -> list[LoggedBatch]:
+    def _read_on(
+        self, state: _State, settings: SourceSettings, limits: ReadLimits, here: Application | None
+    ) -> list[LoggedBatch]:
         known: GuidSets = {}
         self._forget(state)
         for name in self._log.files("confirmed-"):
@@ -220,17 +259,18 @@ class Reads:
         for each in rows.batches():  # of a driver that died before it could note the read
             rows.remove(each)
         rows.clear()
-        with portal() as here:
+        with portal() as loop:
             drain = Drain(settings, limits, rows, known)
             try:
-                batches = here.run(drain.run())
+                batches = loop.run(drain.run())
                 if batches:
-                    state = _State(state.number + 1, _OPEN, limits.on_store, described_settings(settings))
+                    what = described_settings(settings)
+                    state = _State(state.number + 1, _OPEN, limits.on_store, what, reader=here)
                     self._note(state)
                     if limits.on_store:
-                        here.run(drain.confirm())
+                        loop.run(drain.confirm())
             finally:
-                here.run(drain.close())
+                loop.run(drain.close())
         if batches:
             count = sum(each.end - each.start for each in batches)
             logger.info("read %d of %s: %d messages", state.number, self._checkpoint, count)
@@ -390,35 +430,11 @@ def _temporary_folder() -> Path:
     if hasattr(os, "getuid") and (about.st_uid != user or about.st_mode & 0o077 or root.is_symlink()):
         raise StateError(f"{root} is not a folder of this user alone: remove it")
     for old in root.iterdir():
-        owner = old.name.partition("-")[0]
-        if owner.isdigit() and not _alive(int(owner)):
+        made_for = old.name.partition("-")[0]
+        if made_for.isdigit() and not alive(int(made_for)):
             shutil.rmtree(old, ignore_errors=True)
-    folder = root / f"{_application()}-{uuid.uuid4().hex}"
+    application = application_of_planner()
+    owner = os.getppid() if application is None else application.process
+    folder = root / f"{owner}-{uuid.uuid4().hex}"
     folder.mkdir(mode=0o700)
     return folder
-
-
-def _application() -> int:
-    """The process of the application; what plans a read is a child of a child of it."""
-    process = os.getppid()
-    for _ in range(8):
-        try:
-            stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-            command = stat[stat.index("(") + 1 : stat.rindex(")")]
-            parent = int(stat[stat.rindex(")") :].split()[2])
-        except (OSError, ValueError):
-            return process
-        if not command.startswith("python") or parent <= 1:
-            return process
-        process = parent
-    return process
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    return True

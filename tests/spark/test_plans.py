@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import bmq
 import bmq.spark
 from tests.spark.brokers import BrokerThread
 
@@ -90,6 +93,49 @@ def test_no_plan_loses_a_row_or_takes_one_out(
     assert len(broker.drain(queue, idle=0.3)) == (0 if adaptive == "true" else ROWS)
 
 
+#: Another application, on the same folder.
+OTHER = """
+import sys
+import bmq.spark
+from tests.spark.conftest import start_spark
+broker, queue, folder, end = sys.argv[1:]
+options = {"broker": broker, "queue": queue, "idleTimeoutMs": "200", "checkpointLocation": folder}
+frame = start_spark("local[1]").read.format("bmq").options(**options).load()
+for ask in (frame.count, lambda: bmq.spark.confirm(options)):
+    try:
+        print("OTHER", ask())
+    except Exception as error:
+        print("OTHER", " ".join(str(error).split()))
+    if end == "die":
+        import os, signal
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def other(*arguments: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER, *arguments], capture_output=True, text=True, check=False, timeout=300
+    )
+    return [line for line in done.stdout.splitlines() if line.startswith("OTHER")]
+
+
+def test_an_application_neither_shares_a_read_nor_confirms_what_it_has_not_read(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    post(broker, queue)
+    options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": "200"}
+    options["checkpointLocation"] = str(tmp_path)
+    assert other(broker.uri, queue, str(tmp_path), "die") == [f"OTHER {ROWS}"]
+    with pytest.raises(bmq.StateError, match="this one has not read it since"):
+        bmq.spark.confirm(options)
+    assert load(spark, options).count() == ROWS
+    refused = other(broker.uri, queue, str(tmp_path), "")
+    assert ["both would write the same rows" in refused[0], "not read it since" in refused[1]] == [True, True]
+    assert bmq.spark.confirm(options) == ROWS
+    assert broker.drain(queue, idle=0.3) == []
+
+
 def test_rows_are_confirmed_once_they_are_written(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
@@ -128,3 +174,27 @@ def test_trigger_once_confirms_what_it_stored(
     writer.trigger(once=True).start().awaitTermination()
     assert spark.read.parquet(str(tmp_path / "out")).count() == 50
     assert broker.drain(queue, idle=1.0) == []
+
+
+def test_a_query_with_another_checkpoint_than_its_source_is_refused(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    """Before anything is received; and the first query, whose checkpoint it was, goes on."""
+    own, another = str(tmp_path / "own"), str(tmp_path / "another")
+
+    def run(ours: str, sinks: str) -> None:
+        stream = spark.readStream.format("bmq").options(broker=broker.uri, queue=queue)
+        stream = stream.option("checkpointLocation", ours).option("pollTimeoutMs", "5000").load()
+        writer = stream.writeStream.format("parquet").option("path", f"{sinks}-out")
+        writer.option("checkpointLocation", sinks).trigger(availableNow=True).start().awaitTermination()
+
+    post(broker, queue, 20)
+    with pytest.raises(Exception, match=r"no query has its checkpoint in .*own, the checkpointLocation of"):
+        run(own, another)
+    run(own, own)
+    post(broker, queue, 20)
+    with pytest.raises(Exception, match=r"this query has read 0 messages, and the query of checkpoint .* 20"):
+        run(own, f"{another}-2")
+    run(own, own)
+    assert spark.read.parquet(f"{own}-out").select("guid").distinct().count() == 40
+    assert broker.drain(queue, idle=0.3) == []

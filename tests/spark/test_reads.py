@@ -15,6 +15,8 @@ import pytest
 
 import bmq
 import bmq.spark
+from bmq.spark import _reads
+from bmq.spark._application import Application, application_of_planner
 from bmq.spark._reads import READS, Drain, Reads
 from bmq.spark._receiving import Arrived
 from tests.spark.brokers import BrokerThread
@@ -194,6 +196,76 @@ def test_reads_that_are_planned_at_the_same_time_are_one(
     assert found == [texts(0, 30)] * 3
 
 
+def become(monkeypatch: pytest.MonkeyPatch, application: Application | None) -> None:
+    """Have reads planned and confirmed by an application."""
+    monkeypatch.setattr(_reads, "application_of_planner", lambda: application)
+    monkeypatch.setattr(_reads, "application_of_program", lambda: application)
+
+
+HERE = Application.of(os.getpid())
+ENDED = HERE._replace(started=HERE.started - 1)  # the number of the process was given again
+ELSEWHERE = HERE._replace(host="another.example")
+
+
+def test_two_applications_do_not_share_a_read(
+    broker: BrokerThread, queue: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would write the rows; and one could confirm the next read of the other."""
+    post(broker, queue, 0, 3)
+    become(monkeypatch, HERE)
+    assert values_of(**options) == texts(0, 3)
+    become(monkeypatch, Application.of(os.getppid()))
+    with pytest.raises(bmq.StateError, match="which runs and has not confirmed it: both would write"):
+        values_of(**options)
+    become(monkeypatch, HERE)
+    assert values_of(**options) == texts(0, 3)
+    assert bmq.spark.confirm(options) == 3
+
+
+@pytest.mark.parametrize("before", [ENDED, ELSEWHERE], ids=["ended", "elsewhere"])
+def test_a_read_of_an_application_that_has_ended_is_read_again_before_it_is_confirmed(
+    broker: BrokerThread,
+    queue: str,
+    options: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    before: Application,
+) -> None:
+    post(broker, queue, 0, 3)
+    become(monkeypatch, before)
+    rows = rows_of(source(**options))
+    become(monkeypatch, HERE)
+    with pytest.raises(bmq.StateError, match="this one has not read it since: load and write the rows again"):
+        bmq.spark.confirm(options)
+    written: Any = Frame(rows[:1])
+    assert bmq.spark.confirm(options, written) == 1
+    assert values_of(**options) == texts(1, 3)
+    assert bmq.spark.confirm(options) == 2
+    assert left_in(broker, queue) == []
+
+
+def test_a_program_without_spark_may_confirm(
+    broker: BrokerThread, queue: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post(broker, queue, 0, 3)
+    become(monkeypatch, HERE)
+    values_of(**options)
+    become(monkeypatch, None)
+    assert bmq.spark.confirm(options) == 3
+
+
+def test_applications_are_processes_that_run() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert HERE.runs
+    assert not Application.of(ended.pid).runs
+    assert not ENDED.runs
+    assert not ELSEWHERE.runs
+    assert Application.noted(HERE._asdict()) == HERE
+    assert Application.noted({"process": 7}) is None
+    assert Application.noted(None) is None
+    assert application_of_planner() is None  # no Java is above this process
+
+
 def test_the_rows_of_a_confirmed_read_last_until_the_next_read(
     broker: BrokerThread, queue: str, options: dict[str, str]
 ) -> None:
@@ -255,6 +327,11 @@ def test_what_cannot_be_confirmed_is_refused(queue: str, tmp_path: Path) -> None
         bmq.spark.confirm({"queue": queue, "checkpointLocation": tmp_path}, frame)
     with pytest.raises(bmq.UsageError, match="options"):
         bmq.spark.confirm(7)  # type: ignore[arg-type]
+
+
+def test_a_place_that_pyarrow_does_not_know_is_named(options: dict[str, str]) -> None:
+    with pytest.raises(bmq.UsageError, match="nosuch://x/bmq-reads is in no file system that pyarrow knows"):
+        values_of(**{**options, "checkpointLocation": "nosuch://x"})
 
 
 def test_a_temporary_folder_is_this_users_and_goes_with_its_application(
