@@ -4,8 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
-__all__ = ["gathers", "new_event_loop"]
+__all__ = ["LoopThread", "gathers", "new_event_loop"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("bmq")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -24,3 +35,107 @@ def gathers(transport: asyncio.BaseTransport) -> bool:
     the protocol, and fails once the connection is lost.
     """
     return type(transport).__module__.startswith("uvloop")
+
+
+class LoopThread:
+    """An event loop in a daemon thread: the only one in this library.
+
+    Blocking sessions, Spark's tasks, Arrow's sources and the broker in the background run on such threads.
+    The thread belongs to the process that made it: a fork has neither the thread nor the right to use its
+    sockets.
+
+    Args:
+        name: the thread's name.
+        log: receives errors of callbacks that end the event loop.
+
+    Attributes:
+        loop: the event loop; closed by the thread when the thread ends.
+        over: whether the thread ends.
+        forked: whether this is another process, made by a fork.
+    """
+
+    def __init__(self, name: str, log: logging.Logger = logger) -> None:
+        self._log = log
+        self.loop = new_event_loop()
+        self.over = False
+        self.forked = False
+        _threads[self] = None
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            while not self.over:
+                try:
+                    self.loop.run_forever()
+                except BaseException:
+                    # A callback may raise SystemExit, which ends an event loop, but must not end this one.
+                    self._log.exception("a callback ended the event loop; it goes on")
+        finally:
+            self.loop.close()
+
+    @property
+    def current(self) -> bool:
+        """Whether the caller is this thread."""
+        return threading.current_thread() is self._thread
+
+    def soon(self, function: Callable[..., object], *args: object) -> None:
+        """Have the event loop call a function; nothing happens if the loop is closed. Any thread may call."""
+        try:
+            self.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            pass
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the event loop. Any other thread may call."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine in the event loop and wait for it. Any other thread may call.
+
+        Args:
+            work: the coroutine; cancelled if the wait ends early.
+            timeout: seconds to wait; None for no limit.
+
+        Raises:
+            TimeoutError: the coroutine took longer.
+            BaseException: what the coroutine raises.
+        """
+        future = self.submit(work)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Begin to end the thread; called in the event loop."""
+        self.over = True
+        self.loop.stop()
+
+    def end(self, timeout: float | None) -> None:
+        """End the thread and wait for its end; called in another thread.
+
+        Args:
+            timeout: seconds to wait; None for no limit.
+        """
+        self.soon(self.stop)
+        self.join(timeout)
+
+    def join(self, timeout: float | None) -> None:
+        """Wait until the thread has ended; called in another thread."""
+        self._thread.join(timeout)
+
+
+# Keys, in the order of their making.
+_threads: WeakKeyDictionary[LoopThread, None] = WeakKeyDictionary()
+
+
+def _note_fork() -> None:
+    for each in _threads:
+        each.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)

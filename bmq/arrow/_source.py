@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import ssl as ssl_module
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
-from bmq._loop import new_event_loop
+from bmq._loop import LoopThread
 from bmq.client.connect import connect
 from bmq.client.tables import Tables, TablesOptions
 from bmq.errors import SessionClosed, StateError, TimedOut, UsageError
@@ -51,35 +50,6 @@ class Confirm(StrEnum):
     END = "end"
     #: Nothing: what was read is delivered again.
     NEVER = "never"
-
-
-class _Thread:
-    """An event loop in a thread."""
-
-    def __init__(self) -> None:
-        self.loop = new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="bmq.arrow", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for it."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def end(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(_PATIENCE)
 
 
 class Source:
@@ -149,7 +119,7 @@ class Source:
         self._guard = threading.Lock()
         self._closed = False
         self._reader: RecordBatchReader = None
-        self._thread = _Thread()
+        self._thread = LoopThread("bmq.arrow")
         self._session: Session | None = None
         self._tables: Tables | None = None
         try:
@@ -271,7 +241,7 @@ class Source:
             if self._session is not None:
                 self._thread.run(self._end(self._session))
         finally:
-            self._thread.end()
+            self._thread.end(_PATIENCE)
 
     async def _end(self, session: Session) -> None:
         if self._tables is not None:

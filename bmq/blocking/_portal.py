@@ -12,15 +12,13 @@ from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from bmq._loop import new_event_loop
+from bmq._loop import LoopThread
 from bmq.errors import SessionClosed, UsageError
 
 __all__ = ["Portal", "current_portal", "forget_portal"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-logger = logging.getLogger("bmq.blocking")
 
 # Windows does not interrupt a thread that waits for a lock: there it looks for Ctrl-C this often, in seconds.
 _SLICE = 0.05 if sys.platform == "win32" else -1.0
@@ -115,32 +113,27 @@ class _Reply(Generic[T]):
 
 
 class Portal:
-    """An event loop in a daemon thread: uvloop's where it is installed.
-
-    It belongs to the process that made it. All blocking sessions of a process share one.
+    """The event loop of the blocking sessions of a process, which all share one.
 
     Attributes:
         loop: the event loop.
-        forked: whether this is another process, made by a fork.
-        over: whether the process ends, and the thread with it.
     """
 
     def __init__(self) -> None:
-        self.loop = new_event_loop()
-        self.forked = False
-        self.over = False
+        self._thread = LoopThread("bmq", logging.getLogger("bmq.blocking"))
+        self.loop = self._thread.loop
+        self.soon = self._thread.soon
         self._kept: dict[asyncio.Task[Any], None] = {}
-        self._thread = threading.Thread(target=self._serve, name="bmq", daemon=True)
-        self._thread.start()
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        while not self.over:
-            try:
-                self.loop.run_forever()  # returns when it is stopped
-            except BaseException:
-                # on_event may raise SystemExit, which ends an event loop, but must not end this one.
-                logger.exception("a callback ended the event loop; it goes on")
+    @property
+    def forked(self) -> bool:
+        """Whether this is another process, made by a fork."""
+        return self._thread.forked
+
+    @property
+    def over(self) -> bool:
+        """Whether the process ends, and the thread with it."""
+        return self._thread.over
 
     def check(self) -> None:
         """Raise unless this thread may wait for the event loop.
@@ -148,25 +141,18 @@ class Portal:
         Raises:
             UsageError: it may not.
         """
-        if self.forked:
+        if self._thread.forked:
             raise UsageError(
                 "a session belongs to the process that connected it, and this is another one, made by a "
                 "fork: bmq.blocking.connect() again here"
             )
-        if threading.current_thread() is self._thread:
+        if self._thread.current:
             raise UsageError(
                 "this was called by the session's own thread (from on_event or an interceptor), which would "
                 "wait for itself: do it in another thread"
             )
-        if self.over:
+        if self._thread.over:
             raise SessionClosed("the session is closed: the process ends")
-
-    def soon(self, function: Callable[..., object], *args: object) -> None:
-        """Have the event loop call a function, and do not wait for it."""
-        try:
-            self.loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:
-            pass  # it is closed: the process ends
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Have the event loop call a function, and return what it returns.
@@ -226,18 +212,16 @@ class Portal:
             task.exception()
 
     def _finish(self) -> None:
-        self.over = True
-        if self._kept:
-            asyncio.gather(*self._kept, return_exceptions=True).add_done_callback(lambda _: self.loop.stop())
-        else:
-            self.loop.stop()
+        if not self._kept:
+            self._thread.stop()
+            return
+        self._thread.over = True
+        asyncio.gather(*self._kept, return_exceptions=True).add_done_callback(lambda _: self.loop.stop())
 
     def end(self) -> None:
         """End the thread, after what :meth:`keep` still runs; for the end of the process."""
         self.soon(self._finish)
         self._thread.join(_AT_EXIT)
-        if not self._thread.is_alive():
-            self.loop.close()
 
 
 _portal: Portal | None = None

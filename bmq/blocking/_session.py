@@ -323,7 +323,6 @@ def _forked() -> None:
     portal = forget_portal()
     if portal is None:
         return
-    portal.forked = True
     nothing = os.open(os.devnull, os.O_RDWR)
     for session in list(_sessions):
         # Not closed: what refers to the number would close whatever gets it next.

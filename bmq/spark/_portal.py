@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
-from collections.abc import AsyncGenerator, Coroutine
-from concurrent.futures import Future
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from bmq._loop import new_event_loop
+from bmq._loop import LoopThread
 from bmq.client.connect import connect
 from bmq.client.queue import Queue
 from bmq.client.session import Session
@@ -30,8 +28,6 @@ from bmq.spark._security import Security
 from bmq.wire.constants import Compression
 
 __all__ = ["ConnectionSettings", "Lease", "Portal", "portal", "shutdown"]
-
-T = TypeVar("T")
 
 _USABLE = (SessionState.STARTED, SessionState.RECONNECTING)
 
@@ -132,35 +128,23 @@ class Portal:
     """An event loop in a thread. Made by :class:`portal`, which every task enters anew."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self.ended = False
-        self._loop = new_event_loop()
+        self._thread = LoopThread("bmq.spark")
+        self._loop = self._thread.loop
+        self.run = self._thread.run
+        self.submit = self._thread.submit
         self._leases: dict[ConnectionSettings, Lease] = {}
         # Those of readers too, which may be left open when the process ends.
         self.opened: WeakKeyDictionary[Session, None] = WeakKeyDictionary()
         self._connecting = asyncio.Lock()
         self._pending = 0
-        self._thread = threading.Thread(target=self._run, name="bmq.spark", daemon=True)
-        self._thread.start()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is another process, made by a fork."""
+        return self._thread.forked
 
     # from any thread
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for it.
-
-        Raises:
-            TimeoutError: it took longer than ``timeout`` seconds; it is cancelled.
-        """
-        future = self.submit(work)
-        try:
-            return future.result(timeout)
-        except BaseException:
-            future.cancel()
-            raise
 
     def close(self) -> None:
         """Close every session and end the thread; idempotent."""
@@ -168,10 +152,9 @@ class Portal:
             if self.ended:
                 return
             self.ended = True
-        if self.pid == os.getpid():
+        if not self.forked:
             self.run(self._close_all(), timeout=10)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout=10)
+            self._thread.end(timeout=10)
 
     # on the loop
 
@@ -223,7 +206,7 @@ class Portal:
             if self.ended or self._leases or self._pending or asyncio.all_tasks(self._loop):
                 return
             self.ended = True
-        self._loop.stop()
+        self._thread.stop()
 
     async def _close_all(self) -> None:
         leases, self._leases = list(self._leases.values()), {}
@@ -236,13 +219,6 @@ class Portal:
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
 
     def enter(self) -> None:
         """Note that somebody is about to use the portal; called with the guard held."""
@@ -279,7 +255,7 @@ class portal:
         global _current
         with _guard:
             current = _current
-            if current is not None and current.pid != os.getpid():
+            if current is not None and current.forked:
                 _inherited.append(current)
                 current = None
             if current is None or current.ended:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from bmq._loop import LoopThread
 from bmq.broker import Broker
 from bmq.errors import StateError, UsageError
 
@@ -45,10 +45,8 @@ class BackgroundBroker:
             raise UsageError(f"a broker has no option {', '.join(sorted(unknown))}")
         Broker(**options)  # what is wrong with the arguments is raised here, not in a thread
         self._options = options
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._broker: Broker | None = None
-        self._thread: threading.Thread | None = None
-        self._ended: asyncio.Event | None = None
+        self._thread: LoopThread | None = None
         self.uri = ""
 
     def start(self) -> None:
@@ -60,38 +58,26 @@ class BackgroundBroker:
         """
         if self._thread is not None:
             raise StateError("the broker is running")
-        started = threading.Event()
-        failure: list[BaseException] = []
+        thread = LoopThread("bmq broker")
 
-        async def serve() -> None:
-            self._loop = asyncio.get_running_loop()
-            self._ended = asyncio.Event()
-            async with Broker(**self._options) as self._broker:
-                self.uri = self._broker.uri
-                started.set()
-                await self._ended.wait()
+        async def start() -> Broker:
+            broker = Broker(**self._options)
+            await broker.start()
+            return broker
 
-        def run() -> None:
-            try:
-                asyncio.run(serve())
-            except BaseException as error:
-                failure.append(error)
-                started.set()
-
-        self._thread = threading.Thread(target=run, name="bmq broker", daemon=True)
-        self._thread.start()
-        started.wait()
-        if failure:
-            self._thread.join()
-            self._thread = None
-            raise failure[0]
+        try:
+            self._broker = thread.run(start())
+        except BaseException:
+            thread.end(None)
+            raise
+        self._thread, self.uri = thread, self._broker.uri
 
     def stop(self) -> None:
         """Stop it and wait until it is gone. Idempotent."""
         thread, self._thread = self._thread, None
-        if thread is not None and self._loop is not None and self._ended is not None:
-            self._loop.call_soon_threadsafe(self._ended.set)
-            thread.join()
+        if thread is not None and self._broker is not None:
+            thread.run(self._broker.stop())
+            thread.end(None)
 
     def call(self, function: Callable[[Broker], T | Coroutine[Any, Any, T]]) -> T:
         """Call a function, sync or async, with the broker, on its thread; returns what it returns.
@@ -99,7 +85,7 @@ class BackgroundBroker:
         Raises:
             StateError: it is not running.
         """
-        if self._thread is None or self._loop is None or self._broker is None:
+        if self._thread is None or self._broker is None:
             raise StateError("the broker is not running")
         broker = self._broker
 
@@ -109,7 +95,7 @@ class BackgroundBroker:
                 return await result
             return result
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        return self._thread.run(call())
 
     def __enter__(self) -> BackgroundBroker:
         self.start()

@@ -18,6 +18,7 @@ import pytest
 import uvloop
 
 import bmq
+from bmq import _loop
 from bmq.blocking import _portal
 from bmq.testing import BackgroundBroker
 
@@ -32,7 +33,7 @@ def loop_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         loop.set_exception_handler(lambda _, context: complaints.append(context))
         return loop
 
-    monkeypatch.setattr(_portal, "new_event_loop", new_event_loop)
+    monkeypatch.setattr(_loop, "new_event_loop", new_event_loop)
     yield
     gc.collect()
     portal = _portal.forget_portal()
