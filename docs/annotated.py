@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole events annotated byte by byte, from the declarations that the codecs are made from.
+"""Annotate whole events byte by byte, from the declarations behind the codecs.
 
-Every byte of an event is in exactly one row. Only sound events are meant: recorded or encoded here.
+Every byte of an event is in exactly one row. The events must be sound: recorded, or encoded here.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ MEANINGS: dict[tuple[str, str], Any] = {
 
 @dataclass(frozen=True)
 class Row:
-    """Some bytes of an event and what they say.
+    """Some bytes of an event and their meaning.
 
     Attributes:
         offset: of the first byte in the event.
-        data: the bytes; none for a heading.
-        depth: how deep it is inside others.
-        text: what they say.
-        plain: the bytes are text, to be shown as text.
+        data: the bytes; empty for a heading.
+        depth: level of nesting.
+        text: the meaning.
+        plain: whether the bytes are text, to be shown as text.
     """
 
     offset: int
@@ -78,24 +78,24 @@ class Row:
 
 
 def recording(name: str) -> list[tuple[str, bytes]]:
-    """Return a recorded conversation: who sent it ("c2b": the client), and the event."""
+    """Return a recorded conversation: the sender ("c2b": the client) and the event, in order."""
     lines = (RECORDINGS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     entries = [json.loads(line) for line in lines]
     return [(entry["dir"], bytes.fromhex(entry["hex"])) for entry in entries if "hex" in entry]
 
 
 def annotate(event: bytes, kind: MessageKind | None = None) -> list[Row]:
-    """Take one event apart.
+    """Annotate one event.
 
     Args:
-        event: all of it.
-        kind: which kind of message an event of type CONTROL has: its bytes do not say it.
+        event: all bytes of the event.
+        kind: the kind of message in an event of type CONTROL, which the bytes do not contain.
     """
     return list(_event(event, kind or MessageKind.CONTROL))
 
 
 def annotate_area(area: bytes, *, new: bool) -> list[Row]:
-    """Take a message properties area apart, which has its padding."""
+    """Annotate a message properties area, including its padding."""
     return list(_properties(area, 0, 0, new=new))
 
 
@@ -131,7 +131,7 @@ def _quoted(row: Row) -> Iterator[str]:
 def _structure(
     name: str, data: bytes, start: int, depth: int, size: int | None = None
 ) -> tuple[dict[str, Any], list[Row]]:
-    """Read a declared structure: its values, and a row for each group of fields that share bytes."""
+    """Read a declared structure: the values, and a row for each group of fields that share bytes."""
     layout: Any = LAYOUTS[name]
     whole = layout.sizeof()
     raw = data[start : start + min(whole, whole if size is None else size)]
@@ -300,7 +300,7 @@ def _moved(rows: Iterable[Row], offset: int) -> Iterator[Row]:
 
 
 class _Ber:
-    """Walks one message with the declarations at hand: nothing in BER names what it holds."""
+    """Walks one message along the declarations, because BER contains no names."""
 
     def __init__(self, event: bytes, start: int, stop: int) -> None:
         self.event = event
@@ -374,7 +374,7 @@ class _Ber:
 
 
 def _ends_together(rows: list[Row]) -> Iterator[Row]:
-    """Draw the ends of several levels as one row."""
+    """Draw the ends of several levels as a single row."""
     pending: list[Row] = []
     for row in [*rows, None]:
         if row is not None and row.text == "end" and row.data == b"\0\0":

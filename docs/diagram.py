@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """State diagrams as SVG, drawn from a transition table.
 
-The states stand in one column in the order given. Each event is written beside the state it leaves, on a
-wire that runs to the lane of the state it leads to; a dot is where a wire joins a lane, and a lane ends in
-an arrow at its state. Ways down the column run on the right, ways up on the left, and an event that stays
-in its state is marked with a loop. Every event has a line of its own, so nothing can collide, however the
-table grows. Colors come from the page.
+The states stand in one column in the given order. Each event is written beside its state, on a wire to the
+lane of the next state. A dot marks the joint of a wire with a lane, and a lane ends in an arrow at its state.
+Wires down the column run on the right, wires up on the left, and a loop marks an event without a change of
+state. Every event has a separate line, so texts never collide, however the table grows. Colors come from the
+page.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HUES = 6
 
 @dataclass(frozen=True)
 class Edge:
-    """An event that leads from one state to another (or back to the same)."""
+    """An event that leads from one state to another, or back to the same state."""
 
     source: str
     event: str
@@ -34,7 +34,7 @@ class Edge:
 
 @dataclass
 class _Side:
-    """What is attached to one side of one box, from the top down."""
+    """The wires at one side of a box, from the top down."""
 
     enters: bool = False
     leaves: list[tuple[str, list[str]]] = field(default_factory=list)
@@ -46,15 +46,15 @@ class _Side:
 
 
 def state_diagram(states: Sequence[str], edges: Iterable[Edge], title: str) -> str:
-    """Draw the states in their order, the first being the initial one.
+    """Draw the states in their order; the first state is the initial state.
 
     Args:
         states: the names, from top to bottom.
-        edges: the transitions between them.
-        title: what the diagram shows, for readers who do not see it.
+        edges: the transitions between the states.
+        title: description of the diagram for readers who cannot see the picture.
 
     Returns:
-        One SVG element, without line breaks that Markdown would take for the end of it.
+        One SVG element, without blank lines, which would end the element in Markdown.
     """
     order = {state: index for index, state in enumerate(states)}
     sides = {(state, side): _Side() for state in states for side in ("left", "right")}

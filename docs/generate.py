@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the documentation that are written by the code itself.
+"""The parts of the documentation that come from the code.
 
-A page says ``<!-- generated: NAME -->`` where it wants one of them; MkDocs calls the hooks at the end of
-this file. What is generated comes from what runs: the Construct declarations, the transition tables and
-the error classes.
+A page marks the place of a part with ``<!-- generated: NAME -->``; MkDocs calls the hooks at the end of this
+file. The sources are the objects at work: the Construct declarations, the transition tables and the error
+classes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from bmq.workers._life import Life
 ROOT = Path(__file__).parent.parent
 MARKER = re.compile(r"^<!-- generated: ([a-z-]+)((?: [\w-]+)*) -->$", re.MULTILINE)
 ROW_BITS = 32
-#: Characters of a field's name that fit into one bit of a diagram.
+#: Characters of a field's name for each bit of a diagram.
 CHARACTERS_PER_BIT = 2.4
 
 
@@ -147,7 +147,7 @@ def _segments(fields: list[Field]) -> Iterator[list[tuple[int, Field, int, bool]
 
 
 def bit_diagram(fields: list[Field]) -> str:
-    """The structure as rows of 32 bits; a field too narrow for its name shows its number in the table."""
+    """The structure as rows of 32 bits; a narrow field shows its number in the table instead of its name."""
     rows = []
     for row in _segments(fields):
         cells = []
@@ -163,12 +163,12 @@ def bit_diagram(fields: list[Field]) -> str:
 
 @cache
 def meanings() -> dict[str, dict[str, str]]:
-    """What each field of the protocol means, by structure."""
+    """The meaning of each field of the protocol, by structure."""
     return tomllib.loads((Path(__file__).parent / "fields.toml").read_text(encoding="utf-8"))
 
 
 def layouts() -> str:
-    """Every structure: what it is for, its bits, and a table of its fields."""
+    """Every structure: purpose, bits, and a table of fields."""
     remarks = notes(layout)
     parts = []
     for name, declaration in layout.LAYOUTS.items():
@@ -195,12 +195,12 @@ def layouts() -> str:
 
 
 def enumerations() -> str:
-    """The numbers that travel in the structures' fields."""
+    """The numbers in the fields of structures."""
     return _enumerations(constants, Enum)
 
 
 def control_enumerations() -> str:
-    """The numbers that travel in control messages, which JSON names."""
+    """The numbers in control messages; JSON has the names."""
     return _enumerations(messages, IntEnum | IntFlag)
 
 
@@ -236,7 +236,7 @@ def both_encodings() -> str:
 
 
 def _examples() -> dict[type, Message]:
-    """A message of each kind: the first one in the recordings, else one made here."""
+    """A message of each kind: the first in the recordings, otherwise a message made here."""
     found: dict[type, Message] = {
         AdminCommand: ControlMessage(1, AdminCommand("HELP")),
         AdminCommandResponse: ControlMessage(1, AdminCommandResponse("This process responds to ...")),
@@ -247,7 +247,7 @@ def _examples() -> dict[type, Message]:
             if read.type in (EventType.CONTROL, EventType.AUTHENTICATION):
                 try:
                     message = read_control(read)[0]
-                except ProtocolError:  # recorded, as it was refused
+                except ProtocolError:  # recorded because a broker has refused the message
                     continue
                 body = message.body if isinstance(message, ControlMessage) else message
                 found.setdefault(type(body), message)
@@ -287,7 +287,7 @@ def _members_of(cls: type[Structure]) -> str:
 
 
 def control_messages() -> str:
-    """Every control message: its members, and one of them in both codecs."""
+    """Every control message: the members, and an example in both codecs."""
     parts: list[str] = []
     examples = _examples()
     told: set[type] = set()
@@ -330,7 +330,7 @@ def _nested(cls: type[Structure]) -> Iterator[type[Structure]]:
 
 
 def _wrapped(text: str) -> str:
-    """JSON in lines that are not too long, broken where a member ends."""
+    """JSON in short lines, broken at the ends of members."""
     lines, line = [], ""
     for piece in re.split(r"(?<=[,{])(?=\")", text):
         if line and len(line) + len(piece) > 84:
@@ -341,7 +341,7 @@ def _wrapped(text: str) -> str:
 
 
 def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
-    """Every table by the name of what it moves."""
+    """Every transition table of the protocol, by the name of its machine."""
     return {
         "Handshake": Handshake.TRANSITIONS,
         "Session": ClientCore.TRANSITIONS,
@@ -353,12 +353,12 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
 
 
 def _action(step: Any) -> str:
-    """The name of what a transition runs."""
+    """The name of a transition's action."""
     return f"`{step.action.__name__.removeprefix('_')}`" if step.action else ""
 
 
 def _states(table: Mapping[tuple[Enum, Enum], Any]) -> list[Enum]:
-    """The states a table uses, in the order of their declaration, which is the order of a life."""
+    """The states in a table, in the order of their declaration."""
     used = {state for state, _ in table} | {step.next_state for step in table.values()}
     return [state for state in type(next(iter(used))) if state in used]
 
@@ -386,7 +386,7 @@ def transitions(table: Mapping[tuple[Enum, Enum], Any]) -> str:
 
 
 def machines() -> str:
-    """Every state machine: what its states and events mean, its diagram, its table."""
+    """Every state machine: meaning of states and events, diagram, table."""
     parts = []
     for name, table in transition_tables().items():
         state, event = next(iter(table))
@@ -432,14 +432,14 @@ def _listed(error: type[bmq.errors.Error]) -> Iterator[tuple[str, ...]]:
 
 
 def errors() -> str:
-    """The error tree, and what each error means and whether to try again."""
+    """The error tree, and the meaning and ``retryable`` of each error."""
     root = bmq.errors.Error
     tree = "\n".join([root.__name__, *_drawn(root)])
     return f"```text\n{tree}\n```\n\n" + _table(("error", "meaning", "retryable", "also a"), _listed(root))
 
 
 def statuses() -> str:
-    """The two enumerations that errors carry."""
+    """The two enumerations in errors."""
     acks = [
         (f"`{s.name}`", str(s.value), "yes" if s in bmq.errors.RETRYABLE_ACK_STATUSES else "")
         for s in AckStatus
@@ -485,7 +485,7 @@ MODULES: dict[str, ModuleType] = {
         bmq.console,
     )
 }
-#: The names that lead the list of a module.
+#: The leading names in the list of a module.
 FIRST = {
     "bmq": [
         *("connect", "run", "Session", "Queue", "Consumer", "Message", "MessageBatch", "PutMessage", "Ack"),
@@ -494,7 +494,7 @@ FIRST = {
     "bmq.admin": ["connect", "Admin", "QueueAdmin"],
     "bmq.blocking": ["connect", "Session", "Queue", "Consumer"],
 }
-#: The classes that describe keyword arguments: their defaults and texts are those of the arguments.
+#: The classes behind keyword arguments: defaults and texts are those of the arguments.
 SOURCES = {"SessionFields": [bmq.SessionOptions], "ConnectOptions": [bmq.connect, bmq.SessionOptions]}
 
 
@@ -544,7 +544,7 @@ def trouble_messages() -> str:
 
 
 def _advice(name: str) -> str:
-    """The part of troubles.toml that is about one error class."""
+    """The entry of an error class in troubles.toml."""
     found = troubles()["error"][name]
     advice = f"**Cause**: {found['cause']}\n\n**Remedy**: {found['remedy']}"
     return re.sub(r"\]\((?=[\w/.-]+\.md)", "](../", advice)
@@ -555,7 +555,7 @@ VERDICTS = {"yes": "holds", "broker": "a real broker differs", "no": "bmq differ
 
 
 def marked_tests() -> dict[str, list[str]]:
-    """The tests of each statement, by their markers; they are read, not imported."""
+    """The tests of each statement, by their markers, from the source without importing."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         source = path.read_text(encoding="utf-8")
@@ -579,7 +579,7 @@ def _marks(parent: ast.Module | ast.ClassDef, name: str) -> Iterator[tuple[str, 
 
 
 def statements() -> str:
-    """The statements of the documents: what holds, what differs and why, and the tests that show it."""
+    """The statements of the documents: verdict, reason for each difference, and tests."""
     tests = marked_tests()
     parts = []
     for section in tomllib.loads(STATEMENTS.read_text(encoding="utf-8"))["section"]:
@@ -600,7 +600,7 @@ def statements() -> str:
 
 
 def headline() -> str:
-    """What performance.md says of the two main paths, as bars."""
+    """The figures of performance.md for the two main paths, as bars."""
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     cells = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| ")]
     measured = {row[0].strip(): [cell.strip() for cell in row] for row in reversed(cells)}
@@ -643,7 +643,7 @@ GENERATED: dict[str, Callable[..., str]] = {
 
 
 def fill(markdown: str) -> str:
-    """Replace every marker; one that nothing generates is an error."""
+    """Replace every marker. A marker without a generator is an error."""
 
     def generated(match: re.Match[str]) -> str:
         try:
@@ -656,7 +656,7 @@ def fill(markdown: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Add links into the repository, where pyproject.toml says where that is."""
+    """Add links into the repository, if pyproject.toml has the repository's address."""
     links = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["bmq"]["links"]
     if links["repository"]:
         config.repo_url = links["repository"]
@@ -669,7 +669,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the changelog, which lives at the root of the project, and the pages of the API reference."""
+    """Add the changelog from the root of the project, and the pages of the API reference."""
     from mkdocs.structure.files import File
 
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
@@ -680,7 +680,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill in the generated parts, and the words of other systems that readers search for."""
+    """Fill in the generated parts, and the related terms of a page."""
     if also := page.meta.get("also"):
         heading, newline, rest = markdown.partition("\n\n")
         markdown = f'{heading}\n\n<p class="also">Related terms: {also}</p>{newline}{rest}'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines that the library writes to the log at WARNING or above, read from its source.
+"""The library's lines in the log at WARNING or above, from the source code.
 
-The page on troubleshooting has a cause and a remedy for each of these texts.
+The page on troubleshooting has a cause and a remedy for each text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def logged(package: Path) -> dict[str, str]:
 
 
 def _text(call: ast.Call, assigned: dict[tuple[str, int], str]) -> str:
-    """The text of a call: the longest constant, or else the text that a name stands for."""
+    """The text of a call: the longest constant, or else the text behind a name."""
     constants = [text for each in call.args if "%" in (text := _constant(each)) or " " in text]
     best = max(constants, key=len, default="")
     if best not in ("", "%s"):
@@ -45,7 +45,7 @@ def _text(call: ast.Call, assigned: dict[tuple[str, int], str]) -> str:
 
 
 def _level(call: ast.Call) -> str:
-    """The level of a call that logs at WARNING or above; "" for all other calls."""
+    """The level of a call with WARNING or above; "" for all other calls."""
     if ast.unparse(call.func) == "warnings.warn":
         return ast.unparse(call.args[1]) if len(call.args) > 1 else "UserWarning"
     if isinstance(call.func, ast.Name) and call.func.id == "log":
@@ -63,7 +63,7 @@ def _level(call: ast.Call) -> str:
 
 
 def _assigned(tree: ast.AST) -> Iterator[tuple[tuple[str, int], str]]:
-    """The texts that get a name before they are logged, by name and line."""
+    """The texts with a name, by name and line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             yield (node.targets[0].id, node.lineno), _constant(node.value)

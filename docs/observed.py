@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the pictures of tracing and metrics: a trace that a queue passes on, and what Prometheus scraped.
+"""Draw the pictures of tracing and metrics: a trace through a queue, and Prometheus' record of a minute.
 
 usage: python docs/observed.py   (with the extras dev and bench, and Prometheus: `apt-get install prometheus`)
 
-It brings its own broker. Every query of the dashboard is asked of Prometheus; one without an answer is an
-error.
+The program starts its own broker. Every query of the dashboard is sent to Prometheus; a query without a
+result is an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from bmq.testing import FaultProxy
 mpl.use("svg")
 from matplotlib import pyplot
 
-#: What panels show: legend, unit, and Prometheus' series, for each of their queries.
+#: Contents of the panels: legend, unit, and Prometheus' series, for each query.
 Found = dict[str, list[tuple[str, str, list[Any]]]]
 
 ASSETS = Path(__file__).parent / "assets"
@@ -87,7 +87,7 @@ async def traced(uri: str) -> list[ReadableSpan]:
             asyncio.ensure_future(bmq.consume(orders_in, bill)),
             asyncio.ensure_future(bmq.consume(letters_in, print_letter)),
         ]
-        for _ in range(2):  # the first one waits for the subscriptions
+        for _ in range(2):  # the first order waits for the subscriptions
             done.clear()
             with tracers["shop"].start_as_current_span("POST /orders", kind=SpanKind.SERVER):
                 await asyncio.sleep(0.004)
@@ -102,7 +102,7 @@ async def traced(uri: str) -> list[ReadableSpan]:
 
 
 def tree(spans: list[ReadableSpan]) -> list[tuple[int, ReadableSpan]]:
-    """Spans behind their parents, and how deep they are."""
+    """Spans behind their parents, with their depth."""
 
     def below(parent: int | None, depth: int) -> list[tuple[int, ReadableSpan]]:
         found = [span for span in spans if (span.parent.span_id if span.parent else None) == parent]
@@ -170,7 +170,7 @@ def get(url: str, **query: str) -> Any:
 
 
 async def traffic(proxy: FaultProxy, session: bmq.Session) -> None:
-    """Orders come in waves; what handles them is slow for a while, a queue is full, a connection is cut."""
+    """Orders arrive in waves; their consumer is slow for a while, a queue is full, a connection is cut."""
     orders = await session.open_queue(ORDERS, read=True, write=True)
     letters = await session.open_queue(LETTERS, read=True, write=True)
     small = await session.open_queue(SMALL, write=True)
@@ -193,7 +193,7 @@ async def traffic(proxy: FaultProxy, session: bmq.Session) -> None:
             orders.post_nowait(b"order" * 20)
         for _ in range(random.randint(2, 6)):
             letters.post_nowait(b"letter")
-        await small.post_many([b"quota"])  # it is full soon
+        await small.post_many([b"quota"])  # the queue is soon full
         if past > 0.7 and not cut:
             cut = True
             proxy.connections[-1].cut()
@@ -204,7 +204,7 @@ async def traffic(proxy: FaultProxy, session: bmq.Session) -> None:
 
 
 async def scraped(uri: str) -> Found:
-    """What the dashboard's queries say of a minute, by panel: expression, legend, series."""
+    """The results of the dashboard's queries for a minute, by panel: expression, legend, series."""
     dashboard = json.loads((ASSETS / "grafana-dashboard.json").read_text(encoding="utf-8"))
     async with FaultProxy(uri) as proxy, bmq.connect(proxy.uri) as session:
         registry = prometheus_client.CollectorRegistry()
@@ -224,7 +224,7 @@ async def scraped(uri: str) -> Found:
 
 @contextmanager
 def prometheus(scraped: int) -> Generator[str]:
-    """A Prometheus that scrapes a port every second; yields its address."""
+    """A Prometheus with one scrape a second; yields its address."""
     with tempfile.TemporaryDirectory() as folder:
         config, port = Path(folder, "prometheus.yml"), free_port()
         config.write_text(

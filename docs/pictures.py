@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the pictures of the command line and of the console: what each shows in a terminal, and in a browser.
+"""Draw the pictures of the command line and of the console, from a terminal and a browser.
 
-usage: python docs/pictures.py   (with the extras cli and console, and Chromium; it brings its own broker)
+usage: python docs/pictures.py   (with the extras cli and console, and Chromium; the program starts a broker)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ORDERS = "bmq://bmq.test.mem.priority/orders"
 
 
 def terminal(*arguments: str, uri: str, columns: int = COLUMNS) -> str:
-    """What a command shows on a terminal, with its colours."""
+    """A command's output on a terminal, with colours."""
     surroundings = os.environ | {
         "COLUMNS": str(columns),
         "LINES": "40",
@@ -54,7 +54,7 @@ def terminal(*arguments: str, uri: str, columns: int = COLUMNS) -> str:
         while True:
             try:
                 data = os.read(leader, 65536)
-            except OSError:  # how the end of a terminal shows itself on Linux
+            except OSError:  # marks the end of a terminal on Linux
                 break
             if not data:
                 break
@@ -65,12 +65,12 @@ def terminal(*arguments: str, uri: str, columns: int = COLUMNS) -> str:
 
 
 def picture(name: str, title: str, shown: str) -> None:
-    """Keep what was shown as an SVG."""
+    """Write the terminal's content as SVG."""
     console = Terminal(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(f"$ {title}\n" + shown.rstrip("\n")))
     TARGET.mkdir(parents=True, exist_ok=True)
     svg = console.export_svg(title="bmq", unique_id=f"bmq-{name}")
-    # Nothing is fetched from elsewhere: the pictures use the reader's own monospaced font.
+    # The pictures load no font from another host: they use the reader's own monospaced font.
     lines = svg.splitlines()
     start = next(i for i, line in enumerate(lines) if "@font-face" in line)
     end = max(i for i, line in enumerate(lines) if "font-weight: 700;" in line and i < start + 40)
@@ -79,7 +79,7 @@ def picture(name: str, title: str, shown: str) -> None:
 
 
 class Scene:
-    """A queue with two consumers, one of which is slow."""
+    """A queue with two consumers, one slow and one fast."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -133,7 +133,7 @@ class Scene:
 
 
 async def screenshots(url: str) -> None:
-    """Keep what the console shows, in both themes."""
+    """Take pictures of the console in both themes."""
     CONSOLE.mkdir(parents=True, exist_ok=True)
 
     async def keep(name: str, height: int) -> None:
@@ -193,7 +193,7 @@ def main() -> None:
         arguments = ["top", "--count", "12", "--interval", "0.5"]
         shown = terminal(*arguments, uri=uri)
         picture("top", "bmq top", shown[shown.rfind("\x1b[2K") + 4 :].lstrip("\r"))
-        time.sleep(60)  # so that there is a past to draw
+        time.sleep(60)  # the plots need a past
         asyncio.run(screenshots(console.url))
         broker.call(lambda _: console.close())
         running.result(90)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record the demo: what it shows in a terminal while it runs, as one animated SVG.
+"""Record the demo in a terminal as one animated SVG.
 
-usage: python docs/recording.py   (a minute; with the extra cli; it brings its own broker)
+usage: python docs/recording.py   (a minute; with the extra cli; the program starts a broker)
 
-Each piece of a line is drawn once for as long as it stays the same. A viewer that does not play
-animations shows one moment of it, the one in which the broker is down.
+Each piece of a line is drawn once for the time of its display. A viewer without animations shows a single
+moment, with the broker down.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ THEME = TerminalTheme(
     [(72, 79, 88), (255, 123, 114), (63, 185, 80), (210, 153, 34), (88, 166, 255), (188, 140, 255),
      (57, 197, 207), (177, 186, 196)],
 )  # fmt: skip
-#: Seconds of the run between two pictures, and how much faster they are shown than they were taken.
+#: Seconds of the run between two pictures, and the factor by which the animation is faster than the run.
 EVERY, FASTER = 1.0, 2.0
 #: How long the last picture stays, in seconds.
 STAYS = 6.0
 CELL, LINE, MARGIN = 8.4, 18, 14
 
-#: What is drawn at (line, column) of the terminal.
+#: The content of the terminal at (line, column).
 Picture = dict[tuple[int, int], str]
 
 
 def colour(style: Style) -> str:
-    """The colour of a text, with what is dim half way to the background."""
+    """The colour of a text; dim text is half way to the background."""
     red, green, blue = style.color.get_truecolor(THEME) if style.color else THEME.foreground_color
     if style.dim:
         back = THEME.background_color
@@ -54,7 +54,7 @@ def colour(style: Style) -> str:
 
 
 def picture(lines: list[list[Segment]]) -> Picture:
-    """What is to be drawn, cut where there are two blanks or more; a piece is as wide as its cells."""
+    """The pieces of the screen, cut at two or more blanks; a piece is as wide as its cells."""
     drawn: Picture = {}
     for number, segments in enumerate(lines):
         column = 0
@@ -71,7 +71,7 @@ def picture(lines: list[list[Segment]]) -> Picture:
 
 
 def stays(pictures: list[Picture]) -> dict[tuple[int, int], Picture]:
-    """Every piece, by the pictures in which it was the same: from which to which (not included)."""
+    """Every piece, with the first picture of its display and the first picture without the piece."""
     found: dict[tuple[int, int], Picture] = {}
     for place in sorted({place for each in pictures for place in each}):
         pieces = [each.get(place) for each in pictures]
@@ -85,7 +85,7 @@ def stays(pictures: list[Picture]) -> dict[tuple[int, int], Picture]:
 
 
 def animated(pictures: list[Picture], still: int, width: int) -> str:
-    """All pictures as one SVG; ``still`` is the one for viewers without animations."""
+    """All pictures as one SVG; ``still`` is the picture for viewers without animations."""
     step = EVERY / FASTER
     whole = step * (len(pictures) - 1) + STAYS
     rows = 1 + max(line for each in pictures for line, _ in each)
@@ -117,7 +117,7 @@ def animated(pictures: list[Picture], still: int, width: int) -> str:
 
 
 async def record() -> tuple[list[Picture], int]:
-    """Run the demo; return its pictures, and the number of one with the broker down."""
+    """Run the demo; return its pictures, and the number of a picture with the broker down."""
     terminal = Console(width=demo.WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     pictures: list[Picture] = []
     down: list[int] = []

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API reference: a page for each public class, and a page for each module.
 
-The text comes from the docstrings. Their sections follow Google's style: Args, Attributes, Returns, Raises,
-Yields. Functions and constants are on the page of their module; the functions of ``bmq`` itself have pages of
-their own. Every type in a signature is a link to its page.
+The text comes from the docstrings, with sections in Google's style: Args, Attributes, Returns, Raises,
+Yields. Functions and constants are on the page of their module; each function of ``bmq`` has a page. Every
+type in a signature is a link to its page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REFERENCE = re.compile(_ROLE.pattern + r"|`{1,2}(bmq\.[\w.]+(?:\(\))?)`{1,2}")
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields")
 _ITEM = re.compile(r"^    (\*{0,2}[\w., ]+?): (.*)$")
 _NAME = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]*")
-#: The longest signature that stays on one line.
+#: The longest signature on a single line.
 _ONE_LINE = 72
 
 
@@ -36,10 +36,10 @@ class Reference:
     """The pages of the reference, by path.
 
     Args:
-        modules: the modules whose public names are described, by their names; the first is ``bmq``.
-        first: for each module, the names that lead its list.
+        modules: the modules with the public names, by module name; the first is ``bmq``.
+        first: for each module, the names at the head of its list.
         sources: for the name of a ``TypedDict`` of arguments, the classes with the defaults and texts.
-        notes: for each class that has one, a text below its docstring.
+        notes: for some classes, a text below the docstring.
     """
 
     def __init__(
@@ -73,20 +73,20 @@ class Reference:
                     self._links.setdefault(value, self._place(module, name, value))
 
     def _is_taken(self, name: str, value: Any) -> bool:
-        """Whether a name is that of an earlier module."""
+        """Whether an earlier module has the name."""
         if inspect.isclass(value) or inspect.isroutine(value):
             return value in self._links
         return name in self._names["bmq"]
 
     def _place(self, module: str, name: str, value: Any) -> str:
-        """The address of a name below ``api/``, without its ending."""
+        """The address of a name below ``api/``, without suffix."""
         if inspect.isclass(value) or (inspect.isroutine(value) and module == "bmq"):
             short = module == "bmq" or getattr(self._modules["bmq"], name, None) is value
             return name if short else f"{module.removeprefix('bmq.')}.{name}"
         return f"{_page_of(module)}#{name.lower()}"
 
     def pages(self) -> dict[str, str]:
-        """Return every page as Markdown, by its path."""
+        """Return every page as Markdown, by path."""
         found = {}
         for module, names in self._names.items():
             found[f"api/{_page_of(module)}.md"] = self._module(module)
@@ -219,7 +219,7 @@ class Reference:
         yield self._options(function)
 
     def _options(self, thing: Any) -> str:
-        """The keyword arguments that are hidden behind a ``TypedDict``, with their texts."""
+        """The keyword arguments behind a ``TypedDict``, with their texts."""
         found: dict[str, str] = {}
         kind = self._unpacked(thing)
         annotations = inspect.get_annotations(kind) if kind else {}
@@ -273,7 +273,7 @@ class Reference:
         return f'<pre class="signature"><code>{prefix}<b>{name}</b>({line}){returns}</code></pre>'
 
     def _spelled_out(self, kind: type) -> Iterator[str]:
-        """The options of a ``TypedDict`` as parameters, with their defaults."""
+        """The options of a ``TypedDict`` as parameters, with defaults."""
         scope = vars(sys.modules[kind.__module__])
         defaults: dict[str, str] = {}
         for source in self._sources_of(kind):
@@ -318,7 +318,7 @@ class Reference:
                 return self._links[value]
         except TypeError:  # not hashable, so neither a class nor a function
             pass
-        # Imported for type checkers only, or the name of a union: known by its name.
+        # Names of unions, and names imported for type checkers only: found by name.
         known = value is self or not inspect.isclass(value)
         return self._by_name.get(name.split(".")[-1], "") if known else ""
 
@@ -419,7 +419,7 @@ class Reference:
         return next((names[name] for names in self._names.values() if name in names), None)
 
     def _constant(self, module: str, name: str) -> tuple[str, str]:
-        """A constant's value, and the text at its definition."""
+        """A constant's value, and the text at the definition."""
         found = _constants(module).get(name)
         if found is None:
             return "", inspect.getdoc(type(getattr(self._modules[module], name))) or ""
@@ -442,7 +442,7 @@ def _anchor(owner: str, name: str) -> str:
 
 @cache
 def _constants(package: str) -> dict[str, tuple[str, str]]:
-    """Everything annotated at the top of a package's modules: its value, and the text beside it."""
+    """All annotated names at the top of a package's modules: value and text."""
     found = {}
     for module in [m for n, m in sys.modules.items() if n.startswith(package)]:
         text = inspect.getsource(module)
@@ -465,7 +465,7 @@ def _constants(package: str) -> dict[str, tuple[str, str]]:
 
 
 def _is_plain(cls: type) -> bool:
-    """Whether nobody calls the class: enumerations, errors, and classes that other calls return."""
+    """Whether programs never call the class: enumerations, errors, and results of other calls."""
     made_elsewhere = (inspect.getdoc(cls) or "").find("Made by") >= 0
     return issubclass(cls, enum.Enum | BaseException) or made_elsewhere
 
@@ -509,7 +509,7 @@ def _default(value: Any) -> str:
 
 
 def _items(doc: str, section: str) -> dict[str, str]:
-    """The items of a docstring's section: each name with its text."""
+    """The items of a docstring's section: names and texts."""
     found: dict[str, str] = {}
     inside, name = False, ""
     for line in doc.split("\n"):

@@ -23,12 +23,12 @@ _STYLE = """
 
 
 class Sketch:
-    """A picture, made of boxes, texts and arrows; it follows the reader's colour scheme.
+    """A picture made of boxes, texts and arrows, in the reader's colour scheme.
 
     Args:
-        width: in pixels, as all that follows.
-        height: of the whole.
-        title: what it shows, for those who cannot see it.
+        width: in pixels, as are all further sizes.
+        height: of the picture.
+        title: description for readers who cannot see the picture.
     """
 
     def __init__(self, width: int, height: int, title: str) -> None:
@@ -68,7 +68,7 @@ class Sketch:
         )
 
     def arrow(self, path: str, kind: str = "n", *, dashed: bool = False, head: bool = True) -> None:
-        """Draw a line, given as an SVG path, with a head at its end."""
+        """Draw a line, given as an SVG path, with a head at the end."""
         classes = f"r{kind}" + (" dash" if dashed else "")
         end = f' marker-end="url(#m{kind})"' if head else ""
         self._parts.append(f'<path class="{classes}" d="{path}"{end}/>')
@@ -113,7 +113,7 @@ def landing() -> None:
 
 
 def house() -> None:
-    """The packages and their imports."""
+    """The packages and the directions of imports."""
     sketch = Sketch(
         760,
         400,
