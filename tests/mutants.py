@@ -53,6 +53,8 @@ SUITES: dict[str, Sequence[str]] = {
     "calls": ["tests/performance/test_calls.py"],
     "integration": ["tests/integration"],
     "workers": ["tests/workers"],
+    "groups": ["tests/groups"],
+    "delays": ["tests/conformance/test_delays.py", "tests/integration/test_delays.py"],
     "broker": ["tests/broker"],
     "arrow": ["tests/arrow"],
     "spark": ["tests/spark"],
@@ -70,7 +72,9 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "wire": (["wire/**/*"], ["wire", "calls", "arrow"]),
     "subscriptions": (["subscriptions/*"], ["subscriptions"]),
     "protocol": (["protocol/**/*"], ["protocol", "broker", "client", "calls", "arrow"]),
-    "client": (["client/*"], ["client", "integration", "subscriptions", "calls"]),
+    "client": (["client/*", "engine/*"], ["client", "integration", "subscriptions", "calls"]),
+    "groups": (["groups/*"], ["groups"]),
+    "delays": (["delays/*"], ["delays"]),
     "workers": (["workers/*"], ["workers"]),
     "broker": (
         [
@@ -98,6 +102,10 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["spark", "arrow"],
     ),
 }
+
+#: The areas whose bugs the simulation alone should find, and the seeds that it runs for each bug.
+SIMULATED = ("client", "protocol", "broker", "groups", "delays", "workers")
+SIMULATED_SEEDS = 20
 
 #: What does nothing but I/O: its bugs are found by everything or by nothing.
 WITHOUT = {"client/_driver", "engine/event_stream"}
@@ -397,6 +405,123 @@ class Record:
         return [test for test, sum_ in zip(ordered, taken, strict=True) if sum_ < 60 or test == ordered[0]]
 
 
+def simulate(copy: Path, seeds: range, chosen: Sequence[str], tracer: coverage.Coverage | None) -> str:
+    """Run worlds in a copy of the tree with each seed; return what failed first, or an empty text."""
+    import logging
+
+    from tests.simulation.__main__ import WORLDS, run
+
+    logging.disable(logging.CRITICAL)
+    for seed in seeds:
+        for world in chosen or WORLDS:
+            (copy / "running.txt").write_text(f"{world}, seed {seed}")
+            if tracer is not None:
+                tracer.switch_context(world)
+            if run(world, seed)[0]:
+                return f"{world}, seed {seed}"
+    return ""
+
+
+def simulate_in_a_child(
+    copy: Path, seeds: range, chosen: Sequence[str], tracer: coverage.Coverage | None, cpu: int
+) -> int:
+    """Fork; the child runs worlds, for so many seconds of work at most. It ends with 3 if one has failed."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 70
+    try:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+        os.chdir(copy)
+        output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.dont_write_bytecode = True
+        sys.path.insert(0, str(copy))
+        if tracer is not None:
+            tracer.start()
+        found = simulate(copy, seeds, chosen, tracer)
+        if tracer is not None:
+            tracer.stop()
+            data = tracer.get_data()
+            executed = {
+                str(Path(file).relative_to(copy)): data.contexts_by_lineno(file)
+                for file in data.measured_files()
+            }
+            (HOME / "simulation.json").write_text(json.dumps(executed))
+        (copy / "found.txt").write_text(found)
+        status = 3 if found else 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def simulated(drawn: dict[str, list[Mutant]]) -> None:
+    """Look for bugs with the simulation alone, among the lines that it executes; print a table."""
+    executed = {
+        file: {int(line): worlds for line, worlds in lines.items()}
+        for file, lines in json.loads((HOME / "simulation.json").read_text()).items()
+    }
+    copy = copy_tree("simulation")
+    print(f"\n{'area':<14} {'bugs':>5} {'found':>5}   at seed 1", flush=True)
+    table: list[tuple[str, int, int, int]] = []
+    for area, mutants in drawn.items():
+        found = first = 0
+        for mutant in mutants:
+            lines = executed.get(mutant.path, {})
+            worlds = sorted({world for line in mutant.lines for world in lines.get(line, []) if world})
+            target = copy / mutant.path
+            kept = target.read_bytes()
+            target.write_text(mutant.source(), encoding="utf-8")
+            (copy / "found.txt").unlink(missing_ok=True)
+            (copy / "running.txt").unlink(missing_ok=True)
+            chosen = [] if mutant.everywhere else worlds
+            pid = simulate_in_a_child(copy, range(1, SIMULATED_SEEDS + 1), chosen, None, cpu=200)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            target.write_bytes(kept)
+            how = (copy / "found.txt").read_text() if (copy / "found.txt").exists() else ""
+            running = copy / "running.txt"
+            if status not in (0, 3):
+                where = running.read_text() if running.exists() else "the import"
+                how = f"an end without time, or of the process ({status}), in {where}"
+            found += bool(how)
+            first += how.endswith(("seed 1", "the import"))
+            print(
+                f"  {mutant.name} {mutant.path}:{mutant.lines[0]} {f'found by {how}' if how else 'NOT FOUND'}"
+            )
+            if not how:
+                print(mutant.diff())
+            sys.stdout.flush()
+        table.append((area, len(mutants), found, first))
+    print(f"\n{'area':<14} {'bugs':>5} {'found':>5}   at seed 1")
+    for area, number, found, first in table:
+        print(f"{area:<14} {number:>5} {found:>5} {first:>5}")
+    number, found = sum(row[1] for row in table), sum(row[2] for row in table)
+    print(f"{'in all':<14} {number:>5} {found:>5}  {found / max(number, 1):.1%}")
+
+
+def executed_by_simulation(mutants: Sequence[Mutant]) -> list[Mutant]:
+    """The bugs on lines that a simulated world executes; record these lines first if they are not known."""
+    answer = HOME / "simulation.json"
+    if not answer.exists():
+        copy = copy_tree("simulation-recorded")
+        tracer = coverage.Coverage(data_file=None, include=[f"{copy}/bmq/*"])
+        os.waitpid(simulate_in_a_child(copy, range(1, 3), [], tracer, cpu=3600), 0)
+        if not answer.exists():
+            sys.exit(f"the simulation did not run: see {copy}/output.txt")
+    executed = json.loads(answer.read_text())
+
+    def reached(mutant: Mutant) -> bool:
+        lines = executed.get(mutant.path, {})
+        return any(any(lines.get(str(line), [])) for line in mutant.lines)
+
+    return [mutant for mutant in mutants if reached(mutant)]
+
+
 def test_files(suite: str) -> list[str]:
     """The modules with the tests of a suite."""
     found: list[Path] = []
@@ -557,11 +682,21 @@ def main() -> None:
         action="store_true",
         help="what the tests execute is known from an earlier run, and still true",
     )
+    parser.add_argument(
+        "--simulated",
+        action="store_true",
+        help="run the simulation instead of the tests, for bugs on lines that it executes",
+    )
     options = parser.parse_args()
     share = shares(options.count)
     drawn: dict[str, list[Mutant]] = {}
-    for area in options.area or AREAS:
+    if options.simulated and not options.recorded:
+        (HOME / "simulation.json").unlink(missing_ok=True)
+    for area in options.area or (SIMULATED if options.simulated else AREAS):
         planted = plant(area)
+        if options.simulated:
+            planted = executed_by_simulation(planted)
+            share[area] = options.count // len(options.area or SIMULATED)
         drawn[area] = (
             [mutant for mutant in planted if mutant.name in options.names]
             if options.names
@@ -570,6 +705,9 @@ def main() -> None:
     print(f"seed {options.seed}:", ", ".join(f"{len(mutants)} in {area}" for area, mutants in drawn.items()))
     gc.collect()
     gc.freeze()
+    if options.simulated:
+        simulated(drawn)
+        return
     suites = dict.fromkeys(suite for area, mutants in drawn.items() if mutants for suite in AREAS[area][1])
     for suite in suites:
         if not (options.recorded and (HOME / f"{suite}.json").exists()):
