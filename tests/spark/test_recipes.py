@@ -94,6 +94,8 @@ def test_joined_with_a_table(spark: SparkSession, broker: BrokerThread, tmp_path
 LOST = {
     "Into files, each message once": "payments",
     "Into a database, keyed on the GUID": "payments-database",
+    "Into a database with JDBC, keyed on the GUID": "payments-jdbc",
+    "Into Delta Lake, keyed on the GUID": "payments-delta",
 }
 
 
@@ -104,11 +106,18 @@ def test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message(
     """The new query begins with batch 0 again; the messages of the old batch 0 are gone from the queue."""
     name = LOST[heading]
     queue, count = f"bmq://bmq.test.mem.priority/{name}", 25
+    jvm: Any = spark.sparkContext._jvm
+    jvm.java.lang.System.setProperty("derby.stream.error.file", f"{tmp_path}/derby.log")
     code = program(heading, broker, tmp_path)
 
     def stored() -> list[int]:
-        if name == "payments":
-            return [int(row.payment) for row in names["payments"].collect()]
+        if name in ("payments", "payments-jdbc"):
+            rows = names["payments"].collect()
+            return [int(row.payment if name == "payments" else row.PAYMENT) for row in rows]
+        if name == "payments-delta":
+            return list(
+                map(int, names["DeltaTable"](names["TABLE"]).to_pyarrow_table()["payment"].to_pylist())
+            )
         with sqlite3.connect(tmp_path / "payments.db") as database:
             return [int(payment) for (payment,) in database.execute("SELECT payment FROM payments")]
 
@@ -119,7 +128,7 @@ def test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message(
     post(broker, queue, *(bmq.PutMessage(b"%d" % number) for number in range(count, 2 * count)))
     names = run(code, spark)
     assert sorted(stored()) == list(range(2 * count))
-    if name == "payments-database":
+    if name != "payments":
         again = spark.createDataFrame([("0" * 32, "50")], "guid STRING, payment STRING")
         for _ in range(2):  # as Spark does when it crashed before it knew that the batch was stored
             names["store"](again, 0)
