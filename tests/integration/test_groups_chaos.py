@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.integration.chaos import everything_arrives
 
 KEYS = 100
 BUCKETS = 16
-SECONDS = 5.0
+SECONDS = float(os.environ.get("BMQ_CHAOS_SECONDS", "3"))
 
 
 class Member:
@@ -22,7 +23,7 @@ class Member:
     def __init__(self, name: str, seed: int, history: History) -> None:
         self.name = name
         self._recorder = history.process(name)
-        self._steps = plan_faults(seed, 100, pause=(0.1, 0.5), duration=(0.05, 0.3))
+        self._steps = plan_faults(seed, 100 + int(5 * SECONDS), pause=(0.1, 0.5), duration=(0.05, 0.3))
 
     async def run(self, broker: str, uri: str, ready: asyncio.Event) -> None:
         recorder = self._recorder
@@ -41,7 +42,7 @@ class Member:
         count = 0
         try:
             for step in self._steps:
-                if asyncio.get_running_loop().time() + step.after > until:
+                if count >= 4 and asyncio.get_running_loop().time() + step.after > until:
                     break
                 await asyncio.sleep(step.after)
                 await step.apply(self.proxy)
