@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
@@ -28,3 +31,11 @@ if os.environ.get("HYPOTHESIS_PROFILE") != "mutants":
 # What a shell runs in the background ignores SIGINT, and so would every program that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """Return a port that refuses connections; no other process can take the port during the test."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]

@@ -28,15 +28,15 @@ async def broker() -> AsyncIterator[bmq.broker.Broker]:
 OPERATOR = bmq.Credentials.basic("operator", "secret")
 
 
-async def test_nobody_is_there(unused_tcp_port: int) -> None:
-    with pytest.raises(bmq.ConnectionFailed, match=f"127.0.0.1:{unused_tcp_port}"):
-        await bmq.admin.connect(f"tcp://127.0.0.1:{unused_tcp_port}")
+async def test_nobody_is_there(closed_port: int) -> None:
+    with pytest.raises(bmq.ConnectionFailed, match=f"127.0.0.1:{closed_port}"):
+        await bmq.admin.connect(f"tcp://127.0.0.1:{closed_port}")
 
 
 async def test_of_several_addresses_the_first_that_answers_is_asked(
-    broker: bmq.broker.Broker, unused_tcp_port: int
+    broker: bmq.broker.Broker, closed_port: int
 ) -> None:
-    uri = f"tcp://127.0.0.1:{unused_tcp_port},{broker.uri}"
+    uri = f"tcp://127.0.0.1:{closed_port},{broker.uri}"
     async with bmq.admin.connect(uri, credentials=OPERATOR) as admin:
         assert admin.broker == broker.uri
         assert await admin.clusters()

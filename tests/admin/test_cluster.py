@@ -179,9 +179,9 @@ async def test_partitions_with_two_primaries(cluster: RecordedCluster) -> None:
 
 
 async def test_an_unreachable_primary_leaves_a_node_to_answer(
-    cluster: RecordedCluster, unused_tcp_port: int
+    cluster: RecordedCluster, closed_port: int
 ) -> None:
-    uri = f"{cluster.uris('proxy', 'node1')},tcp://127.0.0.1:{unused_tcp_port}"
+    uri = f"{cluster.uris('proxy', 'node1')},tcp://127.0.0.1:{closed_port}"
     async with bmq.admin.connect(uri) as admin:
         standing = await admin.queue(ORDERS).standing()
     assert (standing.node, standing.primary, standing.is_primary) == ("node1", "node0", False)

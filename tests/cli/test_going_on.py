@@ -53,8 +53,8 @@ def test_doctor_leaves_what_is_there_to_others(run: Bmq, aside: Aside, bmq_queue
         aside.do(reader.receive(0.2))
 
 
-def test_doctor_says_what_to_do(run: Bmq, offline: Bmq, unused_tcp_port: int) -> None:
-    ran = offline("doctor", "--broker", f"tcp://127.0.0.1:{unused_tcp_port}")
+def test_doctor_says_what_to_do(run: Bmq, offline: Bmq, closed_port: int) -> None:
+    ran = offline("doctor", "--broker", f"tcp://127.0.0.1:{closed_port}")
     assert ran.status == 3
     assert ran.lines[1].startswith("FAIL  connect")
     assert "is the broker running" in ran.lines[2]
@@ -445,8 +445,8 @@ async def test_mover(bmq_broker: HasUri, bmq_queue_uri: str) -> None:
     assert err.endswith("1 message passed on\n")
 
 
-def test_mover_without_a_broker(offline: Bmq, unused_tcp_port: int) -> None:
-    assert offline("mover", "bmq://d/q.delayed", "--broker", f"tcp://127.0.0.1:{unused_tcp_port}").status == 3
+def test_mover_without_a_broker(offline: Bmq, closed_port: int) -> None:
+    assert offline("mover", "bmq://d/q.delayed", "--broker", f"tcp://127.0.0.1:{closed_port}").status == 3
 
 
 async def test_mover_waits_for_a_broker_that_is_away(unused_tcp_port: int, bmq_queue_uri: str) -> None:

@@ -245,13 +245,11 @@ def test_a_domain_there_is_not(run: Bmq, verb: list[str]) -> None:
     [*WITH_QUEUE, ["queues"], ["stat"], ["admin", "HELP"], ["top", "--count", "1"]],
     ids=lambda verb: verb[0],
 )
-def test_a_broker_there_is_not(
-    offline: Bmq, verb: list[str], unused_tcp_port: int, bmq_queue_uri: str
-) -> None:
+def test_a_broker_there_is_not(offline: Bmq, verb: list[str], closed_port: int, bmq_queue_uri: str) -> None:
     arguments = [bmq_queue_uri if word == "QUEUE" else word for word in verb]
-    ran = offline(*arguments, "--broker", f"tcp://127.0.0.1:{unused_tcp_port}")
+    ran = offline(*arguments, "--broker", f"tcp://127.0.0.1:{closed_port}")
     assert ran.status == 3
-    assert f"127.0.0.1:{unused_tcp_port}" in ran.err
+    assert f"127.0.0.1:{closed_port}" in ran.err
     assert ran.out == ""
     assert len(ran.err.splitlines()) == 1
 
