@@ -15,7 +15,7 @@ from bmq.protocol.client.queue import QueueCore, SubscriptionCore, SubscriptionO
 from bmq.wire.control import ClientIdentity, ClientType, QueueFlags
 from bmq.wire.push import GUID
 from bmq.wire.uri import QueueUri
-from tests.broker.core import FANOUT, PRIORITY, Core, Peer
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient
 from tests.fakes.broker import guid
 
 _CLIENTS = 5
@@ -33,7 +33,7 @@ class _Client:
         self.broker = broker
         self.number = number
         self._heard = heard
-        self.peer: Peer | None = None
+        self.peer: CoreClient | None = None
         self.queues: list[QueueCore] = []
         self._owners: dict[QueueCore, None] = {}
 

@@ -33,7 +33,7 @@ from bmq.wire.guid import GuidGenerator
 from bmq.wire.push import PushMessage
 from tests.fakes.client import EX, Got, RawClient, open_queue, subscription
 
-__all__ = ["BROADCAST", "EX", "FANOUT", "PRIORITY", "Core", "Peer", "domain", "subscription"]
+__all__ = ["BROADCAST", "EX", "FANOUT", "PRIORITY", "Core", "CoreClient", "domain", "subscription"]
 
 PRIORITY = "bmq://bmq.test.mem.priority/q"
 FANOUT = "bmq://bmq.test.mem.fanout/q"
@@ -59,11 +59,11 @@ class Core:
         self.guids = GuidGenerator(b"broker")
         self.sessions = 0
 
-    def connect(self, *, high_water: int | None = None) -> Peer:
+    def connect(self, *, high_water: int | None = None) -> CoreClient:
         self.sessions += 1
-        return Peer(self, high_water or self.settings.high_water)
+        return CoreClient(self, high_water or self.settings.high_water)
 
-    def client(self, features: str = EX, **identity: Any) -> Peer:
+    def client(self, features: str = EX, **identity: Any) -> CoreClient:
         """A client that has negotiated."""
         peer = self.connect()
         peer.negotiate(features, **identity)
@@ -74,7 +74,7 @@ class Core:
         self.node.tick(self.now)
 
 
-class Peer(RawClient):
+class CoreClient(RawClient):
     """A client as the broker sees it: what it is sent is gathered in ``pushes`` and ``acks``."""
 
     def __init__(self, core: Core, high_water: int) -> None:

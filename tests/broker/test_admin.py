@@ -11,12 +11,12 @@ import pytest
 import bmq
 from bmq.broker import Broker, DomainConfig, Limits, ManualClock, Mode
 from bmq.wire.control.messages import AdminCommand, AdminCommandResponse, ClientType
-from tests.broker.core import FANOUT, PRIORITY, Core, Peer, domain
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain
 from tests.transcripts import probes
 from tests.waiting import eventually
 
 
-def admin(core: Core) -> Peer:
+def admin(core: Core) -> CoreClient:
     peer = core.connect()
     peer.negotiate(client_type=ClientType.E_TCPADMIN)
     return peer

@@ -7,14 +7,14 @@ import pytest
 
 from bmq.broker._domain_config import AppSubscription
 from bmq.wire.control.messages import Status, StatusCategory
-from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, domain, subscription
+from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.transcripts import probes
 
 APPSUB = "bmq://bmq.test.appsub.priority/q"
 APPSUB_FANOUT = "bmq://bmq.test.appsub.fanout/q"
 
 
-def producer(core: Core, uri: str) -> Peer:
+def producer(core: Core, uri: str) -> CoreClient:
     peer = core.client()
     peer.open(uri, write=True)
     return peer

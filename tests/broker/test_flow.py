@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from bmq.wire.push import decode_pushes
-from tests.broker.core import PRIORITY, Core, Peer, subscription
+from tests.broker.core import PRIORITY, Core, CoreClient, subscription
 from tests.transcripts import probes
 
 
-def pair(**limits: int) -> tuple[Peer, Peer]:
+def pair(**limits: int) -> tuple[CoreClient, CoreClient]:
     core = Core()
     reader, writer = core.client(), core.client()
     reader.consume(PRIORITY, **limits)

@@ -45,7 +45,7 @@ from bmq.wire.event import pack_event_header
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
-from tests.broker.core import EX, FANOUT, PRIORITY, Core, Peer, domain, subscription
+from tests.broker.core import EX, FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.fakes.client import open_queue
 
 MIB = 2**20
@@ -53,7 +53,7 @@ SMALL = "bmq://bmq.test.small.priority/q"
 AREA = encode_properties({"x": 1}, new=False)
 
 
-def bombs(peer: Peer, count: int, *, q_id: int = 0, size: int = 64 * MIB) -> int:
+def bombs(peer: CoreClient, count: int, *, q_id: int = 0, size: int = 64 * MIB) -> int:
     """Post messages of an old client that are almost nothing and become large; return the bytes sent."""
     data = zlib.compress(AREA + bytes(size - len(AREA)), 9)
     flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
@@ -459,7 +459,7 @@ def test_changing_one_of_many_consumers_compiles_nothing_of_the_others(
 
 
 @pytest.fixture
-def listing() -> tuple[Core, Peer]:
+def listing() -> tuple[Core, CoreClient]:
     core = Core(bounds=Bounds(listed=10))
     sender = core.client()
     sender.open(PRIORITY, write=True)
@@ -471,7 +471,7 @@ def listing() -> tuple[Core, Peer]:
     ("words", "count"),
     [("0 10", 10), ("20 UNLIMITED", 5), ("-5 10", 5), ("15 -10", 10), ("30 5", 0), (f"{2**62} 1", 0)],
 )
-def test_messages_are_listed_up_to_a_limit(listing: tuple[Core, Peer], words: str, count: int) -> None:
+def test_messages_are_listed_up_to_a_limit(listing: tuple[Core, CoreClient], words: str, count: int) -> None:
     core, _ = listing
     command = f"ENCODING JSON_COMPACT DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}"
     answer = orjson.loads(core.node.admin(command, core.now))["queueContents"]
@@ -480,7 +480,7 @@ def test_messages_are_listed_up_to_a_limit(listing: tuple[Core, Peer], words: st
 
 
 @pytest.mark.parametrize("words", ["0 UNLIMITED", "0 11", "25 -11", f"0 {2**62}"])
-def test_longer_lists_are_refused_with_what_to_do(listing: tuple[Core, Peer], words: str) -> None:
+def test_longer_lists_are_refused_with_what_to_do(listing: tuple[Core, CoreClient], words: str) -> None:
     core, _ = listing
     answer = core.node.admin(f"DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}", core.now)
     assert "more than the 10" in answer
@@ -489,7 +489,7 @@ def test_longer_lists_are_refused_with_what_to_do(listing: tuple[Core, Peer], wo
 
 
 @pytest.mark.parametrize("words", [f"0 {10**30}", f"{10**30} 1", f"{'9' * 10_000} 1", "x 1"])
-def test_numbers_out_of_range_are_none(listing: tuple[Core, Peer], words: str) -> None:
+def test_numbers_out_of_range_are_none(listing: tuple[Core, CoreClient], words: str) -> None:
     core, _ = listing
     for encoding in ("", "ENCODING JSON_COMPACT "):
         command = f"{encoding}DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}"
@@ -727,7 +727,7 @@ def test_a_request_of_the_largest_size_takes_little_time() -> None:
 # ---- a large backlog
 
 
-def searching(count: int) -> tuple[Core, Peer, list[None]]:
+def searching(count: int) -> tuple[Core, CoreClient, list[None]]:
     """Have a consumer of many expressions look for its messages among many others."""
     core = Core()
     turns: list[None] = []

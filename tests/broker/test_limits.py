@@ -9,20 +9,20 @@ import pytest
 
 from bmq.broker._domain_config import Limits
 from bmq.wire.control.messages import OpenQueueResponse, Status, StatusCategory
-from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, domain
+from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain
 from tests.transcripts import probes
 
 TTL = "bmq://bmq.test.ttl.priority/q"
 SMALL = "bmq://bmq.test.small.priority/q"
 
 
-def producer(core: Core, uri: str = PRIORITY) -> Peer:
+def producer(core: Core, uri: str = PRIORITY) -> CoreClient:
     peer = core.client()
     peer.open(uri, write=True)
     return peer
 
 
-def statuses(peer: Peer) -> list[int]:
+def statuses(peer: CoreClient) -> list[int]:
     return [ack.status for ack in peer.acks]
 
 
@@ -297,7 +297,7 @@ def test_broadcast_never_deduplicates() -> None:
 # ---- who may open
 
 
-def refused(peer: Peer, uri: str, **options: Any) -> Status:
+def refused(peer: CoreClient, uri: str, **options: Any) -> Status:
     answer = peer.open(uri, **options)
     assert isinstance(answer, Status)
     return answer

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bmq.broker._history import History
-from tests.broker.core import PRIORITY, Core, Peer, domain, subscription
+from tests.broker.core import PRIORITY, Core, CoreClient, domain, subscription
 
 COUNT = 20_000
 PAYLOAD = bytes(256)
@@ -36,14 +36,14 @@ def memory() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-def producer(core: Core) -> Peer:
+def producer(core: Core) -> CoreClient:
     peer = core.client()
     for q_id, uri in enumerate(URIS):
         peer.open(uri, q_id, write=True)
     return peer
 
 
-def fill(core: Core, peer: Peer, count: int) -> list[list[bytes]]:
+def fill(core: Core, peer: CoreClient, count: int) -> list[list[bytes]]:
     """Store messages, a thousand an event, over some seconds; return the GUIDs by queue."""
     guids: list[list[bytes]] = [[] for _ in URIS]
     for _ in range(count // 1000 // len(URIS)):

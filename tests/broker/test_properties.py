@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 
 from bmq.broker._storage import MessageRecord
 from bmq.protocol.broker.session import BrokerState
-from tests.broker.core import FANOUT, PRIORITY, Core, Peer, domain, subscription
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.transcripts import RECORDINGS, recorded
 
 _CLIENT_BYTES = [
@@ -83,7 +83,7 @@ class Queueing(RuleBasedStateMachine):
             domain("bmq.test.mem.fanout", message_ttl=10**6),
         )
         self.random = random.Random(1)
-        self.consumers: list[tuple[Peer, str, dict[bytes, None]]] = []
+        self.consumers: list[tuple[CoreClient, str, dict[bytes, None]]] = []
         self.posted: dict[str, set[bytes]] = {"": set(), "foo": set(), "bar": set(), "baz": set()}
         self.confirmed: dict[str, set[bytes]] = {app: set() for app in self.posted}
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 import pytest
 
 from bmq.wire.constants import PushFlags
-from tests.broker.core import FANOUT, PRIORITY, Core, Peer, domain, subscription
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.transcripts import probes
 
 OUT_OF_ORDER = PushFlags.OUT_OF_ORDER
 RDA = "bmq://bmq.test.rda.priority/q"
 
 
-def producer(core: Core, uri: str = PRIORITY) -> Peer:
+def producer(core: Core, uri: str = PRIORITY) -> CoreClient:
     peer = core.client()
     peer.open(uri, write=True)
     return peer

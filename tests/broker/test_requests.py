@@ -22,7 +22,7 @@ from bmq.wire.control.messages import (
     StatusCategory,
     SubQueueIdInfo,
 )
-from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, domain, subscription
+from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.transcripts import probes
 
 INVALID, REFUSED, UNKNOWN = (
@@ -36,7 +36,7 @@ def parameters(**given: Any) -> QueueHandleParameters:
     return QueueHandleParameters(**({"uri": PRIORITY, "flags": 2, "read_count": 1} | given))
 
 
-def open_with(peer: Peer, **given: Any) -> ControlBody:
+def open_with(peer: CoreClient, **given: Any) -> ControlBody:
     return peer.ask(OpenQueue(handle_parameters=parameters(**given)))
 
 

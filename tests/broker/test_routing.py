@@ -20,20 +20,20 @@ from bmq.wire.control.messages import (
     Subscription,
 )
 from bmq.wire.properties import PropertyInput, Typed
-from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, subscription
+from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, subscription
 from tests.fakes.client import Got
 from tests.transcripts import probes
 
 OUT_OF_ORDER = PushFlags.OUT_OF_ORDER
 
 
-def producer(core: Core, uri: str = PRIORITY) -> Peer:
+def producer(core: Core, uri: str = PRIORITY) -> CoreClient:
     peer = core.client()
     peer.open(uri, write=True)
     return peer
 
 
-def numbers(peer: Peer) -> list[int]:
+def numbers(peer: CoreClient) -> list[int]:
     return [int(data) for data in peer.payloads]
 
 
@@ -176,7 +176,7 @@ def test_what_goes_to_lower_priorities_when_one_is_full(
 ) -> None:
     """What a real broker delivered, and delivered when the consumer A had confirmed (measured)."""
     core = Core()
-    peers: dict[str, Peer] = {}
+    peers: dict[str, CoreClient] = {}
     for name, text, priority, messages in subscriptions:
         peer = peers[name] = core.client()
         peer.open(PRIORITY, read=True)

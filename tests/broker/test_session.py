@@ -32,7 +32,7 @@ from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, pack_event_header
 from bmq.wire.message import split_application_data
 from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
-from tests.broker.core import EX, FANOUT, PRIORITY, Core, Peer
+from tests.broker.core import EX, FANOUT, PRIORITY, Core, CoreClient
 from tests.transcripts import probes
 from tests.wire.messages import encode_confirms
 
@@ -170,7 +170,7 @@ def test_a_silent_client_has_three_minutes() -> None:
 # ---- credentials
 
 
-def authenticated(core: Core, request: AuthenticationRequest) -> tuple[Peer, AuthenticationResponse]:
+def authenticated(core: Core, request: AuthenticationRequest) -> tuple[CoreClient, AuthenticationResponse]:
     peer = core.connect()
     answer = peer.authenticate(request)
     assert isinstance(answer, AuthenticationResponse)
@@ -328,7 +328,7 @@ def test_any_event_counts_as_a_sign_of_life() -> None:
 # ---- what a broker ignores
 
 
-def serving() -> tuple[Core, Peer]:
+def serving() -> tuple[Core, CoreClient]:
     core = Core()
     peer = core.client()
     peer.open(PRIORITY, read=True, write=True)

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 import bmq
-from tests.integration.official.conftest import TIMEOUT, BrokerThread, Client, broker, connect, new_uri
+from tests.integration.official.conftest import TIMEOUT, Client, StillBroker, broker, connect, new_uri
 from tests.otel.conftest import Service
 
 __all__ = ["broker", "connect", "new_uri"]
@@ -16,7 +16,7 @@ PRIORITY = "bmq.test.mem.priority"
 
 
 def test_a_trace_survives(
-    broker: BrokerThread,
+    broker: StillBroker,
     connect: Callable[..., Client],
     new_uri: Callable[[str], str],
     service: Callable[..., Service],

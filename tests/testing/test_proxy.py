@@ -12,7 +12,7 @@ import pytest
 from bmq.errors import InvalidURI, StateError
 from bmq.testing import Direction, FaultProxy, Side
 from bmq.testing._pipe import Conditions, Endpoint, Pipe
-from tests.testing.upstream import Peer, Upstream, client, event, upstream
+from tests.testing.upstream import End, Upstream, client, event, upstream
 
 UP, DOWN = Direction.TO_BROKER, Direction.TO_CLIENT
 
@@ -30,18 +30,18 @@ async def proxy(broker: Upstream) -> AsyncIterator[FaultProxy]:
 
 
 @pytest.fixture
-async def ends(broker: Upstream, proxy: FaultProxy) -> AsyncIterator[tuple[Peer, Peer]]:
+async def ends(broker: Upstream, proxy: FaultProxy) -> AsyncIterator[tuple[End, End]]:
     """The client's end and the broker's end of one connection through the proxy."""
     async with client(proxy) as near:
         yield near, await broker.connection()
 
 
-async def nothing_comes(peer: Peer, seconds: float = 0.05) -> None:
+async def nothing_comes(peer: End, seconds: float = 0.05) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(peer.reader.read(1), seconds)
 
 
-async def pieces(peer: Peer, total: int) -> list[bytes]:
+async def pieces(peer: End, total: int) -> list[bytes]:
     """What each read returned, until ``total`` bytes are there."""
     got: list[bytes] = []
     while sum(map(len, got)) < total:
@@ -49,7 +49,7 @@ async def pieces(peer: Peer, total: int) -> list[bytes]:
     return got
 
 
-async def ended(peer: Peer) -> bytes:
+async def ended(peer: End) -> bytes:
     """What came before the connection ended, in whatever way."""
     try:
         return await peer.rest()
@@ -59,7 +59,7 @@ async def ended(peer: Peer) -> bytes:
 
 class TestPlain:
     async def test_bytes_pass_both_ways_and_are_counted(
-        self, proxy: FaultProxy, ends: tuple[Peer, Peer]
+        self, proxy: FaultProxy, ends: tuple[End, End]
     ) -> None:
         near, far = ends
         near.send(event(b"ping"))
@@ -71,13 +71,13 @@ class TestPlain:
         assert (connection.to_broker.events, connection.to_client.events) == (1, 2)
         assert (proxy.bytes_to_broker, proxy.bytes_to_client, proxy.accepted) == (12, 20, 1)
 
-    async def test_much_data_passes_unharmed(self, ends: tuple[Peer, Peer]) -> None:
+    async def test_much_data_passes_unharmed(self, ends: tuple[End, End]) -> None:
         near, far = ends
         data = Random(7).randbytes(5_000_000)
         near.send(data)
         assert await far.read(len(data)) == data
 
-    async def test_the_end_of_one_direction_leaves_the_other_open(self, ends: tuple[Peer, Peer]) -> None:
+    async def test_the_end_of_one_direction_leaves_the_other_open(self, ends: tuple[End, End]) -> None:
         near, far = ends
         near.send(b"last")
         near.writer.write_eof()
@@ -87,7 +87,7 @@ class TestPlain:
         assert await near.rest() == b"answer"
 
     async def test_a_connection_is_over_when_both_sides_are(
-        self, proxy: FaultProxy, ends: tuple[Peer, Peer]
+        self, proxy: FaultProxy, ends: tuple[End, End]
     ) -> None:
         near, far = ends
         (connection,) = proxy.connections
@@ -103,7 +103,7 @@ class TestPlain:
         async with FaultProxy("tcp://127.0.0.1:1") as proxy, client(proxy) as near:
             assert await ended(near) == b""
 
-    async def test_a_reader_that_does_not_read_holds_the_writer_up(self, ends: tuple[Peer, Peer]) -> None:
+    async def test_a_reader_that_does_not_read_holds_the_writer_up(self, ends: tuple[End, End]) -> None:
         near, far = ends
         far.reader._transport.pause_reading()  # type: ignore[attr-defined]
         near.send(bytes(64 * 1024 * 1024))
@@ -125,7 +125,7 @@ class TestLife:
             assert proxy.connections == []
 
     async def test_close_does_not_wait_for_anything_stalled(
-        self, proxy: FaultProxy, ends: tuple[Peer, Peer]
+        self, proxy: FaultProxy, ends: tuple[End, End]
     ) -> None:
         near, _ = ends
         proxy.stall()
@@ -172,21 +172,21 @@ class TestLife:
 
 
 class TestCut:
-    async def test_both_sides_see_the_end(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_both_sides_see_the_end(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.cut()
         assert await ended(near) == b""
         assert await ended(far) == b""
         assert proxy.connections == []
 
-    async def test_a_reset_is_a_reset(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_a_reset_is_a_reset(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, _ = ends
         proxy.cut(reset=True)
         with pytest.raises(ConnectionResetError):
             await near.rest()
 
     async def test_later_connections_are_whole(
-        self, broker: Upstream, proxy: FaultProxy, ends: tuple[Peer, Peer]
+        self, broker: Upstream, proxy: FaultProxy, ends: tuple[End, End]
     ) -> None:
         proxy.cut()
         async with client(proxy) as near:
@@ -194,7 +194,7 @@ class TestCut:
             assert await (await broker.connection()).read(1) == b"x"
         assert proxy.accepted == 2
 
-    async def test_only_the_client_notices(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_only_the_client_notices(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.cut(Side.CLIENT)
         assert await ended(near) == b""
@@ -209,7 +209,7 @@ class TestCut:
         far.close()
         await connection.wait()
 
-    async def test_only_the_broker_notices(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_only_the_broker_notices(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.cut(Side.BROKER)
         assert await ended(far) == b""
@@ -218,7 +218,7 @@ class TestCut:
         proxy.cut()
         assert await ended(near) == b""
 
-    async def test_one_of_several(self, broker: Upstream, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_one_of_several(self, broker: Upstream, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, _ = ends
         async with client(proxy) as second:
             far = await broker.connection()
@@ -227,7 +227,7 @@ class TestCut:
             second.send(b"x")
             assert await far.read(1) == b"x"
 
-    async def test_after_bytes(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_after_bytes(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         near.send(b"first")
         await far.read(5)
@@ -237,7 +237,7 @@ class TestCut:
 
     @pytest.mark.parametrize("split", [None, 1, 7])
     async def test_after_events_at_the_very_end_of_the_last(
-        self, proxy: FaultProxy, ends: tuple[Peer, Peer], split: int | None
+        self, proxy: FaultProxy, ends: tuple[End, End], split: int | None
     ) -> None:
         near, far = ends
         proxy.split(split)
@@ -257,7 +257,7 @@ class TestCut:
                 assert await far.rest() == expected
 
     async def test_one_sided_after_bytes_lets_nothing_slip_through(
-        self, proxy: FaultProxy, ends: tuple[Peer, Peer]
+        self, proxy: FaultProxy, ends: tuple[End, End]
     ) -> None:
         near, far = ends
         proxy.cut_after(UP, nbytes=3, side=Side.CLIENT)
@@ -268,7 +268,7 @@ class TestCut:
 
     @pytest.mark.parametrize("amount", [{}, {"nbytes": 1, "events": 1}, {"nbytes": 0}, {"events": 0}])
     async def test_the_amount_is_one_number_from_1(
-        self, proxy: FaultProxy, ends: tuple[Peer, Peer], amount: dict[str, int]
+        self, proxy: FaultProxy, ends: tuple[End, End], amount: dict[str, int]
     ) -> None:
         with pytest.raises(ValueError, match=r"how many bytes|number of bytes"):
             proxy.cut_after(UP, **amount)  # type: ignore[arg-type]
@@ -276,7 +276,7 @@ class TestCut:
 
 class TestRefuse:
     async def test_new_connections_are_refused_and_taken_again_on_the_same_port(
-        self, broker: Upstream, proxy: FaultProxy, ends: tuple[Peer, Peer]
+        self, broker: Upstream, proxy: FaultProxy, ends: tuple[End, End]
     ) -> None:
         near, far = ends
         port = proxy.port
@@ -297,7 +297,7 @@ class TestRefuse:
 class TestStall:
     @pytest.mark.parametrize("direction", [None, UP])
     async def test_nothing_passes_and_nothing_is_lost(
-        self, proxy: FaultProxy, ends: tuple[Peer, Peer], direction: Direction | None
+        self, proxy: FaultProxy, ends: tuple[End, End], direction: Direction | None
     ) -> None:
         near, far = ends
         proxy.stall(direction)
@@ -306,7 +306,7 @@ class TestStall:
         proxy.resume(direction)
         assert await far.read(4) == b"held"
 
-    async def test_the_other_direction_goes_on(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_the_other_direction_goes_on(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.stall(UP)
         far.send(b"x")
@@ -321,7 +321,7 @@ class TestStall:
             proxy.heal()
             assert await far.read(1) == b"x"
 
-    async def test_the_end_of_the_stream_waits_too(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_the_end_of_the_stream_waits_too(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.stall()
         near.writer.write_eof()
@@ -329,7 +329,7 @@ class TestStall:
         proxy.resume()
         assert await far.rest() == b""
 
-    async def test_inside_an_event(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_inside_an_event(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.when(UP, lambda connection: connection.stall(UP), nbytes=6)
         near.send(event(b"payload"))
@@ -338,7 +338,7 @@ class TestStall:
         proxy.heal()
         assert await far.read(9) == event(b"payload")[6:]
 
-    async def test_memory_is_bounded_while_stalled(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_memory_is_bounded_while_stalled(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, _ = ends
         proxy.stall()
         near.send(bytes(32 * 1024 * 1024))
@@ -348,7 +348,7 @@ class TestStall:
 
 
 class TestSwallow:
-    async def test_bytes_are_read_and_lost(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_bytes_are_read_and_lost(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.swallow(UP)
         near.send(b"lost")
@@ -360,7 +360,7 @@ class TestSwallow:
 
 
 class TestDelay:
-    async def test_bytes_come_later_and_in_order(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_bytes_come_later_and_in_order(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         delay, data = 0.1, bytes(range(200))
         proxy.delay(delay, jitter=delay / 2)
@@ -374,7 +374,7 @@ class TestDelay:
         # All wait at the same time: a line, not a queue.
         assert delay <= loop.time() - sent < len(data) * delay
 
-    async def test_healing_ends_a_wait(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_healing_ends_a_wait(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.delay(3600)
         near.send(b"a")
@@ -384,13 +384,13 @@ class TestDelay:
 
 
 class TestSplit:
-    async def test_single_bytes(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_single_bytes(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.split()
         near.send(b"hello")
         assert b"".join(await pieces(far, 5)) == b"hello"
 
-    async def test_pieces_are_no_larger_than_told(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_pieces_are_no_larger_than_told(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.split((2, 5))
         data = Random(3).randbytes(2000)
@@ -414,7 +414,7 @@ class TestSplit:
 
 
 class TestThrottle:
-    async def test_a_rate_is_kept(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_a_rate_is_kept(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.throttle(100_000, UP)
         loop = asyncio.get_running_loop()
@@ -423,13 +423,13 @@ class TestThrottle:
         await far.read(20_000)
         assert loop.time() - started > 0.15
 
-    async def test_the_other_direction_is_free(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_the_other_direction_is_free(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.throttle(1, UP)
         far.send(bytes(1_000_000))
         await asyncio.wait_for(near.read(1_000_000), 20)
 
-    async def test_taking_it_away_ends_a_wait(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+    async def test_taking_it_away_ends_a_wait(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.throttle(1)
         near.send(b"abc")
@@ -457,7 +457,7 @@ class TestCorrupt:
     async def test_bytes_are_changed_once(
         self,
         proxy: FaultProxy,
-        ends: tuple[Peer, Peer],
+        ends: tuple[End, End],
         how: dict[str, int | bytes],
         expected: bytes,
         split: int | None,
@@ -472,9 +472,7 @@ class TestCorrupt:
         near.send(b"abcdef")
         assert await far.read(6) == b"abcdef"
 
-    async def test_the_other_direction_is_left_alone(
-        self, proxy: FaultProxy, ends: tuple[Peer, Peer]
-    ) -> None:
+    async def test_the_other_direction_is_left_alone(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.corrupt(UP)
         far.send(b"a")

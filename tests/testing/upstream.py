@@ -12,7 +12,7 @@ from bmq.testing._proxy import FaultProxy
 
 
 @dataclass
-class Peer:
+class End:
     """One end of a connection."""
 
     reader: asyncio.StreamReader
@@ -36,14 +36,14 @@ class Upstream:
     """A server that does nothing by itself: the test plays the broker."""
 
     port: int = 0
-    accepted: asyncio.Queue[Peer] = field(default_factory=asyncio.Queue[Peer])
-    peers: list[Peer] = field(default_factory=list[Peer])
+    accepted: asyncio.Queue[End] = field(default_factory=asyncio.Queue[End])
+    peers: list[End] = field(default_factory=list[End])
 
     @property
     def uri(self) -> str:
         return f"tcp://127.0.0.1:{self.port}"
 
-    async def connection(self) -> Peer:
+    async def connection(self) -> End:
         """Return the other end of the next connection."""
         return await self.accepted.get()
 
@@ -53,7 +53,7 @@ async def upstream() -> AsyncIterator[Upstream]:
     up = Upstream()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = Peer(reader, writer)
+        peer = End(reader, writer)
         up.peers.append(peer)
         up.accepted.put_nowait(peer)
 
@@ -68,10 +68,10 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 @asynccontextmanager
-async def client(proxy: FaultProxy) -> AsyncIterator[Peer]:
+async def client(proxy: FaultProxy) -> AsyncIterator[End]:
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     try:
-        yield Peer(reader, writer)
+        yield End(reader, writer)
     finally:
         writer.close()
 

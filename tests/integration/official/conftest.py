@@ -18,7 +18,7 @@ TIMEOUT = 20.0
 QUIET = 0.3
 
 
-class BrokerThread(BackgroundBroker):
+class StillBroker(BackgroundBroker):
     """A broker on a thread, with a clock that stands still."""
 
     def __init__(self) -> None:
@@ -82,15 +82,15 @@ class Client:
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerThread]:
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[StillBroker]:
     # The official client would let this win over the address it is given.
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
-    with BrokerThread() as broker:
+    with StillBroker() as broker:
         yield broker
 
 
 @pytest.fixture
-def connect(broker: BrokerThread) -> Iterator[Callable[..., Client]]:
+def connect(broker: StillBroker) -> Iterator[Callable[..., Client]]:
     """Makes official sessions, stopped at the end."""
     clients: list[Client] = []
 

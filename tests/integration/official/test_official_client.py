@@ -13,7 +13,7 @@ from blazingmq import AckStatus, PropertyType, QueueOptions, session_events
 
 import bmq
 from bmq.groups import key_bucket
-from tests.integration.official.conftest import BrokerThread, Client
+from tests.integration.official.conftest import Client, StillBroker
 
 Connect = Callable[..., Client]
 NewUri = Callable[[str], str]
@@ -73,7 +73,7 @@ def test_compressed(connect: Connect, new_uri: NewUri, size: int) -> None:
     assert client.payloads(2) == [b"a" * size] * 2
 
 
-def test_two_thousand_in_order(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+def test_two_thousand_in_order(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     uri, client = new_uri(PRIORITY), connect()
     client.session.open_queue(uri, read=True, write=True)
     payloads = [b"%d" % number for number in range(2000)]
@@ -84,7 +84,7 @@ def test_two_thousand_in_order(broker: BrokerThread, connect: Connect, new_uri: 
     assert broker.stored(uri) == 0
 
 
-def test_fanout(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+def test_fanout(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     uri, producer = new_uri(FANOUT), connect()
     producer.session.open_queue(uri, write=True)
     readers = {app: connect() for app in ("foo", "bar", "baz")}
@@ -171,7 +171,7 @@ def test_no_more_than_may_be_unconfirmed(connect: Connect, new_uri: NewUri) -> N
     assert other.payloads(5) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_redelivery_to_the_next_consumer(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+def test_redelivery_to_the_next_consumer(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     """Three attempts, and graceful closes do not count."""
     uri, producer = new_uri("bmq.test.rda.priority"), connect()
     producer.session.open_queue(uri, write=True)
@@ -193,7 +193,7 @@ def test_a_full_queue(connect: Connect, new_uri: NewUri) -> None:
     assert client.statuses(14) == [AckStatus.SUCCESS] * 11 + [AckStatus.LIMIT_MESSAGES] * 3
 
 
-def test_messages_expire(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+def test_messages_expire(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     uri, client = new_uri("bmq.test.ttl.priority"), connect()
     client.session.open_queue(uri, write=True)
     client.post(uri, b"old")
@@ -241,7 +241,7 @@ def test_a_queue_that_suspends_on_bad_host_health(connect: Connect, new_uri: New
 
 @pytest.mark.parametrize("graceful", [True, False])
 def test_reconnecting_after_a_restart(
-    broker: BrokerThread, connect: Connect, new_uri: NewUri, graceful: bool
+    broker: StillBroker, connect: Connect, new_uri: NewUri, graceful: bool
 ) -> None:
     """Queues are reopened, posts made meanwhile arrive, unconfirmed messages come again."""
     uri, client = new_uri(PRIORITY), connect()
@@ -261,13 +261,13 @@ def test_reconnecting_after_a_restart(
     assert client.statuses(1) == [AckStatus.SUCCESS]
 
 
-def test_a_client_that_is_not_let_in(broker: BrokerThread) -> None:
+def test_a_client_that_is_not_let_in(broker: StillBroker) -> None:
     broker.call(lambda it: it.faults.refuse_negotiation())
     with pytest.raises(blazingmq.Error):
         Client(broker.uri, timeout=blazingmq.Timeouts(connect_timeout=0.5))
 
 
-def test_messages_sent_twice_are_seen_twice(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+def test_messages_sent_twice_are_seen_twice(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     """What a test of an idempotent consumer wants."""
     uri, client = new_uri(PRIORITY), connect()
     client.session.open_queue(uri, read=True, write=True)
@@ -277,7 +277,7 @@ def test_messages_sent_twice_are_seen_twice(broker: BrokerThread, connect: Conne
 
 
 def test_posting_into_a_group_with_a_bucket_by_hand(
-    connect: Connect, new_uri: NewUri, broker: BrokerThread
+    connect: Connect, new_uri: NewUri, broker: StillBroker
 ) -> None:
     """The bucket of a key is a CRC-32C without its highest bit: any language has that."""
     uri, producer = new_uri(PRIORITY), connect()

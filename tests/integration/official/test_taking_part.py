@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import bmq
 from bmq.conventions import waiting_queue
 from bmq.delays import Mover
-from tests.integration.official.conftest import TIMEOUT, BrokerThread, Client
+from tests.integration.official.conftest import TIMEOUT, Client, StillBroker
 from tests.waiting import eventually
 
 Connect = Callable[..., Client]
@@ -20,7 +20,7 @@ NewUri = Callable[[str], str]
 PRIORITY = "bmq.test.mem.priority"
 
 
-def test_delayed_messages_from_and_to_it(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+def test_delayed_messages_from_and_to_it(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     uri, official = new_uri(PRIORITY), connect()
     official.session.open_queue(uri, read=True)
     official.session.open_queue(waiting_queue(uri), write=True)
@@ -46,7 +46,7 @@ def test_delayed_messages_from_and_to_it(broker: BrokerThread, connect: Connect,
     assert ours.properties["CustomerId"] == 8
 
 
-def test_it_answers_requests_by_hand(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+def test_it_answers_requests_by_hand(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     uri, official = new_uri(PRIORITY), connect()
     official.session.open_queue(uri, read=True)
 
@@ -67,7 +67,7 @@ def test_it_answers_requests_by_hand(broker: BrokerThread, connect: Connect, new
         assert asking.result(TIMEOUT) == [b"A", b"B"]
 
 
-def test_it_asks_by_hand(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+def test_it_asks_by_hand(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     uri, replies, official = new_uri(PRIORITY), new_uri(PRIORITY), connect()
     official.session.open_queue(uri, write=True)
     official.session.open_queue(replies, read=True)
@@ -104,7 +104,7 @@ def bucket(key: bytes) -> int:
     return ~crc & 0x7FFFFFFF
 
 
-def test_it_posts_with_a_bucket_by_hand(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+def test_it_posts_with_a_bucket_by_hand(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     """What has one key comes to one member in order, whoever has posted it."""
     uri, official = new_uri(PRIORITY), connect()
     official.session.open_queue(uri, write=True)
