@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics for Prometheus. Needs the extra ``bmq[prometheus]``.
 
-:class:`SessionCollector` collects the statistics of sessions for a registry of ``prometheus_client``, or as
-the text that Prometheus reads.
+:class:`SessionCollector` collects the statistics of sessions, for a registry of ``prometheus_client`` or as
+text in Prometheus' format.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 __all__ = ["OTHER", "SessionCollector", "Source", "exposition"]
 
-#: The label of queues that have none of their own.
+#: The common label of queues beyond ``max_queues``.
 OTHER = "other"
-#: A session, or what returns one; None or :class:`bmq.StateError` where there is none at the time.
+#: A session, or a function that returns a session; None or :class:`bmq.StateError` if there is no session.
 Source: TypeAlias = "Session | Callable[[], Session | None]"
 
 # How long the event loop of the sessions is waited for when another thread asks, in seconds.
 _PATIENCE = 1.0
 
-# Metrics by the field they are made from: name, and what it says. Prometheus adds "_total" to counters.
+# Metrics by the field of the statistics: name, and description. Prometheus adds "_total" to counters.
 _BY_QUEUE = {
     "posted": ("bmq_posted_messages", "Messages posted"),
     "posted_bytes": ("bmq_posted_bytes", "Bytes of payloads and properties posted"),
@@ -96,7 +96,7 @@ _HISTOGRAMS = ("ack_seconds", "confirm_seconds")
 
 
 class SessionCollector(Collector):
-    """Collects the statistics of sessions: all of them together, and by queue.
+    """Collects the statistics of sessions, in sum and by queue.
 
     ::
 
@@ -109,17 +109,17 @@ class SessionCollector(Collector):
         async with bmq.connect(...) as session:
             prometheus_client.REGISTRY.register(SessionCollector(session))
 
-    Counters only grow: what closed sessions and queues have counted stays in them. The first ``max_queues``
-    queues that are seen have the label ``queue`` with their URI, for good; all others together have
-    ``queue="other"``, and so has what short-lived queues counted between two collections.
+    Counters only grow: the counts of closed sessions and queues are kept. The first ``max_queues`` queues
+    keep the label ``queue`` with their URI permanently. All further queues share ``queue="other"``, and so do
+    counts of queues that were opened and closed between two collections.
 
-    Where a thread asks, as the server of ``prometheus_client`` does, the values are read in the event loop
-    that the collector was made in or last used from; if that does not answer within a second, they are those
-    of the last time.
+    A call from another thread, such as the server of ``prometheus_client``, reads the values in the event
+    loop of the collector's creation or last use. If the event loop does not answer within a second, the
+    previous values are returned.
 
     Args:
-        sessions: sessions, or functions that return one.
-        max_queues: how many queues have labels of their own.
+        sessions: sessions, or functions that return a session.
+        max_queues: number of queues with a label.
 
     Raises:
         UsageError: ``max_queues`` is negative.
@@ -140,11 +140,10 @@ class SessionCollector(Collector):
         self._remember_loop()
 
     def add(self, session: Source) -> None:
-        """Collect from one more.
+        """Add a session to the collection.
 
         Args:
-            session: a session, which is forgotten when it is closed; or a function, which is called each
-                time.
+            session: a session, forgotten when closed; or a function, called for each collection.
         """
         from bmq.client.session import Session
 
@@ -153,14 +152,14 @@ class SessionCollector(Collector):
         self._sources.append(session)
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing of what there will be: registering it asks no session."""
+        """Return no description, so that registering reads no session."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics as they are now.
+        """Return the present metrics.
 
         Raises:
-            UsageError: asked by a thread, and no event loop is known.
+            UsageError: called from a thread, without a known event loop.
         """
         if self._remember_loop():
             return self._collect()
@@ -200,7 +199,7 @@ class SessionCollector(Collector):
         return generate_latest(registry)
 
     def _remember_loop(self) -> bool:
-        """Whether this is called in an event loop."""
+        """Whether the caller runs in an event loop."""
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -226,7 +225,7 @@ class SessionCollector(Collector):
         return self._last
 
     def _count(self) -> None:
-        """Add what was counted since the last time."""
+        """Add the counts since the last collection."""
         sessions = {session: None for session in map(_session_of, self._sources) if session is not None}
         for session in {**self._sessions, **sessions}:
             parts = self._count_queues(session)
@@ -242,7 +241,7 @@ class SessionCollector(Collector):
             del self._queues[queue]
 
     def _count_queues(self, session: Session) -> list[QueueStats]:
-        """Add what the queues of a session have counted; return it for those that have labels."""
+        """Add the counts of a session's queues; return the counts of queues with labels."""
         parts: list[QueueStats] = []
         known = [queue for queue in self._queues if queue.session is session]
         for queue in dict.fromkeys([*known, *session.queues]):
@@ -280,13 +279,13 @@ class SessionCollector(Collector):
 
 
 def exposition(*sessions: Source, max_queues: int = 50) -> bytes:
-    """Return the metrics of sessions in Prometheus' text format, for a look at them.
+    """Return the metrics of sessions once, in Prometheus' text format.
 
-    What is scraped again and again is a :class:`SessionCollector`: it remembers what closed queues counted.
+    For repeated scrapes use a :class:`SessionCollector`, which keeps the counts of closed queues.
 
     Args:
-        sessions: sessions, or functions that return one.
-        max_queues: how many queues have labels of their own.
+        sessions: sessions, or functions that return a session.
+        max_queues: number of queues with a label.
 
     Raises:
         UsageError: called outside of an event loop.
@@ -295,19 +294,19 @@ def exposition(*sessions: Source, max_queues: int = 50) -> bytes:
 
 
 class _Counters:
-    """Sums of counters, by the field they come from."""
+    """Sums of counters, by field of the statistics."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
 
     def add(self, stats: SessionStats | QueueStats) -> None:
-        """Add all counters of these."""
+        """Add all counters of the statistics."""
         for each in fields(stats):
             if each.metadata["counter"]:
                 self._add(each.name, getattr(stats, each.name))
 
     def add_rest(self, whole: SessionStats, parts: list[QueueStats]) -> None:
-        """Add what a session counted and these of its queues did not, if there is anything."""
+        """Add the part of a session's counts beyond its queues, if any."""
         rest: dict[str, Any] = {}
         for name in [name for name in _BY_QUEUE if name in _COUNTERS]:
             rest[name] = getattr(whole, name)
@@ -334,7 +333,7 @@ def _sum(a: Any, b: Any) -> Any:
 def _difference(a: Any, b: Any) -> Any:
     if isinstance(a, Histogram):
         rest: Histogram = a - b
-        # Not a little below 0 by rounding: a counter that falls is taken to have started again.
+        # Never below 0 by rounding: Prometheus takes a falling counter for a restart.
         return replace(rest, sum=max(0.0, rest.sum) if rest.count else 0.0)
     if isinstance(a, Mapping):
         return dict(Counter(cast("Mapping[AckStatus, int]", a)) - Counter(cast("Mapping[AckStatus, int]", b)))
@@ -348,14 +347,14 @@ def _session_of(source: Source) -> Session | None:
         session = source()
     except StateError:
         return None
-    # One that is closed was counted when that was noticed.
+    # The counts of a closed session were added when the closing was noticed.
     return None if session is None or session.state is SessionState.CLOSED else session
 
 
 def _family(
     name: str, metric: str, what: str, labels: dict[str, _Counters], now: dict[str, dict[str, int]]
 ) -> Metric:
-    """Return one metric of all queues."""
+    """Return a metric of all queues."""
     if name in _HISTOGRAMS:
         histograms = HistogramMetricFamily(metric, what, labels=["queue"])
         for queue, counters in labels.items():

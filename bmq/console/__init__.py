@@ -7,7 +7,7 @@
     async with console:
         print(console.url)
 
-It needs the extra ``console``.
+The extra ``console`` is required.
 """
 
 from bmq.console.server import Console, beside

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which requests are answered: none that another page made a browser send.
+"""Decides which requests are answered, and refuses requests forged by other web pages.
 
-A page of another origin can have a browser send requests here, and with a domain name of its own that
-resolves to this machine (DNS rebinding) it can even read the answers. So Host has to be a name of this
-console, Origin has to be the console's own, and what changes something has to be JSON, which another page's
-form cannot send. Where other machines can connect, a token is asked for. The page reads it from the fragment
-of its address, which no server and no log sees, and sends it as a header, which no browser adds by itself.
+A page of another origin can make a browser send requests to the console. With a domain name that resolves to
+this machine (DNS rebinding), the page can even read the answers. Therefore Host must be a name of the
+console, Origin must be the console's own, and changes must be JSON, which a form of another page cannot send.
+If other machines can connect, a token is required. The page reads the token from the fragment of its address, which
+reaches no server and no log, and sends the token as a header, which no browser adds by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOCAL = "localhost"
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host's name or address stands for this machine alone."""
+    """Return whether a host's name or address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _name(host: str) -> str | None:
-    """Return the name or address in a Host header, in lower case; None when it is not one."""
+    """Return the name or address in a Host header, in lower case; None if the header is malformed."""
     try:
         found = urlsplit(f"//{host}")
         _ = found.port
@@ -42,7 +42,7 @@ def _name(host: str) -> str | None:
 
 
 def _netloc(origin: str) -> str | None:
-    """Return host and port of an Origin header, in lower case; None when it is not one."""
+    """Return host and port of an Origin header, in lower case; None if the header is malformed."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -53,10 +53,10 @@ class Guard:
     """Decides whether a request is answered.
 
     Args:
-        host: where the console listens.
-        names: further names that it may be asked for by.
-        token: the token that every request needs; empty for none.
-        read_only: whether everything that changes something is refused.
+        host: the console's listening address.
+        names: further names for the console.
+        token: the token required of every request; empty for no token.
+        read_only: whether every change is refused.
     """
 
     def __init__(
@@ -79,16 +79,16 @@ class Guard:
         content_type: str,
         authorization: str | None,
     ) -> tuple[int, str] | None:
-        """Return why a request is not answered, as a status and in words; None when it is.
+        """Return the reason for a refusal, as status and text; None if the request is answered.
 
         Args:
-            method: the request's.
-            api: whether it asks for more than the page itself.
-            changes: whether it changes something.
-            host: the header Host; None without one, as the others.
+            method: the request's method.
+            api: whether the request is for more than the page itself.
+            changes: whether the request makes a change.
+            host: the header Host; this and the following arguments are None without the header.
             origin: Origin.
             site: Sec-Fetch-Site.
-            content_type: Content-Type without its parameters.
+            content_type: Content-Type without parameters.
             authorization: Authorization.
         """
         if not self._known(host):
@@ -119,7 +119,7 @@ class Guard:
             ipaddress.ip_address(name)
         except ValueError:
             return False
-        return True  # DNS rebinding needs a name, and this is an address
+        return True  # DNS rebinding needs a name; an address is safe
 
     def _shown(self, authorization: str | None) -> bool:
         scheme, _, shown = (authorization or "").partition(" ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console's HTTP server: the page, what it shows, and what it may do."""
+"""The console's HTTP server: the page, its data, and its actions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PAGE = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _HEADERS = {
-    # The page needs nothing from elsewhere, runs nothing but its own file, and is in no frame.
+    # The page loads nothing from other hosts, runs only its own script, and appears in no frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -50,7 +50,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# Requests outside the common turns: those that take no time, and those with limits of their own.
+# Requests outside the common turns: fast requests, and requests with separate limits.
 _UNLIMITED = {*_PAGE, "/api/live", "/api/contents"}
 _EXPLAINED = {
     404: "the console has no such page",
@@ -59,22 +59,22 @@ _EXPLAINED = {
 }
 _MOST_SENT = 16 * 1024 * 1024
 _MOST_LISTED = 500
-# One answer holds the contents of so many messages, and so many of their bytes.
+# Limits of one answer with contents: messages, and bytes.
 _MOST_INSIDE = 100
 _MOST_ANSWERED = 8 * 1024 * 1024
-# So many requests are worked on at once, of all kinds and of those that look into messages; so many may wait.
+# Requests at once: all kinds, and requests that look into messages; and the number of waiting requests.
 _AT_WORK = 4
 _LOOKING_INSIDE = 1
 _WAITING = 32
-# So many pages may follow at once.
+# Pages that may follow at once.
 _MOST_FOLLOWING = 32
-# Seconds after which a reader that takes nothing is cut off, and bytes that may be on their way to one.
+# Seconds until a reader that takes nothing is cut off, and bytes under way to a reader.
 _PATIENCE = 30.0
 _PIECE = 64 * 1024
 
 
 class _BadRequest(bmq.UsageError):
-    """A request is not what the page would send."""
+    """The page would never send such a request."""
 
 
 class _Busy(Exception):
@@ -85,17 +85,18 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Console:
-    """The page, served until it is closed.
+    """The web page, served until the console is closed.
 
     Args:
         source: the broker.
-        host: where to listen.
-        port: the port; 0 takes a free one, which :attr:`url` tells.
-        names: further names that browsers may reach it by.
-        token: the token that the page needs. None makes one, unless ``host`` is loopback and the source has
-            no credentials: then no token is needed. An empty text is no token; only loopback allows it.
-        read_only: refuse everything that changes something.
-        interval: seconds between two looks at the broker; more where a look takes long.
+        host: the listening address.
+        port: the port; 0 selects a free port, see :attr:`url`.
+        names: further host names for browsers.
+        token: the token required of the page. If None, a new token, unless ``host`` is loopback and the
+            source has no credentials: then no token is required. An empty text stands for no token, and is
+            allowed on loopback only.
+        read_only: whether to refuse every change.
+        interval: seconds between two polls of the broker; longer if a poll takes long.
 
     Raises:
         UsageError: the token is empty, and ``host`` is not loopback.
@@ -135,7 +136,7 @@ class Console:
         self._log = LogLimit(logger)
         self._working = _Turns(_AT_WORK, _WAITING)
         self._inside = _Turns(_LOOKING_INSIDE, _WAITING)
-        # By path. A GET only reads; of the POSTs those in ``_changing`` change something.
+        # By path. A GET only reads; POSTs in ``_changing`` make changes.
         self._gets: dict[str, Handler] = {
             "/api/live": self._live,
             "/api/queue": self._queue,
@@ -156,13 +157,13 @@ class Console:
 
     @property
     def url(self) -> str:
-        """Where the page is, with the token where one is needed."""
+        """The page's address, with the token if required."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         token = f"#token={self._token}" if self._token else ""
         return f"http://{host}:{self._port}/{token}"
 
     async def start(self) -> None:
-        """Begin to listen, and to look at the broker, whether it is there or not.
+        """Begin to listen and to poll the broker, reachable or not.
 
         Raises:
             OSError: the address cannot be used.
@@ -176,7 +177,7 @@ class Console:
         for path, handler in self._posts.items():
             app.router.add_post(path, handler)
         app.on_response_prepare.append(_dress)
-        # aiohttp logs a traceback for each request that is no HTTP: strangers would fill the log.
+        # aiohttp logs a traceback for each request that is no HTTP: strangers could fill the log.
         silent = logging.Logger("bmq.console.http", logging.CRITICAL + 1)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, logger=silent)
         await runner.setup()
@@ -191,7 +192,7 @@ class Console:
         self._watching = asyncio.create_task(self._watch.run(), name="bmq console")
 
     async def close(self) -> None:
-        """End it; idempotent."""
+        """Stop the console; idempotent."""
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()
@@ -213,7 +214,7 @@ class Console:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request; whatever goes wrong is a JSON object with an error in words."""
+        """Answer a request; every failure becomes a JSON object with an error text."""
         try:
             refused = self._guard.refuse(
                 request.method,
@@ -253,10 +254,10 @@ class Console:
             )
             return _error(500, f"this request has failed, which is a defect of the console: {name}")
 
-    # what is shown
+    # data
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        """Everything, and then what changes: one JSON object a line, as long as the page is open."""
+        """The full state, then all changes: one JSON object a line, until the page is closed."""
         if self._watch.followers >= _MOST_FOLLOWING:
             raise _Busy(f"{_MOST_FOLLOWING} pages follow this console; close one of them")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
@@ -273,7 +274,7 @@ class Console:
         return response
 
     async def _queue(self, request: web.Request) -> web.Response:
-        """One queue: who has it open, and for each application what waits, why, and who would get it."""
+        """One queue: clients, and for each application depth, reason for waiting, and the next consumer."""
         admin = await self._watch.admin()
         asked = admin.queue(_parameter(request, "uri"))
         gap = (await asked.standing()).gap
@@ -327,7 +328,7 @@ class Console:
         )
 
     async def _messages(self, request: web.Request) -> web.Response:
-        """A page of messages as the broker lists them: nothing is taken."""
+        """A page of messages from the broker's list; no message is taken."""
         admin = await self._watch.admin()
         page = await admin.queue(_parameter(request, "uri")).messages(
             _whole(request.query.get("offset", "0"), "offset"),
@@ -343,7 +344,7 @@ class Console:
         )
 
     async def _route(self, request: web.Request) -> web.Response:
-        """Who would get a message with these properties."""
+        """The consumer for a message with the given properties."""
         body = await _body(request)
         properties = _properties(body)
         admin = await self._watch.admin()
@@ -374,10 +375,10 @@ class Console:
             }
         )
 
-    # what it may do
+    # actions
 
     async def _contents(self, request: web.Request) -> web.StreamResponse:
-        """What is in some messages, as far as one answer has room."""
+        """The contents of some messages, up to the limits of one answer."""
         body = await _body(request)
         guids = _list(body, "guids")
         if not all(isinstance(each, str) for each in guids):
@@ -412,7 +413,7 @@ class Console:
         return response
 
     async def _post(self, request: web.Request) -> web.Response:
-        """Post a message, and say what became of it."""
+        """Post a message, and return the outcome."""
         body = await _body(request)
         if "base64" in body:
             try:
@@ -428,7 +429,7 @@ class Console:
         return _json({"guid": ack.guid})
 
     async def _purge(self, request: web.Request) -> web.Response:
-        """Delete what a queue, or one application of it, holds."""
+        """Delete the messages of a queue, or of one application of the queue."""
         body = await _body(request)
         admin = await self._watch.admin()
         purged = await admin.queue(_text(body, "uri")).purge(_text(body, "app", "") or None)
@@ -444,16 +445,16 @@ def beside(
     users: Mapping[str, str] | None = None,
     token: str | None = None,
 ) -> Console:
-    """Return the page of an embedded broker that runs in this process.
+    """Return the console of an embedded broker in this process.
 
     Args:
         broker: the broker, started.
-        address: where to listen: a port, or HOST:PORT.
-        users: the passwords of those the broker lets in; None when it lets in everybody.
-        token: as for :class:`Console`; with users one is needed on loopback too.
+        address: the listening address: a port, or HOST:PORT.
+        users: passwords of the broker's users; None if the broker has no authentication.
+        token: as for :class:`Console`; with users a token is required on loopback too.
 
     Raises:
-        UsageError: the address is not legal, or the token is empty where one is needed.
+        UsageError: the address is not legal, or the token is empty although required.
     """
     host, _, port = _checks.text("address", address).rpartition(":")
     if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
@@ -466,7 +467,7 @@ def beside(
 
 
 class _Turns:
-    """Lets a few requests work at once, and refuses those that would wait behind many others."""
+    """Lets a few requests run at once, and refuses requests with too many waiting in front."""
 
     def __init__(self, at_work: int, waiting: int) -> None:
         self._turn = asyncio.Semaphore(at_work)
@@ -490,7 +491,7 @@ class _Turns:
 
 
 async def _send(request: web.Request, response: web.StreamResponse, data: bytes) -> bool:
-    """Send bytes as fast as the page takes them; return False when it has gone, or takes nothing."""
+    """Send bytes at the page's speed; return False if the page has gone or takes nothing."""
     try:
         for start in range(0, len(data), _PIECE):
             async with asyncio.timeout(_PATIENCE):
@@ -517,7 +518,7 @@ def _asset(content: bytes, kind: str) -> Handler:
 def _dumped(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
-    except TypeError:  # a lone surrogate in a text: json escapes it, orjson refuses it
+    except TypeError:  # a lone surrogate in a text: json escapes the character, orjson refuses the text
         return json.dumps(value, default=str).encode()
 
 
@@ -576,7 +577,7 @@ def _properties(body: dict[str, Any]) -> dict[str, bmq.Typed]:
 
 
 def _typed(name: str, kind: str, text: str) -> bmq.Typed:
-    """Return a property's value from what was typed in."""
+    """Return a property's value from typed text."""
     try:
         wanted = bmq.PropertyType[kind.upper()]
     except KeyError:
@@ -623,5 +624,5 @@ def _shown(value: object) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text with bytes that are not UTF-8 as escapes."""
+    """Return text, with escapes for bytes outside of UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()

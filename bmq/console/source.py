@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a console gets its data from: a broker over the wire, or an embedded one in the same process."""
+"""The console's source of data: a broker over the wire, or an embedded broker in the same process."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from bmq.wire.message import NO_PROPERTIES
 
 __all__ = ["MOST_SHOWN", "Contents", "Figures", "NotNow", "RemoteBroker", "Source"]
 
-#: At most so many messages are held at once to look into them, and so many of their bytes.
+#: Limits for messages held at once to look inside: number, and bytes.
 MOST_HELD = 1000
 _MOST_BYTES = 64 * 1024 * 1024
-#: So many bytes of a payload are shown, and properties may take so many. Nothing beyond is decompressed.
+#: Bytes of a payload to show, and of its properties. Data beyond the limit is never decompressed.
 MOST_SHOWN = 256 * 1024
-# The figures of so many queues are read in one turn of the event loop.
+# Queues for whose figures one turn of the event loop has time.
 _TURN = 200
-#: When no message has come for so many seconds, no more are expected.
+#: Seconds without a message after which no more messages are expected.
 _IDLE = 1.0
 
 
 class NotNow(bmq.Error):
-    """The request would do harm now; the text says what harm, and to whom."""
+    """The request would do harm now; the text names the harm and the victim."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What is in a message.
+    """The content of a message.
 
     Attributes:
         guid: 32 upper-case hexadecimal digits.
-        properties: its properties.
-        payload: the first bytes of its payload, decompressed; nothing of a message that cannot be read.
-        size: bytes of the payload; None where only decompressing all of it would tell.
-        error: why the message cannot be read; empty when it can.
+        properties: the message's properties.
+        payload: the first bytes of the payload, decompressed; empty if the message cannot be read.
+        size: bytes of the payload; None if only a full decompression would tell.
+        error: reason why the message cannot be read; empty if readable.
     """
 
     guid: str
@@ -53,16 +53,16 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a look at one queue finds.
+    """The figures of one queue.
 
     Attributes:
         uri: the queue.
-        domain: its domain.
-        mode: how its messages are handed out; empty when the domain is another broker's.
+        domain: the queue's domain.
+        mode: the domain's mode; empty if the domain belongs to another broker.
         messages: messages stored.
-        bytes: their bytes.
-        producers: how often the queue is open for writing.
-        consumers: how often it is open for reading.
+        bytes: bytes stored.
+        producers: number of openings for writing.
+        consumers: number of openings for reading.
         posted: messages posted so far; None before the broker counts the queue.
         confirmed: deliveries confirmed so far; None likewise.
     """
@@ -79,7 +79,7 @@ class Figures:
 
 
 class Source(Protocol):
-    """What a console needs of a broker."""
+    """The interface of a console to a broker."""
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class Source(Protocol):
 
     @property
     def looks_inside(self) -> bool:
-        """Whether contents are read from the broker's store, with no effect on anybody."""
+        """Whether contents are read from the broker's store, without an effect on consumers."""
         ...
 
     async def admin(self) -> Admin:
@@ -96,12 +96,12 @@ class Source(Protocol):
         ...
 
     def connect(self) -> bmq.connect:
-        """Return what connects a session."""
+        """Return a connector for a session."""
         ...
 
     @property
     def authenticates(self) -> bool:
-        """Whether it asks with credentials; a page without a token would lend them to every local user."""
+        """Whether the source has credentials; a page without a token would lend them to local users."""
         ...
 
     async def figures(self, admin: Admin) -> list[Figures]:
@@ -109,10 +109,10 @@ class Source(Protocol):
         ...
 
     def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
-        """Iterate over what is in some messages, those that are there; one is decompressed at a time.
+        """Iterate over the contents of the existing messages, decompressed one at a time.
 
         Raises:
-            NotNow: it would do harm, or there is no such queue.
+            NotNow: the request would do harm, or the queue does not exist.
         """
         ...
 
@@ -122,11 +122,11 @@ class RemoteBroker:
 
     Args:
         uri: as for :class:`bmq.connect`.
-        credentials: as for :class:`bmq.connect`, also of ``ssl`` and ``server_hostname``.
+        credentials: as for :class:`bmq.connect`; likewise ``ssl`` and ``server_hostname``.
         timeout: seconds for connecting, and for each request.
 
     Attributes:
-        looks_inside: False: what is in a message can only be seen by consuming it for a while.
+        looks_inside: False: only a consumer can see the content of a message.
     """
 
     looks_inside = False
@@ -140,7 +140,7 @@ class RemoteBroker:
         server_hostname: str | None = None,
         timeout: float = 10.0,
     ) -> None:
-        bmq.connect(uri)  # an address that is none is an error here
+        bmq.connect(uri)  # raises if the address is malformed
         if credentials is not None:
             _checks.choice("credentials", credentials, bmq.Credentials)
         timeout = _checks.seconds("timeout", timeout, positive=True)
@@ -155,7 +155,7 @@ class RemoteBroker:
 
     @property
     def authenticates(self) -> bool:
-        """Whether it asks with credentials."""
+        """Whether the source has credentials."""
         return self._credentials is not None
 
     async def admin(self) -> Admin:
@@ -170,7 +170,7 @@ class RemoteBroker:
         )
 
     def connect(self) -> bmq.connect:
-        """Return what connects a session."""
+        """Return a connector for a session."""
         return bmq.connect(
             self.name,
             credentials=self._credentials,
@@ -185,14 +185,14 @@ class RemoteBroker:
         )
 
     async def figures(self, admin: Admin) -> list[Figures]:
-        """Return the figures of every queue: three commands for a broker, and one for each domain."""
+        """Return the figures of every queue: three commands for the broker, and one for each domain."""
         counted = {each.uri: each for each in (await admin.statistics()).queues}
         domains: list[DomainInfo] = []
         for summary in await admin.domains():
             try:
                 domains.append(await admin.domain(summary.name))
             except bmq.AdminError:
-                continue  # it has gone meanwhile
+                continue  # the queue has gone meanwhile
         found: list[Figures] = []
         for domain in domains:
             for queue in domain.queues:
@@ -206,13 +206,13 @@ class RemoteBroker:
         return found
 
     async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
-        """Read some messages as a consumer that confirms none of them, and give them back.
+        """Receive some messages without confirming any, and hand all back.
 
-        A broker shows what is in a message to consumers only. What goes back is delivered again, marked as
-        delivered before; see :class:`NotNow` for when that does harm.
+        A broker shows the content of a message to consumers only. Returned messages are delivered again,
+        marked as redelivered; see :class:`NotNow` for the cases of harm.
 
         Raises:
-            NotNow: somebody reads the queue.
+            NotNow: a consumer reads the queue.
         """
         async with await self.admin() as admin:
             queue_admin = admin.queue(uri)
@@ -258,11 +258,11 @@ def _read(message: bmq.Message) -> Contents:
 
 
 class Embedded(RemoteBroker):
-    """The embedded broker of this process: what is in a message is read from its store.
+    """The embedded broker of this process: contents come from the broker's store.
 
     Args:
         broker: the broker.
-        credentials: of one of those it lets in, if it does not let in everybody.
+        credentials: credentials of a user, if the broker has authentication.
     """
 
     looks_inside = True
@@ -271,7 +271,7 @@ class Embedded(RemoteBroker):
         _checks.choice("broker", broker, bmq.broker.Broker)
         context = None
         if broker.uri.startswith("tcps"):
-            # It is this process, and its certificate may be for any name.
+            # The broker is this process, and its certificate may be for any name.
             context = ssl_module.SSLContext(ssl_module.PROTOCOL_TLS_CLIENT)
             context.check_hostname = False
             context.verify_mode = ssl_module.CERT_NONE
@@ -279,7 +279,7 @@ class Embedded(RemoteBroker):
         self._broker = broker
 
     async def figures(self, admin: Admin) -> list[Figures]:
-        """Return the figures of every queue, read a few hundred at a time from this process's broker.
+        """Return the figures of every queue, a few hundred queues at a time.
 
         Raises:
             ConnectionFailed: the broker was stopped.
@@ -307,12 +307,12 @@ class Embedded(RemoteBroker):
         return found
 
     async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
-        """Read some messages from the broker's store; nobody notices."""
+        """Read some messages from the broker's store, unnoticed by clients."""
         queue = self._broker.queues.get(uri)
         if queue is None:
             raise NotNow(f"the broker has no queue {uri}: a queue begins when a client opens it")
         for guid in guids:
-            await asyncio.sleep(0)  # another client's turn, after at most one message
+            await asyncio.sleep(0)  # a turn for other clients, after at most one message
             try:
                 found = queue.beginning(guid, MOST_SHOWN, app_id=app_id)
             except bmq.ProtocolError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at a broker again and again, and keeps what it saw for the plots."""
+"""Polls a broker, and keeps the results for the plots."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["Watch"]
 
 logger = logging.getLogger("bmq.console")
 
-#: So many looks are kept: five minutes of one a second.
+#: Number of polls kept: five minutes at one poll a second.
 HISTORY = 300
-# So many queues are looked at, or written down, in one turn of the event loop.
+# Queues processed in one turn of the event loop.
 _TURN = 200
-# A look may take this part of the time while pages follow, and this part while none does.
+# Share of the time that polling may take while pages follow, and while no page follows.
 _SHARE = 1 / 20
 _SHARE_ALONE = 1 / 100
 
 
 @dataclass(slots=True)
 class _Sight:
-    """One queue, over time."""
+    """The history of one queue."""
 
     depth: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
     posted: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -40,7 +40,7 @@ class _Sight:
     now: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def shown(self, *, past: bool) -> dict[str, Any]:
-        """Return what a page gets of it."""
+        """Return the data for a page."""
         if not past:
             return self.now
         kept = {
@@ -52,14 +52,14 @@ class _Sight:
 
 
 class Watch:
-    """Asks a broker every ``interval`` seconds, whether it is there or not.
+    """Polls a broker every ``interval`` seconds, reachable or not.
 
     Attributes:
-        error: why the broker cannot be asked; empty while it can.
-        gap: why the figures are incomplete in a cluster; empty when they are complete.
-        broker: the broker that was asked last.
-        followers: pages that follow.
-        number: looks so far.
+        error: reason why the broker cannot be polled; empty if reachable.
+        gap: reason why the figures of a cluster are incomplete; empty if complete.
+        broker: the broker of the latest poll.
+        followers: number of pages that follow.
+        number: polls so far.
     """
 
     def __init__(self, source: Source, interval: float) -> None:
@@ -83,10 +83,10 @@ class Watch:
     # asking
 
     async def admin(self) -> Admin:
-        """Return the admin client; the first time, connect it.
+        """Return the admin client; connect on the first call.
 
         Raises:
-            ConnectionFailed: it was never connected, and cannot be now.
+            ConnectionFailed: the client has never been connected, and cannot connect now.
         """
         if self._admin is None:
             self._admin = await self._source.admin()
@@ -94,7 +94,7 @@ class Watch:
         return self._admin
 
     async def run(self) -> None:
-        """Look, until it is cancelled."""
+        """Poll until cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -179,7 +179,7 @@ class Watch:
         }
 
     def _written(self, about: dict[str, Any], queues: list[_Sight], *, past: bool) -> Iterator[bytes]:
-        """Write a line in pieces, a few hundred queues each, so that no turn of the loop is long."""
+        """Write a line in pieces of a few hundred queues, so that no turn of the loop is long."""
         head = orjson.dumps(about | self._state() | {"kept": HISTORY})
         yield head[:-1] + b',"queues":['
         for start in range(0, len(queues), _TURN):
@@ -188,13 +188,13 @@ class Watch:
         yield b"]}\n"
 
     async def follow(self, about: dict[str, Any]) -> AsyncGenerator[bytes]:
-        """Iterate over pieces of lines: first everything with its past, then what each look saw.
+        """Iterate over pieces of lines: first the full state with its past, then the result of each poll.
 
-        A caller that misses a look gets everything again. Callers share the pieces of what a look saw, and a
-        caller that is slow holds one piece. It ends with the watch; cancelling it is safe.
+        A caller that misses a poll gets the full state again. Callers share the pieces of a poll, and a slow
+        caller holds one piece. The iteration ends with the watch; cancelling it is safe.
 
         Args:
-            about: members that each line has besides; the same for every caller.
+            about: further members of each line; the same for every caller.
         """
         self.followers += 1
         self._came.set()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces and metrics with OpenTelemetry. Needs the extra ``bmq[otel]``, and the SDK to export anything.
+"""Traces and metrics with OpenTelemetry. Needs the extra ``bmq[otel]``, and the SDK to export data.
 
-:class:`OpenTelemetry` is an interceptor: ``bmq.connect(..., interceptors=[OpenTelemetry()])``. How contexts
-travel with messages is up to a :class:`ContextCodec`.
+:class:`OpenTelemetry` is an interceptor: ``bmq.connect(..., interceptors=[OpenTelemetry()])``. A
+:class:`ContextCodec` writes contexts to messages and reads contexts from messages.
 """
 
 try:

@@ -49,14 +49,14 @@ _KINDS = {
     "process": SpanKind.CONSUMER,
     "confirm": SpanKind.CLIENT,
 }
-#: The context of the message that a task took last, and the one that was current before.
+#: The context of the message that a task took last, and the previous current context.
 _attached: ContextVar[tuple[Context, Context] | None] = ContextVar("bmq.otel", default=None)
 _QUEUES_CACHED = 1024
 
 
 @lru_cache(_QUEUES_CACHED)
 def _describe(operation: str, uri: str, address: str) -> tuple[str, dict[str, str | int]]:
-    """Return what spans of an operation on a queue are called, and the attributes they begin with."""
+    """Return the name and the first attributes of the spans of an operation on a queue."""
     queue = QueueUri.parse(uri)
     attributes: dict[str, str | int] = {
         names.SYSTEM: names.BLAZINGMQ,
@@ -74,7 +74,7 @@ def _describe(operation: str, uri: str, address: str) -> tuple[str, dict[str, st
 
 
 class _Posting:
-    """What :meth:`OpenTelemetry.on_post` leaves to ``on_ack``."""
+    """State from :meth:`OpenTelemetry.on_post` for ``on_ack``."""
 
     __slots__ = ("began", "span")
 
@@ -87,10 +87,10 @@ class _Delivery:
     """Messages that the application took together.
 
     Attributes:
-        context: the parent of what is done with them.
-        links: the posts they come from.
-        arrived: when, in nanoseconds since the epoch.
-        left: how many are not confirmed.
+        context: parent of the spans of these messages.
+        links: links to the posts of the messages.
+        arrived: time of arrival, in nanoseconds since the epoch.
+        left: number of unconfirmed messages.
     """
 
     __slots__ = ("arrived", "context", "left", "links")
@@ -103,29 +103,30 @@ class _Delivery:
 
 
 class OpenTelemetry(Interceptor):
-    """Makes spans and metrics of what a session does, by OpenTelemetry's conventions for messaging.
+    """Makes spans and metrics for a session, by OpenTelemetry's conventions for messaging.
 
-    Given to ``bmq.connect(..., interceptors=[...])`` or ``bmq.App(interceptors=[...])``. What is done with
-    spans and metrics is for the SDK that the program has set up; without one nothing is exported.
+    Pass the interceptor to ``bmq.connect(..., interceptors=[...])`` or ``bmq.App(interceptors=[...])``. The
+    program's SDK processes spans and metrics; without an SDK, nothing is exported.
 
     Spans, each named after the operation and the queue:
 
-    - ``post`` (PRODUCER): from a post to the broker's answer. ``post_many`` has one for up to 500 messages.
-      Its context travels with the messages. A message that has a context in its properties keeps it, and the
-      span has a link to it.
-    - ``receive`` (CLIENT): from the arrival of a message, or of the first of a batch, until the application
-      takes it. Links to the posts; a single message taken outside of any other span continues its trace.
+    - ``post`` (PRODUCER): from a post to the broker's answer. ``post_many`` has a span for up to 500
+      messages. The span's context travels with the messages. A message with a context in its properties
+      keeps the context, and the span has a link to it.
+    - ``receive`` (CLIENT): from the arrival of a message, or of the first message of a batch, until the
+      application takes it. Has links to the posts; a single message taken outside of any other span
+      continues its trace.
     - ``process`` (CONSUMER): one attempt of a handler, inside ``receive``.
-    - ``confirm`` (CLIENT): from the arrival to the confirmation, that of the last one of a batch; inside
-      ``receive``. What is never confirmed has none.
+    - ``confirm`` (CLIENT): from the arrival to the confirmation of the message, or of the last message of a
+      batch; inside ``receive``. An unconfirmed message has no such span.
 
     Args:
-        tracer_provider: makes the spans; None for the one of the process.
-        meter_provider: counts; None for the one of the process.
-        codecs: how contexts travel: all write, and the first that finds one reads. By default a
+        tracer_provider: makes the spans; if None, the process's provider.
+        meter_provider: makes the metrics; if None, the process's provider.
+        codecs: write and read contexts: all write, and the first with a result reads. By default a
             :class:`TextCodec`.
-        attach: the context of a message is current in the task that took it, until it is confirmed there or
-            the task takes another one: what is posted or logged meanwhile belongs to its trace.
+        attach: whether the context of a message is current in the task that took the message, until the
+            task confirms it or takes another message. Posts and log records meanwhile belong to the trace.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class OpenTelemetry(Interceptor):
     # posting
 
     def on_post(self, queue: Queue, posts: Sequence[Post]) -> Any:
-        """Begin a span, and send its context along."""
+        """Begin a span, and send the span's context along."""
         name, attributes = _describe("post", queue.uri, queue.session.address)
         current = contexts.get_current()
         own = {id(post): origin for post in posts if (origin := self._origin(post.properties)) is not None}
@@ -194,7 +195,7 @@ class OpenTelemetry(Interceptor):
         for codec in self._codecs:
             codec.inject(context, added)
         for post in posts:
-            # A message with all the properties it may have goes without.
+            # A message with the maximum number of properties is posted without a context.
             if id(post) not in own and len(post.properties) + len(added) <= MAX_PROPERTIES:
                 post.properties.update(added)
         return _Posting(span, _world.monotonic())
@@ -220,7 +221,7 @@ class OpenTelemetry(Interceptor):
     # receiving
 
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
-        """Make a span, and the context in which the messages are looked at."""
+        """Make a span, and the context for the handling of the messages."""
         name, attributes = _describe("receive", consumer.queue.uri, consumer.queue.session.address)
         age = messages[0].age
         arrived = _world.time_ns() - int(age * 1e9)
@@ -234,7 +235,7 @@ class OpenTelemetry(Interceptor):
         if span.is_recording():
             _tell(span, consumer, messages)
         span.end()
-        # What follows is inside a span that has ended: nobody can add to it.
+        # The context belongs to an ended span, which nobody can change.
         inside = trace.set_span_in_context(NonRecordingSpan(span.get_span_context()), parent)
         delivery = _Delivery(inside, links, arrived, len(messages))
         for message in messages:
@@ -246,7 +247,7 @@ class OpenTelemetry(Interceptor):
         self._consumed.add(len(messages), attributes)
 
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
-        """Make a span when all messages that were taken together are confirmed."""
+        """Make a span once all messages taken together are confirmed."""
         for message in messages:
             delivery: _Delivery | None = message.state.get(self)
             if delivery is None:
@@ -303,7 +304,7 @@ class OpenTelemetry(Interceptor):
     # where messages come from
 
     def _extracted(self, context: Context, properties: Mapping[str, Any]) -> Context | None:
-        """Return ``context`` with the span that a message comes from; None if it does not say."""
+        """Return ``context`` with the span of a message's post; None without such a span."""
         current = trace.get_current_span(context)
         for codec in self._codecs if properties else ():
             found = codec.extract(context, properties)
@@ -312,25 +313,25 @@ class OpenTelemetry(Interceptor):
         return None
 
     def _origin(self, properties: Mapping[str, Any]) -> SpanContext | None:
-        """Return the context of the span that a message comes from; None if it does not say."""
+        """Return the context with the span of a message's post; None without such a span."""
         found = self._extracted(Context(), properties)
         return None if found is None else trace.get_current_span(found).get_span_context()
 
     def _continued(self, before: Context, message: Message) -> tuple[Context, list[Link]]:
-        """Return the parent and the links for what is done with one message."""
+        """Return the parent and the links for the spans of one message."""
         found = self._extracted(before, message.properties)
         if found is None:
             return before, []
         links = [Link(trace.get_current_span(found).get_span_context(), {names.MESSAGE_ID: message.guid})]
-        # As the conventions ask, what happens inside of another span stays there.
+        # As the conventions ask, spans inside of another span stay there.
         inside = trace.get_current_span(before).get_span_context().is_valid
         return before if inside else found, links
 
     def _links(self, messages: Sequence[Message]) -> list[Link]:
-        """Return one link for each post that messages come from; those of one post have one."""
+        """Return a link for each post of these messages, without repetitions."""
         found: dict[tuple[int, int], tuple[SpanContext, list[Message]]] = {}
         fields = [name for codec in self._codecs for name in codec.fields]
-        # Messages of one post agree: what they say is read once.
+        # Messages of the same post have the same properties: read only once.
         origins: dict[tuple[Any, ...], SpanContext | None] = {}
         for message in messages:
             properties = message.properties
@@ -350,13 +351,13 @@ class OpenTelemetry(Interceptor):
 
 
 def _before(current: Context) -> Context:
-    """Return the current context without the message that the task took before."""
+    """Return the current context without the previous message of the task."""
     attached = _attached.get()
     return attached[1] if attached is not None and attached[0] is current else current
 
 
 def _tell(span: Span, consumer: Consumer, messages: Sequence[Message]) -> None:
-    """Add what is known of messages that were received."""
+    """Add the attributes of received messages."""
     if len(messages) == 1:
         (message,) = messages
         span.set_attribute(names.MESSAGE_ID, message.guid)

@@ -18,39 +18,38 @@ __all__ = ["BinaryCodec", "ContextCodec", "TextCodec"]
 
 
 class ContextCodec(Protocol):
-    """Writes the context of a trace to a message's properties, and reads it."""
+    """Writes the context of a trace to a message's properties, and reads the context back."""
 
     @property
     def fields(self) -> Collection[str]:
-        """The names of the properties that it reads: messages that agree in them have the same context."""
+        """The names of the properties to read: messages with equal values have the same context."""
         ...
 
     def inject(self, context: Context, properties: MutableMapping[str, PropertyInput]) -> None:
-        """Add properties to a message that is posted.
+        """Add properties to a message before its post.
 
         Args:
-            context: what to add.
-            properties: those of the message.
+            context: the context to add.
+            properties: properties of the message.
         """
 
     def extract(self, context: Context, properties: Mapping[str, Any]) -> Context:
         """Read the properties of a message.
 
         Args:
-            context: what to return if there is nothing, and to build on if there is.
-            properties: those of the message, as they were received, or as they are about to be posted.
+            context: base of the result, and the result itself if the properties have no context.
+            properties: properties of the message, received or about to be posted.
         """
         ...
 
 
 class TextCodec:
-    """Properties of text, as a propagator of OpenTelemetry makes them.
+    """Text properties in the format of an OpenTelemetry propagator.
 
-    With the default that is the W3C's context: ``traceparent``, and ``tracestate`` and ``baggage`` where
-    there is something to say.
+    The default is the W3C format: ``traceparent``, and if not empty ``tracestate`` and ``baggage``.
 
     Args:
-        propagator: writes and reads them; None for the one that is set for the process, by
+        propagator: writes and reads the properties; if None, the process's propagator, set with
             ``OTEL_PROPAGATORS`` or ``opentelemetry.propagate.set_global_textmap``.
     """
 
@@ -59,28 +58,28 @@ class TextCodec:
 
     @property
     def fields(self) -> Collection[str]:
-        """The names that the propagator reads."""
+        """The names of the propagator's properties."""
         return (self._propagator or propagate.get_global_textmap()).fields
 
     def inject(self, context: Context, properties: MutableMapping[str, PropertyInput]) -> None:
-        """Add what the propagator has to say; see :meth:`ContextCodec.inject`."""
+        """Add the propagator's properties; see :meth:`ContextCodec.inject`."""
         propagator = self._propagator or propagate.get_global_textmap()
         propagator.inject(properties, context, _SETTER)
 
     def extract(self, context: Context, properties: Mapping[str, Any]) -> Context:
-        """Read what the propagator knows; see :meth:`ContextCodec.extract`."""
+        """Read the propagator's properties; see :meth:`ContextCodec.extract`."""
         propagator = self._propagator or propagate.get_global_textmap()
         return propagator.extract(properties, context, _GETTER)
 
 
 class BinaryCodec:
-    """One BINARY property, for producers that write something else than text.
+    """One BINARY property, for producers with a format other than text.
 
-    BlazingMQ's own clients are to have a property ``bmq.traceparent``; what is in it is up to the tracer that
-    an application plugs into them. The functions say what that is.
+    BlazingMQ's own clients are going to have a property ``bmq.traceparent``; the application's tracer defines
+    the content. The two functions define the format.
 
     Args:
-        read: returns the span's context that the bytes hold; None if they hold none.
+        read: returns the span's context from the bytes; None if the bytes hold no context.
         write: returns the bytes for a span's context; None to only read.
         name: the property's name.
     """
@@ -102,7 +101,7 @@ class BinaryCodec:
         return (self._name,)
 
     def inject(self, context: Context, properties: MutableMapping[str, PropertyInput]) -> None:
-        """Add the property, if it is to be written; see :meth:`ContextCodec.inject`."""
+        """Add the property, if ``write`` was given; see :meth:`ContextCodec.inject`."""
         current = trace.get_current_span(context).get_span_context()
         if self._write is not None and current.is_valid:
             properties[self._name] = self._write(current)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instrumentation of programs that do not know of it: what ``opentelemetry-instrument`` finds."""
+"""Instrumentation without a change to the program, for ``opentelemetry-instrument``."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["BmqInstrumentor"]
 
 
 class BmqInstrumentor(BaseInstrumentor):
-    """Gives every session that is made from now on an :class:`bmq.otel.OpenTelemetry`.
+    """Gives every new session a :class:`bmq.otel.OpenTelemetry`.
 
     ``BmqInstrumentor().instrument()``, with the keyword arguments of that class, or without a change to the
-    program: ``opentelemetry-instrument python service.py``. ``uninstrument()`` takes it back; sessions that
-    have it keep it.
+    program: ``opentelemetry-instrument python service.py``. ``uninstrument()`` ends the instrumentation of
+    new sessions; instrumented sessions stay instrumented.
     """
 
     _installed: OpenTelemetry | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Nothing: it comes with what it instruments."""
+        """Return no packages: the instrumentation is part of the instrumented package."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that OpenTelemetry's conventions give to spans, attributes and metrics, as of version 1.44.
+"""The names of spans, attributes and metrics in OpenTelemetry's conventions, as of version 1.44.
 
-The conventions for messaging are still in development: what changes there is changed here.
+The conventions for messaging are still in development. Changes belong into this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ATTEMPT: Final = "messaging.blazingmq.handler.attempt"
 
 # Values.
 BLAZINGMQ: Final = "blazingmq"
-#: What an operation is called here, and its type in the conventions.
+#: The name of an operation here, and the operation's type in the conventions.
 OPERATIONS: Final = {"post": "send", "receive": "receive", "process": "process", "confirm": "settle"}
 
 # Metrics.
@@ -43,5 +43,5 @@ CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
 PROCESS_DURATION: Final = "messaging.process.duration"
 SECONDS: Final = "s"
 MESSAGES: Final = "{message}"
-#: The bounds that the conventions advise for durations.
+#: The bounds for durations from the conventions.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
