@@ -6,7 +6,7 @@
     async with bmq.admin.connect("tcp://localhost:30114") as admin:
         depth = await admin.queue("bmq://bmq.test.mem.priority/orders").depth()
 
-Whatever has no method goes through :meth:`Admin.command`.
+Commands without a method go through :meth:`Admin.command`.
 """
 
 from bmq.admin.client import Admin, QueueAdmin, connect

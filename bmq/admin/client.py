@@ -61,42 +61,41 @@ _ALL = "*"
 _UNLIMITED = "UNLIMITED"
 # Credentials are renewed when this part of their lifetime has passed.
 _RENEW = 0.8
-# Longer commands, and names in them, are mistakes; a broker has no use for them.
+# Longer commands, and longer names in commands, are mistakes without a use at the broker.
 _LONGEST_COMMAND = 10_000
 _LONGEST_NAME = 1000
-# What a broker answers when it made statistics only just before.
+# The broker's answer to a request for statistics just after earlier statistics.
 _TOO_OFTEN = "too often"
 _PAUSE = 0.1
 # Seconds for which a view of a cluster is used: a queue's primary changes when a node fails.
 _FRESH = 1.0
 # Seconds after which the next address is tried beside one that does not answer.
 _HEAD_START = 2.0
-# Seconds that the nodes other than the first may take to show themselves, and for which one that did not is
-# left alone.
+# Seconds for the nodes other than the first to answer, and seconds for which an absent node is left alone.
 _OTHERS = 2.0
 _LEFT_ALONE = 5.0
 
 
 class connect:
-    """Connect to a broker to ask it about itself.
+    """Connect to a broker for admin commands.
 
     ``async with bmq.admin.connect(uri) as admin`` or ``admin = await bmq.admin.connect(uri)``.
 
     Args:
-        broker: as for :class:`bmq.connect`; of several addresses the first that answers is asked, and
-            questions about a queue go to the queue's primary if one of the addresses is the primary's.
+        broker: as for :class:`bmq.connect`. Of several addresses the first that answers is used; commands
+            about a queue go to the queue's primary, if one of the addresses is the primary's.
         credentials: as for :class:`bmq.connect`.
-        ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
+        ssl: a context for TLS; ``tcps://`` without a context uses the system's defaults.
         server_hostname: the name to verify the broker's certificate against, if not the address's host.
-        timeout: seconds that connecting may take, all addresses together, and each command.
-        process_name: how the broker's log names this process.
+        timeout: seconds for connecting, all addresses together, and for each command.
+        process_name: name of this process in the broker's log.
 
     Raises:
         ConnectionFailed: no address answered.
         NegotiationError, AuthenticationError: the broker refused.
         InvalidURI: the address is not legal.
 
-    Cancelling it closes whatever was opened.
+    Cancelling the call closes every opened connection.
     """
 
     def __init__(
@@ -137,15 +136,15 @@ class connect:
 class Admin:
     """A broker's admin commands. Made by :class:`bmq.admin.connect`.
 
-    Every method asks the broker anew. All of them raise:
+    Every method asks the broker anew. All methods raise:
 
-    - :class:`bmq.AdminError`: the broker did not carry the command out; the error has its words.
-    - :class:`bmq.RequestTimeout`: it did not answer in time.
+    - :class:`bmq.AdminError`: the broker did not carry the command out; the error has the broker's text.
+    - :class:`bmq.RequestTimeout`: the broker did not answer in time.
     - :class:`bmq.ConnectionFailed`: the connection was lost. The command may have been carried out and is not
-      repeated; the next one connects again.
+      repeated; the next command connects again.
     - :class:`bmq.ProtocolError`: the answer cannot be understood.
 
-    Cancelling one drops the answer; the broker may carry the command out all the same.
+    Cancelling a call drops the answer; the broker may carry the command out nevertheless.
     """
 
     def __init__(
@@ -213,7 +212,7 @@ class Admin:
     async def _connect(self) -> AdminConnection:
         """Connect to the first address that answers; all addresses together have the time of one.
 
-        An address that accepts the connection and says nothing holds up the others for a head start only.
+        A silent address with an accepted connection delays the next address by a head start only.
         """
         now = asyncio.get_running_loop().time
         deadline = now() + self._timeout
@@ -230,7 +229,7 @@ class Admin:
                 timeout=max(0.0, deadline - now()),
             )
             if opened:
-                await connection.close()  # another one was first
+                await connection.close()  # another connection was first
             else:
                 opened.append((address, connection))
 
@@ -265,14 +264,13 @@ class Admin:
     # commands
 
     async def command(self, text: str, *, timeout: float | None = None) -> str:
-        """Have the broker carry out any command, and return what it prints.
+        """Have the broker carry out any command, and return the printed answer.
 
-        The answer is not parsed: that a command failed shows only in what is printed. ``HELP`` lists what the
-        broker knows.
+        The answer is not parsed: a failure shows only in the text. ``HELP`` lists the broker's commands.
 
         Args:
             text: one line in the broker's own language.
-            timeout: seconds to wait; None for the client's.
+            timeout: seconds to wait; if None, the client's timeout.
 
         Raises:
             UsageError: the text is empty, or has several lines.
@@ -292,18 +290,18 @@ class Admin:
             raise RequestTimeout(f"{self.broker} did not answer {text!r} within {seconds:.2g} s") from None
 
     async def query(self, text: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """Have the broker carry out any command, and return its answer decoded from JSON.
+        """Have the broker carry out any command, and return the answer decoded from JSON.
 
         Args:
             text: the command, without ``ENCODING``.
-            timeout: seconds to wait; None for the client's.
+            timeout: seconds to wait; if None, the client's timeout.
 
         Returns:
-            The answer, with the names of the broker's command schema: an object with one member, named after
-            the kind of result.
+            The answer, with the names of the broker's command schema: an object with a single member, named
+            after the kind of result.
 
         Raises:
-            AdminError: the broker did not carry it out.
+            AdminError: the broker did not carry the command out.
             UsageError: the text is empty, or has several lines.
         """
         text = _checks.text("text", text, longest=_LONGEST_COMMAND - len(_JSON) - 1)
@@ -311,7 +309,7 @@ class Admin:
         try:
             answer = orjson.loads(printed)
         except ValueError:
-            # What is not a command is answered in words, whatever encoding was asked for.
+            # An unknown command is answered in plain text, despite the encoding in the request.
             raise _refused(text, printed.strip()) from None
         if not isinstance(answer, dict) or not answer:
             raise ProtocolError(f"{text!r} was answered with {printed[:80]!r}", field="adminCommandResponse")
@@ -330,7 +328,7 @@ class Admin:
     # the other nodes
 
     async def _look(self) -> Survey:
-        """Return this broker's view of its clusters: one command where it has no other nodes."""
+        """Return this broker's view of its clusters: a single command without other nodes."""
         now = asyncio.get_running_loop().time()
         if self._survey is not None and now - self._survey.time < _FRESH:
             return self._survey
@@ -386,7 +384,7 @@ class Admin:
         return [(self, mine), *(each for each in others if each is not None)]
 
     async def _holder(self, uri: str) -> tuple[Admin, Standing]:
-        """Return the primary of a queue and its standing; without it a node, and this broker at the last."""
+        """Return the primary of a queue with its standing; otherwise a node, and at last this broker."""
         mine = (await self._look()).standing(uri)
         if mine.is_primary or len(self._addresses) == 1:
             return self, mine
@@ -396,13 +394,14 @@ class Admin:
         )
 
     async def _member(self) -> Admin:
-        """Return this broker, or a node of the cluster where this broker is a proxy."""
+        """Return this broker; of a proxy, a node of the cluster."""
         return next((node for node, survey in await self._nodes() if not survey.only_proxy), self)
 
     async def gap(self) -> str:
-        """Return why answers about *all* queues are incomplete, in words; empty when they are complete.
+        """Return why answers about *all* queues are incomplete, as text; empty if complete.
 
-        They are complete when the primaries of all partitions with queues are among the addresses and answer.
+        Answers are complete if the primaries of all partitions with queues are among the addresses and
+        answer.
         """
         clusters: dict[str, list[tuple[Survey, View]]] = {}
         for _, survey in await self._nodes():
@@ -413,11 +412,11 @@ class Admin:
     # clusters
 
     async def clusters(self) -> tuple[Cluster, ...]:
-        """Return the clusters that the broker knows, with their nodes."""
+        """Return the broker's clusters, with their nodes."""
         return parsing.clusters(await self._ask("CLUSTERS LIST", "clusterList"))
 
     async def cluster_status(self, name: str) -> ClusterStatus:
-        """Return how a cluster is: its nodes, its leader, its partitions."""
+        """Return the state of a cluster: nodes, leader, partitions."""
         answer = await self.query(f"CLUSTERS CLUSTER {_word(name, 'cluster')} STATUS")
         return parsing.cluster_status(answer.get("clusterStatus") or answer.get("clusterProxyStatus") or {})
 
@@ -427,13 +426,13 @@ class Admin:
         return parsing.topology(await self._ask(command, "clusterQueueHelper"))
 
     async def collect_queues(self, name: str) -> None:
-        """Have a cluster forget empty queues that nobody has open."""
+        """Have a cluster forget empty queues without clients."""
         await self._ask(f"CLUSTERS CLUSTER {_word(name, 'cluster')} FORCE_GC_QUEUES", "success")
 
     # domains
 
     async def domains(self) -> tuple[DomainSummary, ...]:
-        """Return the domains that have had queues, of all clusters, by name."""
+        """Return the domains with queues, of all clusters, by name."""
         member = await self._member()
         found = [
             domain
@@ -448,7 +447,7 @@ class Admin:
         return parsing.domain_info(await self._ask_member(command, "domainInfo"))
 
     async def _ask_member(self, command: str, kind: str) -> Any:
-        """Ask a broker that stores queues; the error of a proxy says so."""
+        """Ask a broker with storage; on a proxy the error explains the reason."""
         member = await self._member()
         try:
             return await member._ask(command, kind)
@@ -463,16 +462,16 @@ class Admin:
         await self._ask(f"DOMAINS RECONFIGURE {_word(name, 'domain')}", "success")
 
     async def purge_domain(self, name: str) -> tuple[Purged, ...]:
-        """Delete all messages of all queues of a domain, and return what there was, by queue.
+        """Delete all messages of all queues of a domain, and return the deleted amounts, by queue.
 
-        Where several addresses of a cluster are given, each queue is purged at its primary.
+        With several addresses of a cluster, each queue is purged at its primary.
 
         Raises:
-            AdminError: a queue was not purged; of a single broker, the others were.
+            AdminError: a queue was not purged; on a single broker, the remaining queues were purged.
         """
         prefix = f"bmq://{_word(name, 'domain')}/"
         if len(await self._nodes()) > 1:
-            await self.domain(name)  # raises if there is none
+            await self.domain(name)  # raises if the domain does not exist
             purges = [self.queue(uri).purge() for uri in await self.queues() if uri.startswith(prefix)]
             return tuple([each for purge in purges for each in await purge])
         command = f"DOMAINS DOMAIN {_word(name, 'domain')} PURGE"
@@ -492,22 +491,22 @@ class Admin:
         return tuple(sorted(found))
 
     def queue(self, uri: str) -> QueueAdmin:
-        """Return what can be asked about one queue; nothing is sent yet.
+        """Return the commands about one queue; sends nothing.
 
         Args:
-            uri: the queue; with ``?id=`` one application of it is the default of the calls that take one.
+            uri: the queue. An application in ``?id=`` is the default of calls with an application.
 
         Raises:
-            InvalidURI: it is not a queue's URI.
+            InvalidURI: the text is not a queue's URI.
         """
         return QueueAdmin(self, QueueUri.parse(uri))
 
     async def statistics(self) -> Statistics:
-        """Return the statistics by queue: the broker's, or the primaries' where several addresses are given.
+        """Return the statistics by queue: of the broker, or of the primaries with several addresses.
 
-        A broker makes them anew for each call, but refuses to do so too often; then it is asked again until
-        it does. It may count what happens to a new queue only after a minute; :meth:`QueueAdmin.depth` is
-        always up to date.
+        A broker makes new statistics for each call, but not too often: the call repeats a refused request
+        until the broker answers. The statistics of a new queue may be a minute late;
+        :meth:`QueueAdmin.depth` is always up to date.
         """
         nodes = await self._nodes()
         if len(nodes) == 1:
@@ -544,12 +543,12 @@ class Admin:
 class QueueAdmin:
     """The admin commands about one queue. Made by :meth:`Admin.queue`.
 
-    The queue's primary answers them where its address is among those of the client, else the broker that the
-    client is connected to; :meth:`standing` tells which. Its methods raise what :class:`Admin` says.
+    The queue's primary answers, if its address is known to the client; otherwise the broker of the client's
+    connection. :meth:`standing` names the answering broker. The methods raise the errors of :class:`Admin`.
 
     Attributes:
         uri: the queue, without an application.
-        app_id: the application that the URI named; empty for none.
+        app_id: the application in the URI; empty without one.
     """
 
     def __init__(self, admin: Admin, uri: QueueUri) -> None:
@@ -561,7 +560,7 @@ class QueueAdmin:
         self.app_id = uri.app_id
 
     async def standing(self) -> Standing:
-        """Return the place in the cluster of the broker that answers questions about this queue."""
+        """Return the cluster role of the broker that answers for this queue."""
         return (await self._admin._holder(self.uri))[1]  # pyright: ignore[reportPrivateUsage]
 
     async def _ask(self, command: str, kind: str) -> Any:
@@ -574,10 +573,10 @@ class QueueAdmin:
             raise
 
     async def internals(self) -> Internals:
-        """Return who has the queue open, their subscriptions, and what is unconfirmed.
+        """Return the queue's clients, their subscriptions, and unconfirmed messages.
 
-        Another node of a cluster is a client that stands for its own clients. They are in its ``behind`` if
-        the node's address was given and the node answers.
+        Another node of a cluster appears as a client in place of its own clients. These are in ``behind`` of
+        the node, if the node's address was given and the node answers.
         """
         found = await self._internals()
         nodes = await self._forwarding([client.description for client in found.clients])
@@ -586,7 +585,7 @@ class QueueAdmin:
         return replace(found, clients=tuple(clients))
 
     async def _forwarding(self, clients: Iterable[str]) -> dict[str, Admin]:
-        """Return the other nodes that are among these clients, by name."""
+        """Return the other nodes among these clients, by name."""
         admin = self._admin
         holder, _ = await admin._holder(self.uri)  # pyright: ignore[reportPrivateUsage]
         nodes = await admin._nodes()  # pyright: ignore[reportPrivateUsage]
@@ -610,19 +609,19 @@ class QueueAdmin:
         return parsing.internals(await self._ask(f"{self._prefix} INTERNALS", "queueInternals"))
 
     async def statistics(self) -> QueueStatistics | None:
-        """Return the queue's statistics; None when the broker has none."""
+        """Return the queue's statistics; None without statistics."""
         for each in (await self._admin.statistics()).queues:
             if each.uri == self.uri:
                 return each
         return None
 
     async def messages(self, offset: int = 0, count: int = 100, *, app_id: str | None = None) -> MessagePage:
-        """Return a page of the messages there are, without taking them.
+        """Return a page of the stored messages, without taking them.
 
         Args:
-            offset: how many to pass over; negative counts from the end.
-            count: how many to return at most.
-            app_id: only what waits for this application; None for the URI's, or all.
+            offset: number of messages to skip; negative counts from the end.
+            count: maximum number of messages to return.
+            app_id: only messages that wait for this application; None for the application in the URI, or all.
 
         Raises:
             UsageError: the count is not positive.
@@ -636,10 +635,10 @@ class QueueAdmin:
     async def all_messages(
         self, *, page: int = 1000, app_id: str | None = None
     ) -> AsyncIterator[StoredMessage]:
-        """Iterate over all messages there are, a page at a time.
+        """Iterate over all stored messages, a page at a time.
 
-        The queue can change meanwhile: when messages are removed, those after them move up, and some of them
-        may be passed over.
+        The queue can change meanwhile: after a removal, later messages move up, and the iteration may skip
+        some.
         """
         page = _checks.integer("page", page, 1, _checks.INT32_MAX)
         offset = 0
@@ -652,10 +651,10 @@ class QueueAdmin:
                 return
 
     async def purge(self, app_id: str | None = None) -> tuple[Purged, ...]:
-        """Delete messages, and return how many.
+        """Delete messages, and return the number.
 
         Args:
-            app_id: of this application; None for that of the URI, or all of them.
+            app_id: only messages of this application; None for the application in the URI, or all.
         """
         command = f"{self._prefix} PURGE {self._app(app_id) or _ALL}"
         done, failures = parsing.purged(await self._ask(command, "purgedQueues"))
@@ -672,7 +671,7 @@ def _word(text: str, what: str) -> str:
     """Return a word of a command.
 
     Raises:
-        InvalidURI: it would be several words, or none.
+        InvalidURI: the text has several words, or none.
     """
     text = _checks.text(what, text, longest=_LONGEST_NAME)
     if not text or text.split() != [text]:

@@ -134,7 +134,7 @@ class AdminConnection(asyncio.Protocol):
             if self._established:
                 await self._gone
 
-    # what the event loop calls
+    # called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
@@ -179,7 +179,7 @@ class AdminConnection(asyncio.Protocol):
             self._notice(f"events of type {event.type}")
 
     def _notice(self, what: str) -> None:
-        """Log content that only a newer broker sends, once for each kind."""
+        """Log content of a newer broker, once for each kind."""
         self._lines.warning(
             what, "the broker sent what this version of bmq does not know, and skips: %s", what
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a message is still in its queue: what a broker tells of a queue, in words."""
+"""Why a message is still in its queue: the broker's answers in words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reader:
 
     Attributes:
         client: the client, for people.
-        stream: what it has open.
+        stream: the client's open stream.
         subscription: the subscription.
     """
 
@@ -43,12 +43,12 @@ class Reader:
 
     @property
     def name(self) -> str:
-        """The client, and the number it gave the subscription."""
+        """The client, and the client's number of the subscription."""
         return f"{self.client} #{self.subscription.id}"
 
     @property
     def expression(self) -> str:
-        """What it takes, in words where it is everything."""
+        """The expression; in words if empty."""
         if not self.subscription.expression:
             return "(everything)"
         error = Expression(self.subscription.expression, strict=False).error
@@ -57,7 +57,7 @@ class Reader:
 
     @property
     def use(self) -> str:
-        """How much of its limit of unconfirmed messages is used, as far as the broker tells."""
+        """Use of the limit of unconfirmed messages, as far as known from the broker."""
         window = self.subscription.window
         if window is None:
             used = sum(each.messages for each in self.stream.windows)
@@ -67,12 +67,12 @@ class Reader:
 
     @property
     def full(self) -> bool:
-        """Whether it is at its limit, as far as the broker tells."""
+        """Whether the limit is reached, as far as known from the broker."""
         window = self.subscription.window
         if window is not None:
             return window.full
-        # It is not known which window is whose. So count: are as many windows with these limits full as there
-        # are subscriptions with them?
+        # The window of a subscription is unknown. So count: are there as many full windows with these limits
+        # as subscriptions with these limits?
         limits = (self.subscription.max_messages, self.subscription.max_bytes)
         rivals = sum(1 for each in self.stream.subscriptions if (each.max_messages, each.max_bytes) == limits)
         return rivals <= sum(
@@ -81,13 +81,13 @@ class Reader:
 
 
 class Explanation:
-    """What a broker tells of a queue, in words.
+    """A broker's answers about a queue, in words.
 
     Args:
         internals: the queue.
-        domain: its domain.
-        message: properties of a message that the subscriptions are tried on; None for no message.
-        hint: a sentence to add where the properties of a message would help.
+        domain: the queue's domain.
+        message: properties of a message to evaluate the subscriptions for; None for no message.
+        hint: a sentence to add if the properties of a message would help.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Explanation:
         self._hint = hint
 
     def head(self, oldest: tuple[StoredMessage, ...]) -> Iterator[str]:
-        """What the queue holds."""
+        """The depth of the queue."""
         internals = self._internals
         depth = internals.depth
         writers = sum(client.writers for client in internals.clients)
@@ -125,7 +125,7 @@ class Explanation:
             yield "The queue is at its quota: nothing is accepted before something is confirmed or expires."
 
     def words(self, app: AppDepth) -> Iterator[str]:
-        """Why what waits for an application waits."""
+        """Why the messages of an application wait."""
         name = "the queue" if app.app_id == "__default" else f"application {app.app_id}"
         if self._domain.mode == "broadcast":
             yield "A broadcast queue keeps nothing: a message goes to whoever is there, or is dropped."
@@ -193,7 +193,7 @@ class Explanation:
             )
 
     def readers(self, app: AppDepth) -> list[Reader]:
-        """Return the subscriptions of an application, in the order in which they are tried."""
+        """Return the subscriptions of an application, in the broker's order."""
         found = [
             Reader(_name(client, stream, subscription), stream, subscription)
             for client in self._internals.clients
@@ -219,7 +219,7 @@ class Explanation:
         return sum(self._holders(app).values())
 
     def decide(self, app: AppDepth) -> Decision | None:
-        """Who would get the message in question."""
+        """The consumer for the given message."""
         if self._message is None:
             return None
         routes = [
@@ -238,7 +238,7 @@ class Explanation:
 
 
 def _beneath(client: Client, app_id: str) -> tuple[Client, ...]:
-    """Return the clients of a node that have a stream of an application."""
+    """Return the clients of a node with a stream of an application."""
     return tuple(each for each in client.behind if any(stream.app_id == app_id for stream in each.streams))
 
 
@@ -247,7 +247,7 @@ def _via(node: Client) -> str:
 
 
 def _name(client: Client, stream: Stream, subscription: ReaderSubscription) -> str:
-    """Name the clients of a subscription: those of a node have the same expression and priority there."""
+    """Name the clients of a subscription; clients of a node share expression and priority."""
     whose = {
         each.description: None
         for each in _beneath(client, stream.app_id)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the JSON that brokers print to :mod:`bmq.admin.results`.
+"""From the JSON of brokers to :mod:`bmq.admin.results`.
 
-The names are those of the broker's command schema (``mqbcmd.xsd``). An answer that does not have what it must
-have is a :class:`bmq.ProtocolError`.
+The names are the names of the broker's command schema (``mqbcmd.xsd``). An answer without a required member is
+a :class:`bmq.ProtocolError`.
 """
 
 from __future__ import annotations
@@ -59,12 +59,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NOTHING: Any = {}
-# A broker has such words for no node: "** NA **", "** NULL **".
+# A broker prints these words for no node: "** NA **", "** NULL **".
 _NO_NODE = "**"
 _TIME = "%d%b%Y_%H:%M:%S.%f"
 
-# What a broker prints of a subscription. Quotes in a text are not escaped, so it ends where what follows it
-# begins.
+# A broker's printed subscription. Quotes in a text are not escaped, so a text ends at the next part.
 _SUBSCRIPTION = re.compile(
     r"\[ sId = (?P<id>\d+) expression = \[ version = (?P<version>\w+) text = \"(?P<text>.*?)\" \] "
     r"consumers = \[ (?P<consumers>(?:\[ [^\[\]]* \] ?)*)\] \]",
@@ -79,7 +78,7 @@ _HANDLE_ADDRESS = re.compile(r"^(?:0x)?[0-9a-fA-F]+\s+~ ")
 
 
 def _strict(parse: Callable[P, R]) -> Callable[P, R]:
-    """Raise a ProtocolError that says what is wrong when an answer is not as expected."""
+    """Raise a ProtocolError with the reason if an answer is malformed."""
 
     @wraps(parse)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -95,7 +94,7 @@ def _strict(parse: Callable[P, R]) -> Callable[P, R]:
 
 
 def _chosen(choice: Any) -> tuple[str, Any]:
-    """Return the name and the content of a choice; both are empty when there is none."""
+    """Return name and content of a choice; both are empty without a choice."""
     if not choice:
         return "", _NOTHING
     name, content = next(iter(choice.items()))
@@ -228,7 +227,7 @@ def _utc(moment: datetime) -> datetime:
 
 @_strict
 def purged(content: Any) -> tuple[list[Purged], list[str]]:
-    """DOMAINS DOMAIN <name> PURGE, and QUEUE <name> PURGE <appId>: what was purged, and what was not."""
+    """DOMAINS DOMAIN <name> PURGE, and QUEUE <name> PURGE <appId>: purged queues, and failures."""
     done: list[Purged] = []
     failures: list[str] = []
     for entry in content.get("queues", ()):
@@ -319,10 +318,10 @@ def _stream(content: Any) -> Stream:
 def _with_window(
     subscription: ReaderSubscription, all_of_them: list[ReaderSubscription], windows: tuple[Window, ...]
 ) -> ReaderSubscription:
-    """Find a subscription's window by its limits, where that tells.
+    """Find a subscription's window by its limits, if unambiguous.
 
-    A broker lists the windows in no order, and among them those of subscriptions that were taken back; such a
-    window is empty once everything that was delivered for it is confirmed.
+    A broker lists the windows in no order, including windows of withdrawn subscriptions. The window of a
+    withdrawn subscription is empty once all of its messages are confirmed.
     """
     limits = (subscription.max_messages, subscription.max_bytes)
     rivals = sum(1 for each in all_of_them if (each.max_messages, each.max_bytes) == limits)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker answers to admin commands, as frozen values.
+"""A broker's answers to admin commands, as frozen values.
 
-Sizes are in bytes, times are UTC. What a broker does not say is None.
+Sizes are in bytes, times are UTC. Values that a broker does not report are None.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node as a cluster's configuration has it.
+    """A node in a cluster's configuration.
 
     Attributes:
-        host: its name.
-        id: its number.
-        data_center: where it is.
+        host: name of the node.
+        id: number of the node.
+        data_center: location of the node.
     """
 
     host: str
@@ -60,12 +60,12 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster that the broker knows.
+    """A cluster of the broker.
 
     Attributes:
-        name: its name.
-        locality: member, when the broker is one of its nodes; else local or remote.
-        nodes: its nodes.
+        name: name of the cluster.
+        locality: member, if the broker is a node of the cluster; otherwise local or remote.
+        nodes: nodes of the cluster.
     """
 
     name: str
@@ -75,13 +75,13 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node as another one sees it.
+    """A node as seen by the answering node.
 
     Attributes:
         description: name and number, for people.
         status: the protocol's name, without ``E_``: AVAILABLE, STARTING, STOPPING, UNAVAILABLE, UNKNOWN.
-        connected: whether the broker that was asked is connected to it; None for that broker itself.
-        primary_for: the partitions it is the primary of.
+        connected: whether the answering broker is connected to the node; None for the broker itself.
+        primary_for: partitions with this node as primary.
     """
 
     description: str
@@ -95,11 +95,11 @@ class PartitionStatus:
     """A partition of a cluster's storage.
 
     Attributes:
-        id: its number.
-        primary: its primary node, for people; None without one.
+        id: number of the partition.
+        primary: the primary node, for people; None without a primary.
         status: ACTIVE, PASSIVE or UNDEFINED.
-        queues: how many queues it has.
-        active_queues: how many of them are in use.
+        queues: number of queues.
+        active_queues: number of queues in use.
     """
 
     id: int
@@ -111,17 +111,17 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """How a cluster is.
+    """The state of a cluster.
 
     Attributes:
-        name: its name.
-        healthy: whether the broker considers it healthy.
-        self_node: the broker that was asked, for people.
-        leader: the leader node, for people; None without one.
+        name: name of the cluster.
+        healthy: whether the broker considers the cluster healthy.
+        self_node: the answering broker, for people.
+        leader: the leader node, for people; None without a leader.
         elector_state: the broker's role in the election: LEADER, FOLLOWER, CANDIDATE or DORMANT.
-        nodes: its nodes.
-        partitions: its partitions.
-        active_node: the node that a proxy forwards to, for people; None without one, and for a member.
+        nodes: nodes of the cluster.
+        partitions: partitions of the cluster.
+        active_node: the node behind a proxy, for people; None without such a node, and for a member.
     """
 
     name: str
@@ -139,12 +139,12 @@ class ClusterStatus:
 
 @dataclass(frozen=True, slots=True)
 class DomainSummary:
-    """A domain that a cluster has queues of.
+    """A domain with queues in a cluster.
 
     Attributes:
-        name: its name.
-        queues: how many queues it has.
-        loaded: whether the broker has its configuration.
+        name: name of the domain.
+        queues: number of queues.
+        loaded: whether the broker has loaded the domain's configuration.
     """
 
     name: str
@@ -157,9 +157,9 @@ class ClusterTopology:
     """The domains and queues of a cluster.
 
     Attributes:
-        domains: its domains, by name.
-        queues: the URIs of its queues, sorted.
-        partitions: the number of each queue's partition, by URI; negative where the broker does not know it.
+        domains: domains, by name.
+        queues: URIs of the queues, sorted.
+        partitions: number of each queue's partition, by URI; negative if unknown to the broker.
     """
 
     domains: tuple[DomainSummary, ...]
@@ -169,17 +169,17 @@ class ClusterTopology:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The place of a broker in the cluster of a queue.
+    """The role of a broker in the cluster of a queue.
 
     Only the primary of a queue knows all of the queue's clients, subscriptions and unconfirmed messages.
 
     Attributes:
-        broker: the address of the broker.
-        node: the broker's name in the cluster; empty for a proxy, and for a broker without other nodes.
+        broker: address of the broker.
+        node: name of the broker in the cluster; empty for a proxy, and for a broker without other nodes.
         is_primary: whether the broker is the primary of the queue; True for a broker without other nodes.
         is_proxy: whether the broker is a proxy of the cluster.
-        primary: the name of the primary; None when the broker knows none.
-        active_node: the node that a proxy forwards to; None without one, and for a node.
+        primary: name of the primary; None if unknown to the broker.
+        active_node: the node behind a proxy; None without such a node, and for a node.
     """
 
     broker: str
@@ -208,13 +208,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much of a quota is used.
+    """The use of a quota.
 
     Attributes:
-        messages: messages there are.
-        message_limit: how many there may be.
-        bytes: their bytes.
-        byte_limit: how many there may be.
+        messages: stored messages.
+        message_limit: maximum number of messages.
+        bytes: stored bytes.
+        byte_limit: maximum number of bytes.
     """
 
     messages: int
@@ -228,11 +228,11 @@ class StoredQueue:
     """A queue in a broker's storage.
 
     Attributes:
-        uri: its URI.
-        messages: what it holds.
-        bytes: their bytes.
-        persistent: whether on disk.
-        partition: the number of the partition that it is in.
+        uri: URI of the queue.
+        messages: stored messages.
+        bytes: stored bytes.
+        persistent: whether the storage is on disk.
+        partition: number of the queue's partition.
     """
 
     uri: str
@@ -244,16 +244,16 @@ class StoredQueue:
 
 @dataclass(frozen=True, slots=True)
 class DomainInfo:
-    """A domain: its configuration, and what it holds.
+    """A domain: configuration and contents.
 
     Attributes:
-        name: its name.
-        cluster: the cluster it is on.
-        mode: priority, fanout or broadcast; empty when the broker does not say.
-        app_ids: the applications of a fanout domain.
-        configuration: all of its configuration, as the broker has it.
-        usage: of its quota.
-        queues: its queues with what they hold.
+        name: name of the domain.
+        cluster: the domain's cluster.
+        mode: priority, fanout or broadcast; empty if not reported by the broker.
+        app_ids: applications of a fanout domain.
+        configuration: the broker's complete configuration of the domain.
+        usage: use of the quota.
+        queues: queues with their contents.
     """
 
     name: str
@@ -270,12 +270,12 @@ class DomainInfo:
 
 @dataclass(frozen=True, slots=True)
 class AppDepth:
-    """What a queue holds for one application.
+    """The depth of a queue for one application.
 
     Attributes:
-        app_id: the application; ``__default`` where there are none.
-        messages: how many.
-        bytes: their bytes; None where the broker does not count them by application.
+        app_id: the application; ``__default`` without applications.
+        messages: number of messages.
+        bytes: bytes of the messages; None if the broker does not count bytes by application.
     """
 
     app_id: str
@@ -285,13 +285,13 @@ class AppDepth:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What a queue holds.
+    """The depth of a queue.
 
     Attributes:
         uri: the queue.
-        messages: how many; one that several applications wait for counts once.
-        bytes: their bytes.
-        apps: the same by application.
+        messages: number of messages; a message for several applications counts once.
+        bytes: bytes of the messages.
+        apps: the depth by application.
     """
 
     uri: str
@@ -302,14 +302,14 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How much of a limit of unconfirmed messages is used.
+    """The use of a limit of unconfirmed messages.
 
     Attributes:
         messages: unconfirmed messages.
-        max_messages: how many there may be.
-        bytes: their bytes.
-        max_bytes: how many there may be.
-        full: whether the broker delivers nothing until some are confirmed.
+        max_messages: maximum number of messages.
+        bytes: unconfirmed bytes.
+        max_bytes: maximum number of bytes.
+        full: whether the broker delivers nothing before a confirmation.
     """
 
     messages: int
@@ -324,14 +324,14 @@ class ReaderSubscription:
     """One subscription of a consumer.
 
     Attributes:
-        id: the number its client chose.
-        expression: what it selects; empty for everything.
-        priority: the highest is tried first.
-        count: how many consumers it stands for.
-        max_messages: its limit of unconfirmed messages.
-        max_bytes: its limit of their bytes.
-        window: how much of the limits is used. Brokers list a consumer's windows without saying which
-            subscription each is of: None where two have the same limits and their windows differ.
+        id: the client's number of the subscription.
+        expression: the expression; empty for all messages.
+        priority: the priority; the highest is tried first.
+        count: number of consumers with the subscription.
+        max_messages: limit of unconfirmed messages.
+        max_bytes: limit of unconfirmed bytes.
+        window: use of the limits. Brokers list a consumer's windows without their subscriptions: None if two
+            subscriptions have the same limits and different windows.
     """
 
     id: int
@@ -345,14 +345,13 @@ class ReaderSubscription:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a client has open for one application of a queue.
+    """A client's stream for one application of a queue.
 
     Attributes:
-        app_id: the application; ``__default`` where there are none.
-        unconfirmed: messages delivered and not confirmed; None where the client does not read.
-        subscriptions: what it reads.
-        windows: the use of their limits, in no order; a broker goes on listing those of subscriptions that
-            were taken back.
+        app_id: the application; ``__default`` without applications.
+        unconfirmed: messages delivered and not confirmed; None if the client does not read.
+        subscriptions: subscriptions of the stream.
+        windows: use of the limits, in no order; a broker also lists windows of withdrawn subscriptions.
     """
 
     app_id: str
@@ -363,13 +362,13 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client that has a queue open.
+    """A client of a queue.
 
     Attributes:
         description: process, host and address, for people.
-        readers: how many times it has the queue open for reading.
-        writers: how many times for writing.
-        streams: by application.
+        readers: number of openings for reading.
+        writers: number of openings for writing.
+        streams: streams by application.
         behind: the clients of a node that forwards the queue, if the node was asked and answered.
     """
 
@@ -385,11 +384,11 @@ class AppState:
     """One application of a queue.
 
     Attributes:
-        app_id: its name; ``__default`` where there are none.
-        status: "alive" with consumers, "registered" without, "unauthorized" when the domain does not have it.
-        consumers: how many there are.
-        redelivery: messages that wait to be delivered again.
-        at_end: whether everything stored was looked at for it; None when the broker does not say.
+        app_id: name of the application; ``__default`` without applications.
+        status: "alive" with consumers, "registered" without, "unauthorized" if unknown to the domain.
+        consumers: number of consumers.
+        redelivery: messages that wait for redelivery.
+        at_end: whether the broker has tried all stored messages; None if not reported by the broker.
     """
 
     app_id: str
@@ -406,10 +405,10 @@ class Internals:
     Attributes:
         uri: the queue.
         mode: priority, fanout or broadcast; empty on a node that only forwards the queue.
-        depth: what it holds.
-        usage: of its quota; None when the broker does not say.
-        clients: who has it open.
-        apps: its applications.
+        depth: depth of the queue.
+        usage: use of the quota; None if not reported by the broker.
+        clients: clients of the queue.
+        apps: applications of the queue.
     """
 
     uri: str
@@ -422,12 +421,12 @@ class Internals:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message in a queue: what a broker tells of it without delivering it.
+    """A message in a queue, as reported without a delivery.
 
     Attributes:
         guid: 32 upper-case hexadecimal digits.
-        size: its properties and payload, as they are stored.
-        arrival: when it came.
+        size: stored bytes of properties and payload.
+        arrival: time of arrival.
     """
 
     guid: str
@@ -437,12 +436,12 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """Some messages of a queue, oldest first.
+    """A page of messages, oldest first.
 
     Attributes:
         messages: the messages.
-        offset: how many there are before them.
-        total: how many there are.
+        offset: number of earlier messages.
+        total: number of messages in the queue.
     """
 
     messages: tuple[StoredMessage, ...]
@@ -452,13 +451,13 @@ class MessagePage:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What a purge took out of one queue.
+    """Messages deleted from one queue.
 
     Attributes:
         uri: the queue.
         app_id: the application; empty for all.
-        messages: how many.
-        bytes: their bytes.
+        messages: number of messages.
+        bytes: bytes of the messages.
     """
 
     uri: str
@@ -475,10 +474,10 @@ class AppStatistics:
     """The statistics of one application of a queue.
 
     Attributes:
-        app_id: its name.
-        messages: what waits for it.
-        bytes: their bytes; None when the broker does not say.
-        values: everything the broker says, by its own names.
+        app_id: name of the application.
+        messages: waiting messages.
+        bytes: waiting bytes; None if not reported by the broker.
+        values: all reported values, by the broker's names.
     """
 
     app_id: str
@@ -489,25 +488,25 @@ class AppStatistics:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """The statistics of a queue; totals count from when the broker started, or got the queue.
+    """The statistics of a queue; totals count from the broker's start, or from the queue's arrival.
 
     Attributes:
         uri: the queue.
-        domain: its domain.
-        producers: how often it is open for writing.
-        consumers: how often it is open for reading.
-        messages: what it holds.
-        bytes: their bytes.
+        domain: the queue's domain.
+        producers: number of openings for writing.
+        consumers: number of openings for reading.
+        messages: stored messages.
+        bytes: stored bytes.
         posted: messages posted.
-        posted_bytes: their bytes.
-        pushed: messages delivered, each time counted.
+        posted_bytes: bytes posted.
+        pushed: deliveries, redeliveries included.
         acknowledged: acknowledgements sent.
         refused: negative acknowledgements sent.
         confirmed: confirmations.
-        rejected: messages given up after too many deliveries.
+        rejected: messages deleted after too many deliveries.
         expired: messages whose TTL ended.
-        apps: by application, where the broker tells.
-        values: everything the broker says, by its own names.
+        apps: statistics by application, if reported by the broker.
+        values: all reported values, by the broker's names.
     """
 
     uri: str
@@ -533,8 +532,8 @@ class Statistics:
     """The statistics of a broker.
 
     Attributes:
-        time: when the broker made them.
-        queues: by queue, sorted by URI.
+        time: time of the statistics.
+        queues: statistics by queue, sorted by URI.
     """
 
     time: datetime

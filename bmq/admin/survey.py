@@ -12,7 +12,7 @@ __all__ = ["Survey", "View", "alone"]
 
 
 def alone(cluster: Cluster) -> bool:
-    """Whether a cluster consists only of the broker that was asked."""
+    """Whether a cluster consists only of the answering broker."""
     return cluster.locality == "local" or (cluster.locality != "remote" and len(cluster.nodes) <= 1)
 
 
@@ -63,7 +63,7 @@ class Survey:
     Attributes:
         broker: the broker's address.
         views: the clusters with other nodes.
-        own: the queues of a broker that is a cluster of its own beside others.
+        own: the queues of a broker that is a cluster by itself, beside other clusters.
         time: the event loop's time of the view.
     """
 

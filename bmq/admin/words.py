@@ -16,7 +16,7 @@ def number(value: float) -> str:
 
 
 def several(count: int, what: str) -> str:
-    """Return a count of things: ``1 queue``, ``2 queues``."""
+    """Return a number with its noun: ``1 queue``, ``2 queues``."""
     return f"{number(count)} {what}{'' if count == 1 else 's'}"
 
 
@@ -31,7 +31,7 @@ def size(value: float) -> str:
 
 
 def age(moment: datetime, now: datetime | None = None) -> str:
-    """Return how long ago something was, for people."""
+    """Return a time in the past, for people."""
     seconds = max(0.0, ((now or _world.now()) - moment).total_seconds())
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:

@@ -4,8 +4,8 @@
 A page of another origin can make a browser send requests to the console. With a domain name that resolves to
 this machine (DNS rebinding), the page can even read the answers. Therefore Host must be a name of the
 console, Origin must be the console's own, and changes must be JSON, which a form of another page cannot send.
-If other machines can connect, a token is required. The page reads the token from the fragment of its address, which
-reaches no server and no log, and sends the token as a header, which no browser adds by itself.
+If other machines can connect, a token is required. The page reads the token from the fragment of its address,
+which reaches no server and no log, and sends the token as a header, which no browser adds by itself.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed messages: they wait in a queue of the broker until they are due.
+"""Delayed messages: a queue of the broker keeps the messages until their due time.
 
-``queue.post(..., delay=30)`` posts to a waiting queue; a :class:`Mover` passes each message on in time.
-:class:`DueMessages` is for consumers that look at ``bmq_due`` themselves and need no second queue.
-:func:`check` asks a broker whether a waiting queue can keep what waits, :func:`watch` goes on asking, and
-:func:`longest_delay` says for how long a message may wait.
+``queue.post(..., delay=30)`` posts to a delay queue; a :class:`Mover` passes each message on in time.
+:class:`DueMessages` is for consumers that evaluate ``bmq_due`` without a second queue. :func:`check` asks a
+broker whether a delay queue can keep its messages, :func:`watch` repeats the check, and :func:`longest_delay`
+returns the maximum delay.
 """
 
 from bmq.delays._check import check, longest_delay, watch

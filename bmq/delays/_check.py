@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a waiting queue can keep what waits."""
+"""Whether a delay queue can keep its messages."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ __all__ = ["check", "longest_delay", "watch"]
 
 logger = logging.getLogger("bmq.delays")
 
-# From this part of a limit on, it is mentioned.
+# Part of a limit from which a warning is due.
 _NEARLY = 0.8
 
 
 async def longest_delay(admin: Admin, uri: str) -> float | None:
-    """Ask the broker for how long a message may wait in a queue.
+    """Ask the broker for the maximum delay of messages in a queue.
 
-    What a session that posts with delays is given as its ``longest_delay``.
+    The result is for the option ``longest_delay`` of sessions that post with delays.
 
     Args:
         admin: asks the broker.
-        uri: the waiting queue; it need not be there yet.
+        uri: the delay queue, which may not exist yet.
 
     Returns:
-        The ``messageTtl`` of its domain, in seconds; None if the broker does not say it.
+        The ``messageTtl`` of the queue's domain, in seconds; None if not reported by the broker.
 
     Raises:
         AdminError: the broker does not know the domain.
-        ConnectionFailed, RequestTimeout: it did not answer.
+        ConnectionFailed, RequestTimeout: the broker did not answer.
         InvalidURI: the URI is not legal.
 
-    Cancelling it changes nothing.
+    Cancelling the call changes nothing.
     """
     _checks.choice("admin", admin, Admin)
     ttl = (await admin.domain(admin.queue(uri).domain)).configuration.get("messageTtl")
@@ -43,24 +43,23 @@ async def longest_delay(admin: Admin, uri: str) -> float | None:
 
 
 async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list[str]:
-    """Ask the broker whether a waiting queue can keep what waits in it.
+    """Ask the broker whether a delay queue can keep its messages.
 
     Args:
         admin: asks the broker.
-        uri: the waiting queue.
-        longest: seconds that messages may have to wait, if that is known.
+        uri: the delay queue.
+        longest: maximum delay of messages in seconds, if known.
 
     Returns:
-        What is wrong, for people: messages that are deleted before they are due, because the domain's
-        ``messageTtl`` is shorter, or after some movers have died, because it has ``maxDeliveryAttempts``; a
-        queue or a domain that will soon accept nothing more; a domain that is not a priority domain. Nothing
-        if all is well.
+        The problems, for people: messages deleted before their due time, because the domain's ``messageTtl``
+        is shorter, or because some movers have died in a domain with ``maxDeliveryAttempts``; a queue or a
+        domain that is nearly full; a domain other than a priority domain. Empty without problems.
 
     Raises:
-        AdminError: the broker does not tell.
-        ConnectionFailed, RequestTimeout: it did not answer.
+        AdminError: the broker refused.
+        ConnectionFailed, RequestTimeout: the broker did not answer.
 
-    Cancelling it changes nothing.
+    Cancelling the call changes nothing.
     """
     longest = _checks.timeout(longest, "longest")
     queue = _checks.choice("admin", admin, Admin).queue(uri)
@@ -87,7 +86,7 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
     try:
         page = await queue.messages(0, 1)
     except AdminError:
-        return problems  # nobody has had the queue open yet
+        return problems  # no client has opened the queue yet
     if page.messages and isinstance(ttl, int) and ttl > 0:
         age = (_world.now() - page.messages[0].arrival).total_seconds()
         if age >= _NEARLY * ttl:
@@ -110,15 +109,15 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
 
 
 async def watch(admin: Admin, uri: str, *, longest: float | None = None, every: float = 60.0) -> None:
-    """Ask again and again, and log what is wrong, each problem when it begins.
+    """Repeat :func:`check`, and log each problem when it begins.
 
     Args:
-        admin: as for :func:`check`, like all that follows.
-        uri: the waiting queue.
-        longest: seconds.
-        every: seconds between two questions.
+        admin: asks the broker.
+        uri: the delay queue.
+        longest: maximum delay of messages in seconds, if known.
+        every: seconds between two checks.
 
-    A broker that does not tell is mentioned once, at INFO. It ends by being cancelled.
+    A broker that refuses is logged once, at INFO. The function runs until cancelled.
     """
     every = _checks.seconds("every", every, positive=True)
     _checks.choice("admin", admin, Admin).queue(uri)
@@ -140,5 +139,5 @@ async def watch(admin: Admin, uri: str, *, longest: float | None = None, every: 
 
 
 def _kind(problem: str) -> str:
-    """Return a problem without its numbers, which change."""
+    """Return a problem without its numbers, which vary."""
     return "".join(c for c in problem if not c.isdigit() and c not in ".,")

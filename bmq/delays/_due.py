@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of a queue, each at its time."""
+"""The messages of a queue, each at its due time."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ __all__ = ["DueMessages"]
 
 logger = logging.getLogger("bmq.delays")
 
-# Seconds after which the clock is looked at again: somebody may have set it.
+# Seconds between two looks at the clock, which may have been set.
 _LOOK_AT_THE_CLOCK = 1.0
-# How far ahead the horizon is at first, in seconds: what is due soon comes before what is due later.
+# The first distance of the horizon, in seconds: messages due soon come before messages due later.
 _FIRST_SPAN = 30.0
-# A horizon that is nearer than a message is so many seconds before it.
+# Seconds between a message and a horizon that is moved in front of the message.
 _BEFORE = 0.001
-# So many times what may be held, and nothing more is asked for.
+# Stop fetching at this multiple of ``max_held``.
 _FAR_TOO_MUCH = 4.0
-# The horizon is this many seconds ahead at least, unless the caller says otherwise.
+# The smallest distance of the horizon in seconds, unless the caller says otherwise.
 _TICK = 0.5
-# Nothing is due later: the time stays a number that an expression can hold.
+# The latest due time: a number that fits into an expression.
 _LONGEST = 1e11
 
 
 def check_due(
     lookahead: object, tick: object, max_held: object, max_held_bytes: object
 ) -> tuple[float, float, int, int]:
-    """Return the limits of :class:`DueMessages`; its own ``tick`` for None.
+    """Return the checked limits of :class:`DueMessages`; for a ``tick`` of None the default.
 
     Raises:
         UsageError: a limit is out of its range.
@@ -56,7 +56,7 @@ def check_due(
 
 
 class DueMessages:
-    """The messages of a queue, each when it is due.
+    """The messages of a queue, each at its due time.
 
     ::
 
@@ -64,24 +64,24 @@ class DueMessages:
             async for message in messages:
                 message.confirm()
 
-    The broker keeps what is due later: the subscription is ``bmq_due <= HORIZON``, and the horizon moves on.
-    A broker evaluates it anew for everything that waits when it moves, so it moves seldom: it is 30 seconds
-    ahead at first, twice as far each time as long as little is held, up to ``lookahead``, and moves after
-    half of that. What is due until then is held here, unconfirmed, at most ``max_held`` messages and
-    ``max_held_bytes``; when that is reached, the horizon draws nearer than most of them, down to ``tick``. A
-    message without ``bmq_due`` is due at once.
+    The broker keeps messages due later: the subscription is ``bmq_due <= HORIZON``, and the horizon moves on.
+    A broker evaluates a moved horizon for every waiting message, so moves are rare: the horizon is 30 seconds
+    ahead at first, then twice as far each time as long as few messages are held, up to ``lookahead``. The
+    next move follows after half of the distance. Messages due before the horizon are held here, unconfirmed:
+    at most ``max_held`` messages and ``max_held_bytes``. At a limit, the horizon is pulled back in front of
+    most of the held messages, down to ``tick``. A message without ``bmq_due`` is due at once.
 
-    Several readers of one queue share its messages: those with the same horizon get them in turn, and of what
-    has waited the one gets more that moves its horizon first, which chance decides. What one of them holds,
-    others get when it closes or its connection is lost.
+    Several readers share the messages of a queue. Readers with the same horizon receive messages in turn. The
+    reader that advances its horizon first receives more of the backlog; which one is random. Messages held by
+    a reader go to the remaining readers when the reader closes or loses its connection.
 
     Args:
-        queue: open for reading, with ``default_subscription=False`` or nothing received from it yet.
-        lookahead: seconds that the horizon is ahead, at most.
-        tick: seconds that it is ahead, at least.
-        max_held: how many messages are held that are not due yet.
-        max_held_bytes: how many bytes of them.
-        clock: seconds since 1970.
+        queue: open for reading, with ``default_subscription=False``, or without an earlier receive.
+        lookahead: maximum distance of the horizon in seconds.
+        tick: minimum distance of the horizon in seconds.
+        max_held: maximum number of held messages.
+        max_held_bytes: maximum number of held bytes.
+        clock: returns seconds since 1970.
 
     Raises:
         UsageError: an argument is out of its range.
@@ -106,10 +106,10 @@ class DueMessages:
         self._max_bytes = max_held_bytes
         self._clock = clock
         self._turn = turn_of(asyncio.get_running_loop())
-        # How far ahead the horizon is set, and when it moves on.
+        # Distance of the next horizon, and time of the next move.
         self._span = min(lookahead, max(tick, _FIRST_SPAN))
         self._move_at = 0.0
-        # So many times what may be held, and it moves at once.
+        # At this multiple of the limits the horizon moves at once.
         self._at_once = 1.0
         self._moving: asyncio.Task[None] | None = None
         self._consumer: Consumer = queue.subscribe(
@@ -118,39 +118,39 @@ class DueMessages:
             max_unconfirmed_bytes=max_held_bytes,
         )
         self._arrivals = self._consumer.batches()
-        # What is not due yet: when it is, the order of arrival, the message.
+        # Messages not due yet: due time, order of arrival, message.
         self._held: list[tuple[float, int, Message]] = []
         self._guids: set[str] = set()
         self._bytes = 0
         self._number = 0
-        #: Returns how many messages were handed out and still take room of what may be held.
+        #: Returns the number of messages handed out that still count against the limits.
         self.elsewhere: Callable[[], int] = int
 
     @property
     def held(self) -> int:
-        """How many messages are held that were not handed out."""
+        """Number of messages held and not handed out."""
         return len(self._held)
 
     async def open(self) -> DueMessages:
-        """Begin to receive; ``async with`` does the same, and the first message asked for.
+        """Begin to receive; ``async with`` and the first request for a message begin too.
 
         Raises:
             ConfigureQueueError, QueueClosed, RequestTimeout: as for :meth:`bmq.Consumer.open`.
 
-        Cancelling it takes the subscription back.
+        Cancelling the call withdraws the subscription.
         """
         await self._consumer.open()
         return self
 
     async def close(self) -> None:
-        """Take the subscription back; idempotent.
+        """Withdraw the subscription; idempotent.
 
-        What is held goes to others once the queue is closed.
+        Held messages go to other readers once the queue is closed.
 
         Raises:
-            RequestTimeout: no answer in time; the subscription is taken back in the background.
+            RequestTimeout: no answer in time; the subscription is withdrawn in the background.
 
-        Cancelling it leaves the subscription taken back, at the latest when the queue is closed.
+        A cancelled call withdraws the subscription when the queue is closed, at the latest.
         """
         if self._moving is not None:
             self._moving.cancel()
@@ -172,18 +172,18 @@ class DueMessages:
         return self._pop()
 
     async def batch(self, max_messages: int = 1000) -> list[Message]:
-        """Wait until a message is due, then return all that are, the longest due first.
+        """Wait for a due message, then return all due messages, the longest due first.
 
         Args:
-            max_messages: how many to return at most.
+            max_messages: maximum number of messages to return.
 
         Returns:
-            The messages; none when it was closed, or its queue.
+            The messages; empty after ``close``, or after the queue was closed.
 
         Raises:
             Error: the queue or the session has failed.
 
-        Cancelling it loses nothing.
+        Cancelling the call loses no message.
         """
         max_messages = _checks.integer("max_messages", max_messages, 1)
         try:
@@ -197,11 +197,11 @@ class DueMessages:
         return batch
 
     def put_off(self, message: Message, until: float) -> None:
-        """Hold a message that was handed out once more.
+        """Hold a message again that was handed out.
 
         Args:
-            message: not confirmed.
-            until: when it is due now, in seconds since 1970.
+            message: unconfirmed.
+            until: the new due time, in seconds since 1970.
         """
         self._hold(_checks.choice("message", message, Message), _checks.number("until", until, 0.0, _LONGEST))
 
@@ -226,7 +226,7 @@ class DueMessages:
                     raise
                 continue
             for message in batch:
-                if message.guid not in self._guids:  # else it was delivered again
+                if message.guid not in self._guids:  # a redelivered message is held already
                     self._hold(message, _due(message))
             if self._part() >= self._at_once:
                 self._move_at = min(self._move_at, now)
@@ -244,22 +244,22 @@ class DueMessages:
         return message
 
     def _part(self) -> float:
-        """How much is held, as a part of what may be."""
+        """The held amount, as a fraction of the limits."""
         count = len(self._held) + self.elsewhere()
         return max(count / self._max_held, self._bytes / self._max_bytes)
 
     def _move(self, now: float) -> None:
         """Move the horizon on."""
         part = self._part()
-        # What is long due waits for whoever takes it from here: nothing more until it is taken. Nor when very
-        # much was put off: each move lets the broker deliver as much as may be held once more.
+        # Long-due messages wait for the application: fetch no more before they are taken. The same after many
+        # messages were put off: each move lets the broker deliver up to the limits again.
         behind = self._held and self._held[0][0] < now - self._tick
         if behind or part >= _FAR_TOO_MUCH or (self._moving is not None and not self._moving.done()):
             self._move_at = now + self._tick
             return
         if part >= 1:
-            # Nearer than three in four of what is held. The broker may deliver as much again: it is not asked
-            # anew for every batch of that.
+            # In front of three quarters of the held messages. The broker may deliver as many again, so do not
+            # move for every batch of these.
             self._at_once = int(part) + 1.0
             nearest = heapq.nsmallest(len(self._held) // 4 + 1, self._held)
             self._span = nearest[-1][0] - now - _BEFORE if nearest else self._tick
@@ -273,9 +273,9 @@ class DueMessages:
         self._moving = asyncio.create_task(self._configure(self._next_horizon(now)), name="horizon")
 
     def _next_horizon(self, now: float) -> float:
-        """Return the horizon from now on, and note until when.
+        """Return the next horizon, and note the time of the next move.
 
-        It is a multiple of half the span: readers with the same expression get messages in turn.
+        The horizon is a multiple of half the distance: readers with the same expression receive in turn.
         """
         half = self._span / 2
         periods = now // half + 1
@@ -294,16 +294,16 @@ class DueMessages:
             )
             self._move_at = self._clock() + self._tick
         except UsageError:
-            pass  # it is closed, or suspended: whoever waits for messages is told
+            pass  # closed or suspended: callers that wait for messages get the error
 
 
 def _until(horizon: float) -> str:
-    # Asked in this order: where there is no such property, the comparison ends the evaluation.
+    # In this order: without the property, the comparison ends the evaluation.
     return f"!exists({DUE}) || {DUE} <= {int(horizon * 1000)}"
 
 
 def _due(message: Message) -> float:
-    """When a message is due, in seconds since 1970; at once if it does not say."""
+    """The due time of a message, in seconds since 1970; at once without the property."""
     try:
         due = message.properties.get(DUE)
     except ProtocolError:

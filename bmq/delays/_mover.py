@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes messages on that are due."""
+"""Passes due messages on to their destinations."""
 
 from __future__ import annotations
 
@@ -48,66 +48,67 @@ __all__ = ["Mover"]
 logger = logging.getLogger("bmq.delays")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
-# What was refused alone is tried again after so many seconds; sooner where the broker does not know why, as
-# it says while its cluster changes.
+# Seconds until the next attempt for a message that was refused alone; fewer if the broker gives no reason, as
+# while its cluster changes.
 _REFUSED, _UNSURE = 5.0, 1.0
 _ROOM = 0.01
-# A destination that the broker refuses is given up after so many seconds. Until then, messages for all such
-# destinations together take this part of what may be held; those beyond it are given up at once.
+# Seconds after which a refused destination is given up. Until then, messages for all refused destinations
+# together may use this part of the limits; further messages are given up at once.
 _PATIENCE: Final = 60.0
 _PART_OF_REFUSED: Final = 0.25
-# So many destinations are open at once, and so many are opened at the same time; one that takes longer than
-# some seconds is not counted any more.
+# Destinations open at the same time, and destinations being opened at the same time; a slow opening stops
+# counting after some seconds.
 _MOST_OPEN: Final = 500
 _MOST_OPENING: Final = 16
 _OPENING: Final = 1.0
-# What is known of so many destinations that failed is kept.
+# Number of failed destinations to remember.
 _REMEMBERED: Final = 1000
 _LOOKED_AT: Final = 10
 
 
 class Mover:
-    """Passes the messages of a waiting queue on to where they are bound, each when it is due.
+    """Passes the messages of a delay queue on to their destinations, each at its due time.
 
     ::
 
         queue = await session.open_queue("bmq://.../orders.delayed", read=True, default_subscription=False)
         await bmq.delays.Mover(queue).run()
 
-    A message goes to the queue that its ``bmq_destination`` names; without one, to the queue whose waiting
-    queue this is by its name. Payload and properties stay as they were, but for ``bmq_destination``. Its GUID
-    follows from its own, and it is confirmed here once the broker has acknowledged it there: a mover that
-    dies in between is repeated by the next one, and within the deduplication window of the destination the
-    broker keeps one.
+    The property ``bmq_destination`` names the destination. Without the property, the destination is the queue
+    with this delay queue by name. Payload and properties are unchanged, except for ``bmq_destination``. The
+    GUID is derived from the message's GUID, and the message is confirmed once the broker has acknowledged the
+    post. If a mover dies in between, the next mover repeats the post, and within the deduplication window of
+    the destination the broker keeps a single copy.
 
-    Several movers share a waiting queue. Destinations do not wait for each other: they are opened side by
-    side, 500 are open at most, and the one that was not used for the longest time is closed. When a
-    destination takes nothing, because it is full or does not answer, its messages are tried again after 1, 2,
-    4, ... 60 seconds.
+    Several movers share a delay queue. Destinations do not wait for each other: they are opened in parallel,
+    500 are open at most, and the least recently used is closed. If a destination accepts nothing, because the
+    queue is full or silent, its messages are tried again after 1, 2, 4, ... 60 seconds.
 
-    Messages that cannot be passed on are put aside in ``dead_letters``; without that, each is confirmed and
-    gone. The log has one line per kind and minute. That is done with messages that cannot be read; whose
-    ``bmq_destination`` is no queue, or not one that ``allow`` lists; that are too large; and that the broker
-    has refused for 60 seconds, or whose destination it has refused to open for as long.
+    Messages that cannot be passed on go to ``dead_letters``; without ``dead_letters``, each is confirmed and
+    lost. The log has one line per kind and minute. The messages are: unreadable messages; messages with a
+    ``bmq_destination`` that is no queue, or not allowed by ``allow``; messages that are too large; messages
+    refused by the broker for 60 seconds; and messages for a destination that the broker has refused to open
+    for 60 seconds.
 
     Args:
-        queue: the waiting queue, open for reading; the session opens the others.
+        queue: the delay queue, open for reading; the session opens the destinations.
         allow: the queues that messages may name: patterns such as ``bmq://DOMAIN/*`` or a function of the
-            URI. None allows the queues of the waiting queue's domain, and queues for replies, whose names
+            URI. None allows the queues of the delay queue's domain, and queues for replies, whose names
             begin with ``replies.``.
-        dead_letters: a queue open for writing, for messages that cannot be passed on. None confirms them.
-        admin: asks the broker now and every minute whether the queue can keep what waits, as :func:`watch`
-            does; what is wrong is logged. None does not ask.
-        longest: seconds that messages may have to wait, for that.
-        grace: seconds to wait, in the end, for what was posted and is not acknowledged.
-        lookahead: as for :class:`DueMessages`, like all that follows.
-        tick: seconds.
-        max_held: messages.
-        max_held_bytes: bytes.
-        clock: seconds since 1970. Pauses are measured by the event loop's clock.
+        dead_letters: a queue open for writing, for messages that cannot be passed on. None confirms the
+            messages.
+        admin: asks the broker now and every minute whether the queue can keep its messages, as :func:`watch`
+            does; problems are logged. None does not ask.
+        longest: maximum delay of messages in seconds, for these checks.
+        grace: seconds to wait at the end for outstanding acknowledgements.
+        lookahead: as for :class:`DueMessages`, in seconds.
+        tick: as for :class:`DueMessages`, in seconds.
+        max_held: as for :class:`DueMessages`.
+        max_held_bytes: as for :class:`DueMessages`.
+        clock: returns seconds since 1970. Pauses are measured by the event loop's clock.
 
     Raises:
-        UsageError: an argument is out of its range; or ``dead_letters`` is the waiting queue, or not open for
+        UsageError: an argument is out of its range; or ``dead_letters`` is the delay queue, or not open for
             writing.
     """
 
@@ -151,25 +152,25 @@ class Mover:
         )
         self._due.elsewhere = self._elsewhere
         self._most_refused = max(1, int(max_held * _PART_OF_REFUSED))
-        # The destinations, and those of them that are open or opening; the ones used last at the end.
+        # The destinations; and the destinations open or opening, the most recently used at the end.
         self._outputs: OrderedDict[str, _Output] = OrderedDict()
         self._open: OrderedDict[str, _Output] = OrderedDict()
-        # Those that took messages before are not opened behind thousands that strangers have named.
+        # Proven destinations are not opened behind thousands of destinations named by strangers.
         self._familiar = asyncio.Semaphore(_MOST_OPENING)
         self._strange = asyncio.Semaphore(_MOST_OPENING)
         self._serving: dict[asyncio.Task[None], None] = {}
         self._closing: dict[asyncio.Task[None], None] = {}
         self._posted: set[asyncio.Future[Ack]] = set()
-        # The GUIDs, in the waiting queue, of what a destination has and is not done with.
+        # GUIDs, in the delay queue, of messages that a destination has and has not finished.
         self._passing: set[str] = set()
-        # How many messages wait for their destination, and how many of them for one that is refused.
+        # Messages that wait for their destination, and the part for refused destinations.
         self._waiting = self._refused = 0
         #: How many messages were passed on.
         self.moved = 0
 
     @property
     def held(self) -> int:
-        """How many messages it holds that are not due yet, or could not be passed on."""
+        """Number of held messages: not due yet, or not passed on yet."""
         return self._due.held + self._elsewhere()
 
     def _elsewhere(self) -> int:
@@ -187,7 +188,7 @@ class Mover:
             ConfigureQueueError: the broker refused the subscription.
             Error: the queue or the session has failed.
 
-        Cancelling it takes no more messages, and waits ``grace`` seconds for the outcome of what was posted.
+        A cancelled call takes no more messages, and waits ``grace`` seconds for outstanding outcomes.
         """
         watching, turn = None, turn_of(asyncio.get_running_loop())
         if self._admin is not None:
@@ -197,7 +198,7 @@ class Mover:
                 while batch := await self._due.batch():
                     for message in batch:
                         if turn.clock() >= turn.until:
-                            await turn.wait()  # acknowledgements have their turn
+                            await turn.wait()  # a turn for acknowledgements
                         while not self._pass_on(message):
                             await self._room()
                     await asyncio.sleep(0)
@@ -217,9 +218,9 @@ class Mover:
             await self._aside.close(self._grace)
 
     def _pass_on(self, message: Message) -> bool:
-        """Give a message to its destination; return whether there was room for it."""
+        """Give a message to its destination; return whether the destination had room."""
         if message.guid in self._passing:
-            return True  # delivered again meanwhile; it is confirmed when the outcome comes
+            return True  # redelivered meanwhile; confirmed together with the first delivery
         try:
             uri, post = self._what(message)
         except Poison as poison:
@@ -245,10 +246,10 @@ class Mover:
         return True
 
     def _what(self, message: Message) -> tuple[str, PutMessage]:
-        """Return what to post, and where to.
+        """Return the post for a message, and its destination.
 
         Raises:
-            Poison: it cannot be taken apart, or does not say where it is bound.
+            Poison: the message cannot be read, or has no legal destination.
         """
         if (damaged := unreadable(message)) is not None:
             raise damaged
@@ -268,7 +269,7 @@ class Mover:
     # one destination
 
     def _wait(self, item: _Item, output: _Output) -> None:
-        """Have a message wait for its destination, and somebody see to that."""
+        """Queue a message for its destination, and start a task for the destination if needed."""
         output.waiting.append(item)
         self._waiting += 1
         self._refused += output.refused_since is not None
@@ -278,13 +279,13 @@ class Mover:
             task.add_done_callback(self._serving.pop)
 
     def _taken(self, output: _Output) -> _Item:
-        """Take the first message that waits for a destination."""
+        """Take the first waiting message of a destination."""
         self._waiting -= 1
         self._refused -= output.refused_since is not None
         return output.waiting.popleft()
 
     async def _serve(self, output: _Output) -> None:
-        """Post what waits for a destination, until nothing does."""
+        """Post the waiting messages of a destination, until none waits."""
         turn = turn_of(asyncio.get_running_loop())
         try:
             while output.waiting:
@@ -327,7 +328,7 @@ class Mover:
                 output.shared = any(each.writable and each.uri == output.uri for each in session.queues)
                 opening = asyncio.create_task(session.output(output.uri), name=f"opening {output.uri}")
                 opening.add_done_callback(_seen)
-                # One that takes long does not keep others from being opened.
+                # A slow opening does not delay other openings.
                 await asyncio.wait([opening], timeout=_OPENING)
             queue = output.queue = await opening
         finally:
@@ -340,13 +341,13 @@ class Mover:
         return queue
 
     def _accepted(self, output: _Output) -> None:
-        """Note that the broker knows a destination."""
+        """Note that the broker knows the destination."""
         if output.refused_since is not None:
             self._refused -= len(output.waiting)
         output.refused_since = output.given_up = None
 
     def _not_opened(self, output: _Output, error: Error) -> None:
-        """Note that a destination could not be opened; give up what waits for it once that has lasted."""
+        """Note that a destination could not be opened; after a while give its messages up."""
         now = _now()
         if not error.retryable:
             if output.refused_since is None:
@@ -369,7 +370,7 @@ class Mover:
         self._later(output, error)
 
     def _posted_now(self, item: _Item, output: _Output, queue: Queue) -> bool:
-        """Post a message, and return whether there was room for it."""
+        """Post a message, and return whether the window had room."""
         post, guid = item.post, item.message.guid
         try:
             future = queue.post_nowait(post.data, properties=post.properties, guid=post.guid)
@@ -388,7 +389,7 @@ class Mover:
         if self._posted:
             await asyncio.wait(self._posted, return_when=asyncio.FIRST_COMPLETED)
         else:
-            await asyncio.sleep(_ROOM)  # others that post in this session have filled it
+            await asyncio.sleep(_ROOM)  # other posts of this session have filled the window
 
     def _outcome(self, item: _Item, output: _Output, future: asyncio.Future[Ack]) -> None:
         self._posted.discard(future)
@@ -408,7 +409,7 @@ class Mover:
             self._wait(item, output)
 
     def _refused_alone(self, item: _Item, output: _Output, error: PostError) -> None:
-        """Try this message again, and hold up no others; give it up once it was refused for long."""
+        """Try this message again without delaying other messages; give up after long refusal."""
         now = _now()
         item.refused_since = item.refused_since or now
         unsure = error.status is AckStatus.UNKNOWN
@@ -428,7 +429,7 @@ class Mover:
         self._wait(item, output)
 
     def _later(self, output: _Output, error: Error) -> None:
-        """Try a destination again later: what has failed for one message would fail for the others."""
+        """Try a destination again later: the failure would hit the next messages too."""
         now = _now()
         if now < output.until:
             return
@@ -448,7 +449,7 @@ class Mover:
     # the number of destinations
 
     def _close_idle(self) -> bool:
-        """Close the destination that was not used for the longest time and has nothing to do."""
+        """Close the least recently used idle destination."""
         for output in self._open.values():
             if output.queue is not None and output.idle:
                 self._shut(output)
@@ -456,7 +457,7 @@ class Mover:
         return False
 
     def _shut(self, output: _Output) -> None:
-        """Forget the queue of a destination; close it unless others in this session had opened it."""
+        """Forget the queue of a destination; close the queue unless the session opened it before."""
         queue, output.queue = output.queue, None
         if queue is None:
             return
@@ -467,7 +468,7 @@ class Mover:
             closing.add_done_callback(self._closing.pop)
 
     def _forget(self) -> None:
-        """Forget what is known of a destination that was not used for long, when there are many."""
+        """Forget the state of the least recently used destinations beyond the limit."""
         for _ in range(min(_LOOKED_AT, len(self._outputs) - _REMEMBERED)):
             uri, output = self._outputs.popitem(last=False)
             if output.idle and output.queue is None:
@@ -483,13 +484,13 @@ async def _closed(queue: Queue) -> None:
 
 
 def _seen(opening: asyncio.Task[Queue]) -> None:
-    """Look at an error that nobody waits for."""
+    """Retrieve an error for which no caller waits."""
     if not opening.cancelled():
         opening.exception()
 
 
 def _now() -> float:
-    """The event loop's time: nobody sets it, as they may set the time of day."""
+    """The event loop's time, which nobody can set, unlike the time of day."""
     return asyncio.get_running_loop().time()
 
 
@@ -498,8 +499,8 @@ class _Item:
 
     Attributes:
         message: the message.
-        post: what is posted.
-        refused_since: when the broker refused it first; None if it did not.
+        post: the post for the destination.
+        refused_since: time of the first refusal by the broker; None without a refusal.
     """
 
     __slots__ = ("message", "post", "refused_since")
@@ -511,20 +512,20 @@ class _Item:
 
 
 class _Output:
-    """Where messages are bound. Times are those of the event loop.
+    """A destination. Times are times of the event loop.
 
     Attributes:
         uri: the queue.
-        queue: the open queue, if it is open.
-        shared: whether the session had it open before.
-        familiar: whether it was open before, or is the one that the waiting queue belongs to.
-        waiting: messages that were not posted yet.
-        unacked: how many messages were posted and have no outcome.
-        task: posts what waits, while anything does.
-        failures: how often it failed since it last took a message.
-        until: when the next attempt is made.
-        refused_since: since when the broker refuses to open it; None if it does not.
-        given_up: why messages for it are put aside at once, until the next attempt.
+        queue: the open queue; None if not open.
+        shared: whether the session had opened the queue before.
+        familiar: whether the queue was open before, or is the delay queue's own destination.
+        waiting: messages not posted yet.
+        unacked: number of posts without an outcome.
+        task: posts the waiting messages; None without waiting messages.
+        failures: number of failures since the last accepted message.
+        until: time of the next attempt.
+        refused_since: time since which the broker refuses to open the queue; None if not refused.
+        given_up: reason to put messages aside at once, until the next attempt.
     """
 
     __slots__ = (
@@ -557,7 +558,7 @@ class _Output:
 
     @property
     def idle(self) -> bool:
-        """Whether no message is on its way there."""
+        """Whether no message is on its way to the destination."""
         return not (self.waiting or self.unacked or self._timers or self.task)
 
     def later(self, item: _Item, seconds: float, then: Callable[[_Item, _Output], None]) -> None:
@@ -570,7 +571,7 @@ class _Output:
         self._timers[item] = asyncio.get_running_loop().call_later(seconds, now)
 
     def close(self) -> None:
-        """Forget what was to be called later."""
+        """Cancel the pending timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
