@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the JSON of brokers to :mod:`bmq.admin.results`.
 
-The names are the names of the broker's command schema (``mqbcmd.xsd``). An answer without a required member is
-a :class:`bmq.ProtocolError`.
+The names are the names of the broker's command schema (``mqbcmd.xsd``). An answer without a required member
+is a :class:`bmq.ProtocolError`.
 """
 
 from __future__ import annotations

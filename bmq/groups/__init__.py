@@ -8,9 +8,9 @@ Made by :meth:`bmq.Queue.group`::
             async with message:
                 ...
 
-Every member subscribes to every bucket, with a priority drawn from its name and the bucket: the broker gives
-each bucket to the highest, and to the next one when that leaves or dies. It stands on the public names of the
-client alone.
+Every member subscribes to every bucket, with a priority computed from its name and the bucket. The broker
+gives each bucket to the highest priority, and to the next priority when the owner leaves or dies. The package
+uses only public names of the client.
 """
 
 from bmq.groups._events import Full, Gained, GroupEvent, GroupStats, Lost, Reason

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a group tells: buckets that come, go, or hold too much."""
+"""The events of a group: buckets gained, lost, or nearly full."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Full", "Gained", "GroupEvent", "GroupStats", "Lost", "Reason"]
 
 
 class Reason(Enum):
-    """Why a bucket went.
+    """Why a bucket was lost.
 
     Attributes:
-        IDLE: nothing of it came for ``idle_after`` seconds: another member may have it.
-        DISCONNECTED: the connection was lost, or the queue suspended: the broker gave it to another member.
+        IDLE: no message of the bucket for ``idle_after`` seconds: another member may own the bucket.
+        DISCONNECTED: the connection was lost, or the queue suspended: the broker chose another member.
         LEFT: this member left the group, or its queue was closed.
     """
 
@@ -27,10 +27,10 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupEvent:
-    """The base of what a group's ``on_event`` is called with.
+    """The base class of events for a group's ``on_event``.
 
     Attributes:
-        bucket: which bucket.
+        bucket: number of the bucket.
     """
 
     bucket: int
@@ -38,16 +38,16 @@ class GroupEvent:
 
 @dataclass(frozen=True, slots=True)
 class Gained(GroupEvent):
-    """A bucket came: a message of it has arrived here, and is handed out after ``load``."""
+    """A bucket was gained: its first message has arrived, and is handed out after ``load``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost(GroupEvent):
-    """A bucket went, or may have gone.
+    """A bucket was lost, or may have been lost.
 
     Attributes:
-        reason: why.
-        unconfirmed: how many of its messages this member has in hand.
+        reason: the reason.
+        unconfirmed: messages of the bucket in hand.
     """
 
     reason: Reason
@@ -56,13 +56,13 @@ class Lost(GroupEvent):
 
 @dataclass(frozen=True, slots=True)
 class Full(GroupEvent):
-    """A bucket has nearly as many messages unconfirmed as its window allows.
+    """The unconfirmed messages of a bucket nearly fill its window.
 
-    A real broker puts aside what comes once it is full, and order in the bucket may be lost.
+    A real broker puts further messages of a full bucket aside, and their order may be lost.
 
     Attributes:
-        unconfirmed: how many.
-        window: how many it may have.
+        unconfirmed: unconfirmed messages.
+        window: maximum number of unconfirmed messages.
     """
 
     unconfirmed: int
@@ -77,16 +77,16 @@ class GroupStats:
 
     Attributes:
         buckets: the buckets of the group.
-        owned: the buckets this member owns, as in :attr:`Group.owned`. Shares are drawn, and differ: see
+        owned: the buckets this member owns, as in :attr:`Group.owned`. Shares are random, and differ: see
             :func:`bmq.groups.owners`.
         waiting: messages delivered and not yet taken by the application.
         in_hand: messages taken by the application and not confirmed.
         handed_out: messages taken by the application since the member joined.
         done: messages confirmed by the application.
         given_back: messages unconfirmed when the connection was lost or the member left.
-        unusable: messages handed out whose key is in no bucket, by the kind of key.
+        unusable: messages handed out with a key in no bucket, by the kind of key.
         strays_held: strays this member holds unconfirmed, see :class:`GroupOptions`.
-        strays_handled: strays that the function ``strays`` has handled.
+        strays_handled: strays handled by the function ``strays``.
     """
 
     buckets: int

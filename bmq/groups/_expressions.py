@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The expressions of a group: one a bucket, one for messages without a key, and one a kind of unusable key.
 
-Together they match every message that the selector takes, each exactly once. An expression matches nothing
-where its evaluation ends in an error, so no single expression says "none of the buckets": each kind of
-unusable key has its own, which compares the key with a value of the key's type.
+Together the expressions match every message of the selector exactly once. An evaluation that ends in an error
+matches nothing, so a single expression cannot say "none of the buckets". Each kind of unusable key therefore
+has an expression, which compares the key with a value of the key's type.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _INT64_MIN = -(2**63)
 
 
 def bucket_expression(key: str | None, buckets: int, bucket: int, selector: Selector) -> str:
-    """Return what selects the messages of one bucket.
+    """Return the expression for the messages of one bucket.
 
-    ``%`` takes the sign of its left side in a broker, as in C: -5 % 16 is -5. A difference of the key and the
-    bucket has no remainder on either side of 0, and costs one operator more; buckets of the convention are
+    In a broker, ``%`` takes the sign of its left side, as in C: -5 % 16 is -5. The difference of key and
+    bucket has remainder 0 on either side of 0, and costs one more operator. Buckets of the convention are
     never negative.
 
     Raises:
@@ -39,12 +39,12 @@ def bucket_expression(key: str | None, buckets: int, bucket: int, selector: Sele
 
 
 def keyless_expression(key: str | None, selector: Selector) -> str:
-    """Return what selects the messages that have no key; a key of binary type counts as none."""
+    """Return the expression for messages without a key; a key of binary type counts as missing."""
     return _with(f"!exists({BUCKET if key is None else key})", selector, key)
 
 
 def unusable_expressions(key: str | None, buckets: int, selector: Selector) -> dict[str, Expression]:
-    """Return what selects the messages whose key is in no bucket, by what the key is.
+    """Return the expressions for messages with a key in no bucket, by the kind of key.
 
     Raises:
         InvalidExpression: key and selector do not make a legal expression.
@@ -54,17 +54,17 @@ def unusable_expressions(key: str | None, buckets: int, selector: Selector) -> d
     if key is None:
         matches["a negative number"] = f"{name} % {buckets} < 0"
     elif buckets & (buckets - 1):
-        # Subtracting a bucket from one of the lowest numbers overflows, and may leave a remainder each time.
+        # Subtracting a bucket from a very low number overflows, and may leave a remainder for every bucket.
         matches["a number too low"] = f"{name} < {_INT64_MIN + buckets}"
-    # Not strict: a comparison that holds for every text is meant here.
+    # Not strict: the comparison holds for every text on purpose.
     return {kind: Expression(_with(text, selector, key), strict=False) for kind, text in matches.items()}
 
 
 def unselected_expressions(selector: Selector) -> tuple[list[Expression | None], bool]:
-    """Return what selects the messages that the selector does not take, and whether that is exact.
+    """Return the expression for messages outside of the selector, and whether the expression is exact.
 
-    If not, it is everything, at a priority below all others: a broker then also gives it messages whose
-    bucket is full.
+    An inexact expression matches everything, at a priority below all others: a broker then also sends
+    messages of full buckets.
     """
     if selector is None:
         return [], True

@@ -40,17 +40,17 @@ __all__ = ["Group", "GroupOptions"]
 
 logger = logging.getLogger("bmq.groups")
 
-# A real broker that finds a bucket full puts its messages aside, and may lose their order when it takes
-# them up again. A consumer that is merely busy does not fill windows this wide; what the client holds of them
-# is bounded by the session's limits on buffered messages.
+# A real broker puts the messages of a full bucket aside, and may lose their order afterwards. A merely busy
+# consumer does not fill windows this wide; the session's limits on buffered messages bound the client's
+# memory.
 WINDOW_MESSAGES = 100_000
 WINDOW_BYTES = 2**30
 # Below this a burst fills a window, however fast the consumer is.
 _NARROW = 1000
 _LONGEST_NAME = 1000
-# So many messages of one bucket are handed out before the next bucket has its turn.
+# Messages of one bucket handed out before the next bucket has a turn.
 _TURN = 64
-# The states of a queue in which the broker delivers to other members.
+# The states of a queue during which the broker delivers to other members.
 _DISCONNECTED: Final = (
     QueueState.LOST,
     QueueState.REOPENING,
@@ -60,38 +60,37 @@ _DISCONNECTED: Final = (
     QueueState.RESTORE_DELAYED,
     QueueState.CLOSED,
 )
-# Joins that were cancelled and are being undone: the next join of the queue waits for that.
+# Cancelled joins being undone: the next join of the queue waits for the end.
 _undoing: WeakKeyDictionary[Queue, asyncio.Task[None]] = WeakKeyDictionary()
 
 
 class GroupOptions(TypedDict, total=False):
-    """What else can be set for a group. Times are in seconds.
+    """Further options of a group. Times are in seconds.
 
     Attributes:
-        load: called with a bucket that has come, before its first message is handed out; it may be async.
-            Only that bucket waits for it.
-        drop: called with a bucket that has gone, once none of its messages is in the application's hands,
-            or ``grace`` seconds later; it may be async. ``load`` is not called for the bucket before it is
-            done.
-        on_event: called with every :class:`bmq.groups.GroupEvent`, in the event loop; what it raises is
-            logged.
-        settle: how long a bucket that has come waits before it is loaded: so that the member which had it
-            can finish what it has in hand. 0 does not wait.
-        idle_after: a bucket of which nothing came for so long, and of which nothing is in hand, counts as
-            gone; None never. The broker does not tell a member that another has taken a bucket: this is how
-            it is noticed.
+        load: called with a gained bucket, before its first message is handed out; may be async. Only the
+            bucket waits for the call.
+        drop: called with a lost bucket, once none of its messages is in the application's hands, or ``grace``
+            seconds later; may be async. ``load`` is not called for the bucket before the end of ``drop``.
+        on_event: called with every :class:`bmq.groups.GroupEvent`, in the event loop; errors of the function
+            are logged.
+        settle: time between the first message of a bucket and ``load``, for the old owner to finish its
+            messages. 0 does not wait.
+        idle_after: time after which a bucket without messages, arriving or in hand, counts as lost; None for
+            never. The broker does not report that another member has taken a bucket: this time is the only
+            sign.
         grace: how long ``drop`` and :meth:`Group.close` wait for messages in hand (30).
-        keyless: whether to hand out messages in no bucket, in turn with the other members: messages without a
-            key, and messages whose key is no integer (without ``key=``: no integer from 0 on). False makes
-            strays of these messages. All members need the same value.
+        keyless: whether to hand out messages in no bucket, in turn with the remaining members: messages
+            without a key, and messages whose key is no integer (without ``key=``: no integer from 0 on).
+            False makes strays of these messages. All members need the same value.
         strays: the policy for messages that the group does not hand out: messages that do not match the
             selector, and with ``keyless=False`` messages in no bucket. "hold" keeps strays unconfirmed until
             this member leaves. "leave" does not subscribe to strays; the broker stops delivery to all
             members when a departed member had a stray. A function, which may be async, is called with each
             stray, and the stray is confirmed once the function has returned; errors of the function are
             logged, and the stray is held.
-        max_unconfirmed_messages: how many messages of one bucket may be unconfirmed (100,000).
-        max_unconfirmed_bytes: how many bytes of them (1 GiB).
+        max_unconfirmed_messages: unconfirmed messages of one bucket, at most (100,000).
+        max_unconfirmed_bytes: unconfirmed bytes of one bucket, at most (1 GiB).
     """
 
     load: Hook | None
@@ -109,15 +108,15 @@ class GroupOptions(TypedDict, total=False):
 class Group:
     """One member of a consumer group. Made by :meth:`bmq.Queue.group`.
 
-    ``async with`` (or ``await``, or receiving) makes it join; leaving closes its queue. One task at a time
-    receives from it: the messages of a bucket come in order, and two tasks would overtake each other.
+    ``async with`` (or ``await``, or receiving) joins the group; leaving closes the queue. Only one task at a
+    time may receive, because two tasks would break the order in a bucket.
 
     Attributes:
-        queue: the queue whose messages it receives.
-        member: its name.
-        buckets: how many buckets there are.
-        key: the integer property that the buckets are made of; None for the property ``bmq_bucket``.
-        weight: its share beside the others'.
+        queue: the queue of the group.
+        member: name of the member.
+        buckets: number of buckets.
+        key: the integer property that determines the bucket; None for the property ``bmq_bucket``.
+        weight: share relative to the other members.
     """
 
     def __init__(
@@ -179,7 +178,7 @@ class Group:
         self._subscribe(selector, keyless, max_unconfirmed_bytes)
         self._own = [lane.consumer for lane in self._lanes]
         self._own += [lane.consumer for lane in self._stray_lanes]
-        # The lanes' expressions, for messages that come by the subscription to everything else.
+        # The lanes' expressions, for messages from the subscription to everything else.
         self._selects = [Expression(str(each), strict=False) for each in subscriptions_for(selector) if each]
         self._takes = [(Expression(lane.consumer.expressions[0], strict=False), lane) for lane in self._lanes]
         self._unusable: Counter[str] = Counter()
@@ -193,7 +192,7 @@ class Group:
         self._joined = False
         # How many callers wait for the join.
         self._joiners = 0
-        # The tasks of the lanes, in their order, and the others that serve this member.
+        # The tasks of the lanes, in their order, and further tasks of this member.
         self._running: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
         # How long drop waits for messages in the application's hands.
@@ -244,15 +243,15 @@ class Group:
         for each in rest:
             stray(each, f"selector {str(selector)!r} does not take it", LOWEST, exact)
 
-    # what it is
+    # state
 
     @property
     def owned(self) -> frozenset[int]:
-        """The buckets whose messages come here, as far as this member knows.
+        """The buckets of this member, as far as known.
 
-        Messages of each of them have arrived, and nothing has said since that the bucket went. The broker
-        tells nobody who has what: a bucket of which nothing was posted yet is not among them, and one that
-        another member has taken is among them until it was idle for ``idle_after`` seconds.
+        At least one message of each bucket has arrived, without a sign of a loss since. The broker does not
+        report owners: a bucket without a post is missing, and a bucket taken by another member is included
+        until it has been idle for ``idle_after`` seconds.
         """
         if self.queue.state in _DISCONNECTED:
             return frozenset()
@@ -260,7 +259,7 @@ class Group:
 
     @property
     def unconfirmed(self) -> dict[int, int]:
-        """How many messages of each bucket were handed out and are not confirmed, where there are any."""
+        """The number of messages handed out and not confirmed, by bucket."""
         found = {lane.bucket: lane.ledger.in_hand for lane in self._lanes if lane.bucket is not None}
         return {bucket: count for bucket, count in found.items() if count}
 
@@ -287,10 +286,10 @@ class Group:
         return self._over
 
     def bucket_of(self, message: Message) -> int | None:
-        """Return the bucket of a message of this group; None for one without a key.
+        """Return the bucket of a message of this group; None for a message without a bucket.
 
         Raises:
-            UsageError: it came from elsewhere.
+            UsageError: the message does not come from this group.
         """
         try:
             return self._bucket_of[_checks.choice("message", message, Message).subscription]
@@ -321,11 +320,11 @@ class Group:
             timeout: seconds to wait; None waits without bound.
 
         Raises:
-            TimedOut: nothing arrived in time.
+            TimedOut: no message arrived in time.
             QueueClosed: this member has left, or the queue or the session was closed.
-            Exception: what ``load`` or ``drop`` raised; the group is of no use any more.
+            Exception: raised by ``load`` or ``drop``; the group cannot be used any more.
 
-        Cancelling it loses nothing: a message that is not returned stays in line.
+        Cancelling the call loses no message: a message that is not returned stays in line.
         """
         timeout = _checks.timeout(timeout)
         turn = self._turn
@@ -344,26 +343,26 @@ class Group:
                     message = self.receive_nowait()
         except TimeoutError:
             if not deadline.expired():
-                raise  # a hook raised it
+                raise  # raised by a hook
             message = self.receive_nowait()
             if message is None:
                 raise TimedOut(f"no message of {self.queue.uri} arrived within {timeout:g} s") from None
         return message
 
     async def _give_way(self) -> None:
-        """Let the event loop have its turn before another message is handed out."""
+        """Yield to the event loop before another message is handed out."""
         try:
             await self._turn.wait()
         except asyncio.CancelledError:
-            self._wake()  # the message that this caller was to take is for the next one
+            self._wake()  # leave the message of this caller to the next caller
             raise
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message if one is there, else None. It does not make the group join.
+        """Return the next message, or None without waiting. The call does not join the group.
 
         Raises:
             QueueClosed: this member has left, or the queue or the session was closed.
-            Exception: what ``load`` or ``drop`` raised.
+            Exception: raised by ``load`` or ``drop``.
         """
         if self._error is not None:
             raise self._error
@@ -386,9 +385,9 @@ class Group:
         return None
 
     async def _arrival(self) -> None:
-        """Wait until there may be a message; join first if need be.
+        """Wait until a message may be available; join first if necessary.
 
-        Cancelling it does not stop the join: the same caller may come again.
+        Cancelling the call does not stop the join: the same caller may call again.
         """
         if not self._joined:
             self._joiners += 1
@@ -406,7 +405,7 @@ class Group:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif self._ready:
-                self._wake()  # it may be for the next who waits
+                self._wake()  # the wake-up may be for the next caller
 
     def _wake(self) -> None:
         while self._waiters:
@@ -417,9 +416,9 @@ class Group:
     # life
 
     async def open(self) -> Group:
-        """Join the group; ``async with`` and ``await`` do the same.
+        """Join the group; ``async with`` and ``await`` join too.
 
-        The broker learns of all buckets in one request. From its answer on this member gets the buckets for
+        The broker receives all buckets in one request. From the answer on, this member gets the buckets for
         which its priority is the highest.
 
         Raises:
@@ -428,9 +427,9 @@ class Group:
             RequestTimeout: no answer in time.
             UsageError: the queue has other subscriptions, which would compete with the group's.
 
-        Cancelling it takes the subscriptions back in the background, unless another caller joins or
-        receives; it can be called again at once. Messages that came meanwhile wait in the queue for the next
-        join, or until the queue is closed.
+        A cancelled call withdraws the subscriptions in the background, unless another caller joins or
+        receives; the same call works again at once. Messages that arrived meanwhile wait in the queue for the
+        next join, or until the queue is closed.
         """
         if not self._joined or self._over:
             self._joiners += 1
@@ -445,7 +444,7 @@ class Group:
         return self
 
     async def _join(self) -> None:
-        """Wait until this member has joined; begin to join if nobody does."""
+        """Wait until this member has joined; begin to join if necessary."""
         while not self._joined or self._over:
             if self._over:
                 raise QueueClosed(f"{self!r} has left the group")
@@ -524,17 +523,17 @@ class Group:
     def _undone(self, undoing: asyncio.Task[None]) -> None:
         _undoing.pop(self.queue, None)
         if not undoing.cancelled():
-            undoing.exception()  # the next join sees what is wrong
+            undoing.exception()  # the next join gets the error
 
     async def _pause_all(self) -> None:
-        """Take the subscriptions back; messages that wait go to the queue."""
+        """Withdraw the subscriptions; waiting messages return to the queue."""
         await asyncio.gather(*(consumer.pause() for consumer in self._own), return_exceptions=True)
 
     async def _stop_serving(self) -> None:
-        """End the member's tasks; ``drop`` is called for each bucket for which ``load`` was called.
+        """End the member's tasks; ``drop`` is called for each loaded bucket.
 
         Raises:
-            Exception: what ``drop`` raised.
+            Exception: raised by ``drop``.
         """
         running, self._running = self._running, []
         lanes = dict(zip(running, self._lanes, strict=False))
@@ -544,7 +543,7 @@ class Group:
             if task not in lanes or lanes[task].hook is None:
                 task.cancel()
         if running:
-            # A load that has begun ends, and is followed by its drop.
+            # A running load ends first, and its drop follows.
             await asyncio.wait(running, timeout=self._grace)
         for task, lane in lanes.items():
             if lane.hook is not None and lane.hook is self._load:
@@ -559,12 +558,12 @@ class Group:
                 task.result()
 
     def _ended_without_leaving(self, error: Error) -> None:
-        """The queue or the session was closed: this member is none any more."""
+        """End the membership after the queue or the session was closed."""
         if self._over or not self._joined or self._stopping is not None:
             return
         if self._error is None:
             self._error = error
-        self._patience = 0.0  # nothing can be confirmed any more
+        self._patience = 0.0  # no message can be confirmed any more
         self._stopping = asyncio.get_running_loop().create_task(self._stop_serving())
         self._stopping.add_done_callback(_look_at)
         self._wake()
@@ -573,15 +572,15 @@ class Group:
         """Leave the group, and close the queue.
 
         Receivers end. Messages inside ``async with message`` are finished, up to ``close_timeout`` of the
-        session; the broker gives what is not confirmed then, and what waits unseen, to the other members. A
-        ``load`` that runs has ``grace`` seconds to end, and is cancelled then. ``drop`` is called for every
-        bucket for which ``load`` was called. Idempotent.
+        session; the broker gives the remaining unconfirmed messages to other members. A running ``load`` has
+        ``grace`` seconds to end, and is then cancelled. ``drop`` is called for every loaded bucket.
+        Idempotent.
 
         Raises:
-            RequestTimeout: the broker did not answer in time; the queue is closed all the same.
-            Exception: what ``drop`` raised.
+            RequestTimeout: the broker did not answer in time; the queue is closed nevertheless.
+            Exception: raised by ``drop``.
 
-        Cancelling it does not stop the leaving: that goes on in the background.
+        Cancelling the call does not stop the leaving, which continues in the background.
         """
         if self._closing is None:
             self._over = True
@@ -591,7 +590,7 @@ class Group:
                 self._joining.cancel()
             self._closing = asyncio.get_running_loop().create_task(self._leave())
             self._closing.add_done_callback(_look_at)
-            # Begun by this task, closing does not wait for the message that this task handles.
+            # Closing by this task does not wait for the message in this task's hands.
             with contextlib.suppress(Error):
                 await self.queue.close(at_once=True)
         await asyncio.shield(self._closing)
@@ -600,12 +599,12 @@ class Group:
         undoing = _undoing.get(self.queue)
         earlier = [task for task in (self._joining, undoing, self._stopping) if task is not None]
         try:
-            # In one step: what this member has comes before what is new, for those who take its buckets.
+            # In one step: messages of this member reach the next owners before newer messages.
             await self.queue.close(at_once=True)
         finally:
             if earlier:
                 await asyncio.wait(earlier)
-            self._patience = 0.0  # the application has had its time
+            self._patience = 0.0  # the application's time is over
             for lane in self._lanes:
                 lane.hurry()
             await self._stop_serving()
@@ -614,7 +613,7 @@ class Group:
                 logger.error("%s lost track of messages, please report this: %s", self.member, wrong)
 
     def _check(self) -> str:
-        """Return the sums that are wrong, for people; "" if each delivered message is in one state."""
+        """Return the wrong sums, for people; "" if each delivered message is in one state."""
         losing = self.queue.state in _DISCONNECTED and not self._over
         found = {lane.bucket: lane.ledger.check(losing=losing) for lane in self._lanes}
         return "; ".join(f"bucket {bucket}: {wrong}" for bucket, wrong in found.items() if wrong)
@@ -630,7 +629,7 @@ class Group:
     ) -> None:
         await self.close()
 
-    # what the lanes call
+    # called by lanes
 
     def _offer(self, lane: Lane) -> None:
         """Messages of a bucket can be handed out."""
@@ -638,18 +637,18 @@ class Group:
         self._wake()
 
     def _withdraw(self, lane: Lane) -> None:
-        """Its messages are not handed out any more, until it is ready again."""
+        """Stop handing out the lane's messages until the lane is ready again."""
         if lane in self._ready:
             self._ready.remove(lane)
             self._left_of_turn = _TURN
 
     def _lane_for(self, message: Message) -> Lane | None:
-        """Return the lane that takes a message; None if it is a stray."""
+        """Return the lane of a message; None for a stray."""
         try:
             properties = message.properties
-            len(properties)  # decodes them
+            len(properties)  # decodes the properties
         except ProtocolError:
-            properties = None  # a broker evaluates the message as one without properties
+            properties = None  # a broker treats the message as a message without properties
         if any(each.matches(properties) for each in self._selects):
             for expression, lane in self._takes:
                 if expression.matches(properties):
@@ -657,7 +656,7 @@ class Group:
         return None
 
     def _count_unusable(self, kind: str) -> None:
-        """Count a message that is handed out, and has a key but no bucket."""
+        """Count a message handed out with a key in no bucket."""
         self._unusable[kind] += 1
         self._log.warning(
             ("unusable", kind),
@@ -670,7 +669,7 @@ class Group:
         )
 
     def _note_stray(self, kind: str) -> None:
-        """Count a message that is not handed out."""
+        """Count a message not handed out."""
         self._log.warning(
             ("stray", kind),
             "a message of %s is not handed out by this member of the group: %s. %s. Either its producer is "
@@ -720,7 +719,7 @@ class Group:
                 logger.exception("on_event failed on %r", event)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something in the background; what it raises ends the group."""
+        """Run a task in the background; an error of the task ends the group."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -732,10 +731,10 @@ class Group:
             self._error = error
             self._wake()
 
-    # what says that buckets went
+    # signs of lost buckets
 
     async def _watch(self, watching: AsyncIterator[events.SessionEvent]) -> None:
-        """Lose everything when the broker gives it to others."""
+        """Lose all buckets when the broker gives them to other members."""
         uri = self.queue.uri
         async for event in watching:
             if isinstance(event, events.ConnectionLost) or (
@@ -761,7 +760,7 @@ class Group:
 
 
 def _look_at(task: asyncio.Task[None]) -> None:
-    """Retrieve the error of a task for which no caller may be waiting any more."""
+    """Retrieve the error of a task without a waiting caller."""
     if not task.cancelled():
         task.exception()
 
@@ -769,10 +768,10 @@ def _look_at(task: asyncio.Task[None]) -> None:
 def _checked(
     buckets: object, weight: object, settle: object, idle_after: object, grace: object
 ) -> tuple[int, float, float, float | None, float]:
-    """Return the numbers of a group.
+    """Return the checked numbers of a group.
 
     Raises:
-        InvalidArgument: one of them is out of its range.
+        InvalidArgument: a number is out of its range.
     """
     return (
         _checks.integer("buckets", buckets, 1, MAX_BUCKETS),

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Hook", "Lane", "Ownership", "call"]
 
-#: Called with the number of a bucket; it may be async.
+#: Called with the number of a bucket; may be async.
 Hook = Callable[[int], Awaitable[None] | None]
 
-# A bucket counts as full a little before it is: there is still time to do something.
+# Part of the window at which a bucket counts as full: early enough to react.
 _NEARLY = 0.8
-# Seconds between two looks whether the application has confirmed the messages that ``drop`` waits for.
+# Seconds between two checks for confirmations that ``drop`` waits for.
 _LOOK_EVERY = 0.05
 
 
@@ -66,7 +66,7 @@ OWNERSHIP: Final[dict[tuple[Ownership, Step], Ownership]] = {
 
 
 async def call(hook: Hook | None, bucket: int) -> None:
-    """Call a hook, if there is one, and wait for it."""
+    """Call a hook, if given, and wait for the result."""
     if hook is not None:
         done = hook(bucket)
         if done is not None:
@@ -77,8 +77,8 @@ class Lane:
     """The messages of one bucket on their way through one member.
 
     Messages wait in the bucket's consumer until the application takes them. The lane's task waits for the
-    first one, makes the bucket this member's, and puts the lane among the group's ready ones; the application
-    takes messages directly until the line is empty.
+    first message, gains the bucket, and adds the lane to the group's ready lanes; the application takes
+    messages directly until the line is empty.
 
     Attributes:
         bucket: the number; None for messages without a usable key.
@@ -86,9 +86,9 @@ class Lane:
         kind: the type of an unusable key; "" for a bucket, and for messages without a key.
         ledger: the state of each message.
         ownership: the state of the bucket.
-        epoch: grows with every loss.
-        hook: ``load`` while it runs, or the ``drop`` after a load that came too late; else None.
-        dropping: the task that calls ``drop``, while it runs.
+        epoch: increased by every loss.
+        hook: ``load`` while it runs, or the ``drop`` after a late load; else None.
+        dropping: the task that calls ``drop``, while running.
     """
 
     def __init__(self, group: Group, bucket: int | None, consumer: Consumer, kind: str = "") -> None:
@@ -137,7 +137,7 @@ class Lane:
             await self._emptied.wait()
 
     async def _gain(self, bucket: int) -> bool:
-        """Make the bucket this member's; return False if it went meanwhile."""
+        """Gain the bucket; return False if the bucket was lost meanwhile."""
         group, epoch = self._group, self.epoch
 
         def gone() -> bool:
@@ -158,7 +158,7 @@ class Lane:
                 await call(self.hook, bucket)
             except asyncio.CancelledError:
                 self.hook = group._drop
-                await call(self.hook, bucket)  # what was loaded goes, too
+                await call(self.hook, bucket)  # undo the load
                 raise
             if gone():
                 self._went(epoch)
@@ -179,7 +179,7 @@ class Lane:
             self._step(Step.LOST)
 
     def take(self) -> Message | None:
-        """Return the next message; None if there is none, and the lane is not ready any more."""
+        """Return the next message; None if the line is empty, and the lane is no longer ready."""
         message = self.ledger.take()
         if message is None:
             self._emptied.set()
@@ -234,12 +234,12 @@ class Lane:
         self.dropping = self._group._spawn(self._drop(self.bucket, self._finished))
 
     def look_at_hands(self) -> None:
-        """Let ``drop`` go on if the application has confirmed what it had of the bucket."""
+        """Let ``drop`` continue if the application has confirmed its messages of the bucket."""
         if self._finished is not None and not self.ledger.at_work:
             self._finished.set()
 
     async def _drop(self, bucket: int, finished: asyncio.Event) -> None:
-        """Call the hook once nothing of the bucket is in the application's hands, or it took too long."""
+        """Call ``drop`` once no message of the bucket is in hand, or after ``grace``."""
         group = self._group
         group._dropping[self] = None
         try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ledger"]
 
-# Confirmed messages are removed when the list has this length, and later at twice the length that was left.
+# Confirmed messages are removed at this length of the list, and later at twice the remaining length.
 _SOME = 64
 
 
@@ -36,10 +36,10 @@ class Ledger:
         consumer: the bucket's subscription.
 
     Attributes:
-        handed_out: messages that the application has taken.
-        done: those of them that it has confirmed, as far as :attr:`in_hand` has looked.
-        given_back: those that were not confirmed when the connection or the membership ended.
-        unseen: messages that were waiting then.
+        handed_out: messages taken by the application.
+        done: messages handed out and confirmed, as of the last look at :attr:`in_hand`.
+        given_back: messages handed out and unconfirmed at the end of the connection or the membership.
+        unseen: messages waiting at that end.
         taken_over: messages that arrived by another subscription of the group, and joined the line.
     """
 
@@ -93,7 +93,7 @@ class Ledger:
         return not self.waiting and not self.in_hand
 
     def take(self) -> Message | None:
-        """Hand out the next message; None if there is none."""
+        """Hand out the next message; None if no message waits."""
         message = self._consumer.receive_nowait()
         if message is not None:
             self.handed_out += 1
@@ -122,7 +122,7 @@ class Ledger:
         self._earlier = []
 
     def check(self, *, losing: bool = False) -> str:
-        """Return the sum that is wrong, for people; "" if every delivered message is in one state.
+        """Return the wrong sum, for people; "" if every delivered message is in one state.
 
         Args:
             losing: whether the connection was lost and :meth:`lose` is due: the line may be empty already.

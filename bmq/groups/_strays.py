@@ -33,7 +33,7 @@ __all__ = ["LOWEST", "WIDEST_BYTES", "WIDEST_MESSAGES", "StrayLane", "Strays"]
 #: function is called with each stray, which is confirmed once the function has returned.
 Strays: TypeAlias = Literal["hold", "leave"] | Callable[["Message"], Awaitable[None] | None]
 
-#: Below every other subscription but those of queues that want nothing. A sweeper has the same.
+#: Below every other subscription, except for idle readers' placeholders. Sweepers have the same priority.
 LOWEST: Final = -(2**30) + 1
 WIDEST_MESSAGES: Final = 2**31 - 1
 WIDEST_BYTES: Final = 2**62
