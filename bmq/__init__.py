@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.client.session import CloseReport, Session
     from bmq.client.stats import ConsumerStats, Histogram, QueueStats, SessionStats
-    from bmq.client.typed import TypedConsumer, TypedMessage, TypedQueue
+    from bmq.client.typed import TypedBatch, TypedConsumer, TypedGroup, TypedMessage, TypedQueue
     from bmq.codecs import CloudEvent, Codec, Property
     from bmq.engine.health import Health, HostHealth, HostHealthMonitor, Trouble
     from bmq.engine.options import Credentials, SessionOptions, Trace
@@ -161,7 +161,9 @@ __all__ = [
     "Trace",
     "Trouble",
     "Typed",
+    "TypedBatch",
     "TypedConsumer",
+    "TypedGroup",
     "TypedMessage",
     "TypedQueue",
     "Undecodable",
@@ -188,7 +190,7 @@ _NAMES = {
     "bmq.engine.retry": ["exponential_backoff"],
     "bmq.client.session": ["CloseReport", "Session"],
     "bmq.client.stats": ["ConsumerStats", "Histogram", "QueueStats", "SessionStats"],
-    "bmq.client.typed": ["TypedConsumer", "TypedMessage", "TypedQueue"],
+    "bmq.client.typed": ["TypedBatch", "TypedConsumer", "TypedGroup", "TypedMessage", "TypedQueue"],
     "bmq.codecs": ["CloudEvent", "Codec", "Property"],
     "bmq.errors": [
         "AckStatus",

@@ -192,6 +192,53 @@ async def typed_consumer_receive(scene: Scene) -> None:
             break
 
 
+async def typed_queue_receive_many(scene: Scene) -> None:
+    queue = (await scene.open()).typed(int)
+    while True:
+        (await queue.receive_many(1)).confirm()
+        if scene.saw():
+            break
+
+
+async def typed_queue_batches(scene: Scene) -> None:
+    async for batch in (await scene.open()).typed(int).batches(1):
+        batch.confirm()
+        if scene.saw():
+            break
+
+
+async def typed_consumer_receive_many(scene: Scene) -> None:
+    consumer = (await scene.open(default_subscription=False)).typed(int).subscribe()
+    while True:
+        (await consumer.receive_many(1)).confirm()
+        if scene.saw():
+            break
+
+
+async def typed_consumer_batches(scene: Scene) -> None:
+    queue = await scene.open(default_subscription=False)
+    async for batch in queue.typed(int).subscribe().batches(1):
+        batch.confirm()
+        if scene.saw():
+            break
+
+
+async def iterate_typed_group(scene: Scene) -> None:
+    queue = await scene.open(default_subscription=False)
+    async for message in queue.typed(int).group("key", buckets=2):
+        message.confirm()
+        if scene.saw():
+            break
+
+
+async def typed_group_receive(scene: Scene) -> None:
+    group = (await scene.open(default_subscription=False)).typed(int).group("key", buckets=2)
+    while True:
+        (await group.receive()).confirm()
+        if scene.saw():
+            break
+
+
 async def iterate_tables(scene: Scene) -> None:
     queue = await scene.open(default_subscription=False)
     async for _ in (tables := queue.tables(max_rows=1)):
@@ -358,6 +405,12 @@ PATHS: list[Callable[[Scene], Awaitable[None]]] = [
     typed_queue_receive,
     iterate_typed_consumer,
     typed_consumer_receive,
+    typed_queue_receive_many,
+    typed_queue_batches,
+    typed_consumer_receive_many,
+    typed_consumer_batches,
+    iterate_typed_group,
+    typed_group_receive,
     iterate_tables,
     tables_receive,
     iterate_group,
@@ -394,6 +447,13 @@ COVERED = {
     "TypedQueue.receive": typed_queue_receive,
     "TypedConsumer.__aiter__": iterate_typed_consumer,
     "TypedConsumer.receive": typed_consumer_receive,
+    "TypedQueue.receive_many": typed_queue_receive_many,
+    "TypedQueue.batches": typed_queue_batches,
+    "TypedQueue.group": iterate_typed_group,
+    "TypedConsumer.receive_many": typed_consumer_receive_many,
+    "TypedConsumer.batches": typed_consumer_batches,
+    "TypedGroup.__aiter__": iterate_typed_group,
+    "TypedGroup.receive": typed_group_receive,
     "Tables.__aiter__": iterate_tables,
     "Tables.__anext__": iterate_tables,
     "Tables.receive": tables_receive,
@@ -416,7 +476,9 @@ COVERED = {
     "Responder.__call__": app_responder,
 }
 # Plain calls that cannot wait, and iterators over something else than messages.
-OTHERS = {"Queue.receive_nowait", "Consumer.receive_nowait", "Group.receive_nowait"} | {
+OTHERS = {
+    *("Queue.receive_nowait", "Consumer.receive_nowait", "Group.receive_nowait"),
+    *("TypedQueue.receive_nowait", "TypedConsumer.receive_nowait", "TypedGroup.receive_nowait"),
     "HostHealth.__aiter__",
     "run",
     "HostHealthMonitor.__aiter__",

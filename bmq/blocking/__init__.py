@@ -22,7 +22,7 @@ from bmq.blocking._posts import PostFuture
 from bmq.blocking._queue import Queue
 from bmq.blocking._session import Session, connect
 from bmq.blocking._tables import Tables
-from bmq.blocking._typed import TypedConsumer, TypedQueue
+from bmq.blocking._typed import TypedBatch, TypedConsumer, TypedGroup, TypedQueue
 
 __all__ = [
     "Consumer",
@@ -33,7 +33,9 @@ __all__ = [
     "Queue",
     "Session",
     "Tables",
+    "TypedBatch",
     "TypedConsumer",
+    "TypedGroup",
     "TypedMessage",
     "TypedQueue",
     "connect",

@@ -4,24 +4,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
-from bmq.blocking._message import Message, TypedMessage
+from bmq import _checks
+from bmq.blocking._message import Message, MessageBatch, TypedMessage
 from bmq.blocking._posts import PostFuture
 from bmq.client.message import Ack, PostReport, PutMessage
 from bmq.codecs import Codec, Shape
 from bmq.wire.constants import Compression
+from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
     from bmq.blocking._consumer import Consumer
+    from bmq.blocking._group import Group
     from bmq.blocking._queue import Queue
+    from bmq.client.stats import ConsumerStats, QueueStats
+    from bmq.groups import GroupOptions, GroupStats
     from bmq.subscriptions import Selector
 
-__all__ = ["TypedConsumer", "TypedQueue"]
+__all__ = ["TypedBatch", "TypedConsumer", "TypedGroup", "TypedQueue"]
 
 T = TypeVar("T")
+
+
+class TypedBatch(MessageBatch, Generic[T]):
+    """Messages with values that were received together, as :class:`bmq.TypedBatch`.
+
+    It is a :class:`MessageBatch` in every other respect.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, batch: MessageBatch, shape: Shape[T]) -> None:
+        super().__init__(batch._queue, batch._batch)
+        self._messages = [TypedMessage(message, shape) for message in self._messages]
+
+    @property
+    def values(self) -> list[T]:
+        """The values of all messages, in their order.
+
+        Raises:
+            Undecodable: the payload of a message is no such value.
+        """
+        return [message.value for message in self]
+
+    @overload
+    def __getitem__(self, index: int) -> TypedMessage[T]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TypedMessage[T]]: ...
+    def __getitem__(self, index: int | slice) -> TypedMessage[T] | list[TypedMessage[T]]:
+        return cast("list[TypedMessage[T]]", self._messages)[index]
+
+    def __iter__(self) -> Iterator[TypedMessage[T]]:
+        return iter(cast("list[TypedMessage[T]]", self._messages))
 
 
 class TypedQueue(Generic[T]):
@@ -55,6 +93,9 @@ class TypedQueue(Generic[T]):
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        key: Key | None = None,
+        delay: float | None = None,
+        not_before: datetime | float | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Post a value and wait for its acknowledgement, as :meth:`bmq.TypedQueue.post`.
@@ -65,7 +106,15 @@ class TypedQueue(Generic[T]):
         """
         data, own = self._encoded(value, properties)
         return self.queue.post(
-            data, properties=own, tags=tags, guid=guid, compression=compression, timeout=timeout
+            data,
+            properties=own,
+            tags=tags,
+            guid=guid,
+            compression=compression,
+            key=key,
+            delay=delay,
+            not_before=not_before,
+            timeout=timeout,
         )
 
     def post_nowait(
@@ -76,6 +125,7 @@ class TypedQueue(Generic[T]):
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        key: Key | None = None,
     ) -> PostFuture:
         """Post a value without waiting for its acknowledgement, as :meth:`bmq.TypedQueue.post_nowait`.
 
@@ -84,7 +134,9 @@ class TypedQueue(Generic[T]):
             BufferFull, InvalidProperty, QueueClosed, SessionClosed: as :meth:`Queue.post_nowait`.
         """
         data, own = self._encoded(value, properties)
-        return self.queue.post_nowait(data, properties=own, tags=tags, guid=guid, compression=compression)
+        return self.queue.post_nowait(
+            data, properties=own, tags=tags, guid=guid, compression=compression, key=key
+        )
 
     def post_many(self, values: Iterable[T], *, rate: float | None = None) -> PostReport:
         """Post many values, as :meth:`bmq.TypedQueue.post_many`.
@@ -94,6 +146,27 @@ class TypedQueue(Generic[T]):
             InvalidProperty, QueueClosed, SessionClosed: as :meth:`Queue.post_many`.
         """
         return self.queue.post_many(self._messages(values), rate=rate)
+
+    def request(
+        self,
+        value: T,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        timeout: float = 30.0,
+        reply_to: str | None = None,
+    ) -> Message:
+        """Post a value and wait for the reply to it, as :meth:`Queue.request` does.
+
+        Raises:
+            InvalidPayload: the value is of another type, or cannot be encoded; nothing was posted.
+            ResponderError, TimedOut, PostError, QueueClosed, SessionClosed: as there.
+        """
+        data, own = self._encoded(value, properties)
+        return self.queue.request(data, properties=own, timeout=timeout, reply_to=reply_to)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait for the outcome of every post, as :meth:`Queue.flush` does."""
+        self.queue.flush(timeout)
 
     def _encoded(
         self, value: T, properties: Mapping[str, PropertyInput] | None
@@ -118,6 +191,19 @@ class TypedQueue(Generic[T]):
         """Wait for the next message, as :meth:`Queue.receive` does."""
         return TypedMessage(self.queue.receive(timeout), self._shape)
 
+    def receive_nowait(self) -> TypedMessage[T] | None:
+        """Return the next message if one has arrived, as :meth:`Queue.receive_nowait` does."""
+        message = self.queue.receive_nowait()
+        return None if message is None else TypedMessage(message, self._shape)
+
+    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> TypedBatch[T]:
+        """Wait for a message, and return all that have arrived, as :meth:`Queue.receive_many` does."""
+        return TypedBatch(self.queue.receive_many(max_messages, timeout), self._shape)
+
+    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[TypedBatch[T]]:
+        """Iterate over batches of messages, as :meth:`Queue.batches` does."""
+        return (TypedBatch(batch, self._shape) for batch in self.queue.batches(max_messages, max_wait))
+
     def subscribe(
         self,
         selector: Selector = None,
@@ -126,6 +212,7 @@ class TypedQueue(Generic[T]):
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
         discard_unmatched: bool = False,
+        strict: bool = True,
     ) -> TypedConsumer[T]:
         """Make a consumer for the messages that match, as :meth:`bmq.TypedQueue.subscribe`.
 
@@ -133,15 +220,57 @@ class TypedQueue(Generic[T]):
             InvalidExpression: the filter is not legal, or does not fit the type.
             UsageError: the queue was not opened for reading, or a limit is out of its range.
         """
-        self._shape.check(selector)
+        if _checks.boolean("strict", strict):
+            self._shape.check(selector)
         consumer = self.queue.subscribe(
             selector,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
+            strict=strict,
         )
         return TypedConsumer(consumer, self._shape)
+
+    def group(
+        self,
+        key: str | None = None,
+        *,
+        buckets: int = 16,
+        member: str | None = None,
+        weight: float = 1.0,
+        selector: Selector = None,
+        **options: Unpack[GroupOptions],
+    ) -> TypedGroup[T]:
+        """Join a group that shares the queue by keys, as :meth:`Queue.group` does.
+
+        Raises:
+            InvalidExpression: the filter is not legal, or does not fit the type.
+            UsageError: as there.
+        """
+        self._shape.check(selector)
+        group = self.queue.group(
+            key, buckets=buckets, member=member, weight=weight, selector=selector, **options
+        )
+        return TypedGroup(group, self._shape)
+
+    def configure(
+        self,
+        *,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+    ) -> None:
+        """Change priority and limits, as :meth:`Queue.configure` does."""
+        self.queue.configure(
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+        )
+
+    def stats(self) -> QueueStats:
+        """Return the queue's counters, as :meth:`Queue.stats` does."""
+        return self.queue.stats()
 
 
 class TypedConsumer(Generic[T]):
@@ -164,6 +293,57 @@ class TypedConsumer(Generic[T]):
         """Wait for the next message, as :meth:`Consumer.receive` does."""
         return TypedMessage(self.consumer.receive(timeout), self._shape)
 
+    def receive_nowait(self) -> TypedMessage[T] | None:
+        """Return the next message if one has arrived, as :meth:`Consumer.receive_nowait` does."""
+        message = self.consumer.receive_nowait()
+        return None if message is None else TypedMessage(message, self._shape)
+
+    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> TypedBatch[T]:
+        """Wait for a message, and return all that have arrived, as :meth:`Consumer.receive_many` does."""
+        return TypedBatch(self.consumer.receive_many(max_messages, timeout), self._shape)
+
+    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[TypedBatch[T]]:
+        """Iterate over batches of messages, as :meth:`Consumer.batches` does."""
+        return (TypedBatch(batch, self._shape) for batch in self.consumer.batches(max_messages, max_wait))
+
+    def configure(
+        self,
+        selector: Selector = None,
+        *,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+    ) -> None:
+        """Change the subscription or its limits, as :meth:`Consumer.configure` does.
+
+        Raises:
+            InvalidExpression: the filter is not legal, or does not fit the type.
+            ConfigureQueueError, RequestTimeout: as there.
+        """
+        self._shape.check(selector)
+        self.consumer.configure(
+            selector,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+        )
+
+    def pause(self) -> None:
+        """Receive no more messages, as :meth:`Consumer.pause` does."""
+        self.consumer.pause()
+
+    def resume(self) -> None:
+        """Receive messages again, as :meth:`Consumer.resume` does."""
+        self.consumer.resume()
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Put messages back in line, as :meth:`Consumer.put_back` does."""
+        self.consumer.put_back(messages)
+
+    def stats(self) -> ConsumerStats:
+        """Return the consumer's counters, as :meth:`Consumer.stats` does."""
+        return self.consumer.stats()
+
     def open(self) -> TypedConsumer[T]:
         """Tell the broker about the subscription, as :meth:`Consumer.open` does."""
         self.consumer.open()
@@ -183,6 +363,54 @@ class TypedConsumer(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<bmq.blocking.TypedConsumer of {self._shape.name}, {self.consumer!r}>"
+
+
+class TypedGroup(Generic[T]):
+    """A member of a group that receives values, as :class:`bmq.TypedGroup`. Made by :meth:`TypedQueue.group`.
+
+    Attributes:
+        group: the member itself.
+    """
+
+    def __init__(self, group: Group, shape: Shape[T]) -> None:
+        self.group = group
+        self._shape = shape
+
+    def __iter__(self) -> Iterator[TypedMessage[T]]:
+        return _Values(iter(self.group), self._shape)
+
+    def receive(self, timeout: float | None = None) -> TypedMessage[T]:
+        """Wait for the next message, as :meth:`Group.receive` does."""
+        return TypedMessage(self.group.receive(timeout), self._shape)
+
+    def receive_nowait(self) -> TypedMessage[T] | None:
+        """Return the next message if one has arrived, as :meth:`Group.receive_nowait` does."""
+        message = self.group.receive_nowait()
+        return None if message is None else TypedMessage(message, self._shape)
+
+    def open(self) -> TypedGroup[T]:
+        """Join the group, as :meth:`Group.open` does."""
+        self.group.open()
+        return self
+
+    def close(self) -> None:
+        """Leave the group, as :meth:`Group.close` does."""
+        self.group.close()
+
+    def stats(self) -> GroupStats:
+        """Return the member's counters, as :meth:`Group.stats` does."""
+        return self.group.stats()
+
+    def __enter__(self) -> TypedGroup[T]:
+        return self.open()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<bmq.blocking.TypedGroup of {self._shape.name}, {self.group!r}>"
 
 
 class _Values(Generic[T]):

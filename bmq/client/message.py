@@ -314,8 +314,8 @@ class MessageBatch(Sequence[Message]):
     @overload
     def __getitem__(self, index: int) -> Message: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Message]: ...
-    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
         return self._messages[index]
 
     def __len__(self) -> int:

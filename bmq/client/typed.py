@@ -4,23 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
 from bmq.client._posting import PostFuture, checked_properties
-from bmq.client.message import Ack, Message, PostReport, PutMessage
+from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
 from bmq.codecs import Codec, Shape
 from bmq.errors import InvalidArgument
 from bmq.wire.constants import Compression
+from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.queue import Queue
+    from bmq.client.stats import ConsumerStats, QueueStats
+    from bmq.groups import Group, GroupOptions, GroupStats
     from bmq.subscriptions import Selector
 
-__all__ = ["TypedConsumer", "TypedMessage", "TypedQueue", "untyped"]
+__all__ = ["TypedBatch", "TypedConsumer", "TypedGroup", "TypedMessage", "TypedQueue", "untyped"]
 
 T = TypeVar("T")
 
@@ -50,6 +54,37 @@ class TypedMessage(Message, Generic[T]):
             self._value = self._shape.decode(self)
             self._shape = None
         return self._value
+
+
+class TypedBatch(MessageBatch, Generic[T]):
+    """Messages with values that were received together. Made by :meth:`TypedQueue.batches`.
+
+    It is a :class:`bmq.MessageBatch` in every other respect.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, batch: MessageBatch, shape: Shape[T]) -> None:
+        super().__init__(batch._consumer, [TypedMessage(message, shape) for message in batch])
+
+    @property
+    def values(self) -> list[T]:
+        """The values of all messages, in their order.
+
+        Raises:
+            Undecodable: the payload of a message is no such value.
+        """
+        return [message.value for message in self]
+
+    @overload
+    def __getitem__(self, index: int) -> TypedMessage[T]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TypedMessage[T]]: ...
+    def __getitem__(self, index: int | slice) -> TypedMessage[T] | list[TypedMessage[T]]:
+        return cast("list[TypedMessage[T]]", self._messages)[index]
+
+    def __iter__(self) -> Iterator[TypedMessage[T]]:
+        return iter(cast("list[TypedMessage[T]]", self._messages))
 
 
 class TypedQueue(Generic[T]):
@@ -91,6 +126,9 @@ class TypedQueue(Generic[T]):
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        key: Key | None = None,
+        delay: float | None = None,
+        not_before: datetime | float | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Post a value and wait for its acknowledgement, as :meth:`bmq.Queue.post` does.
@@ -101,6 +139,9 @@ class TypedQueue(Generic[T]):
             tags: as for :meth:`bmq.Queue.post`, like all that follows.
             guid: the GUID to use instead of a generated one.
             compression: how the payload is compressed.
+            key: the key of a group.
+            delay: seconds until the message is due.
+            not_before: the time when the message is due, instead.
             timeout: seconds to wait for the outcome.
 
         Raises:
@@ -111,7 +152,15 @@ class TypedQueue(Generic[T]):
         """
         data, own = self._encoded(value, properties)
         return await self.queue.post(
-            data, properties=own, tags=tags, guid=guid, compression=compression, timeout=timeout
+            data,
+            properties=own,
+            tags=tags,
+            guid=guid,
+            compression=compression,
+            key=key,
+            delay=delay,
+            not_before=not_before,
+            timeout=timeout,
         )
 
     def post_nowait(
@@ -122,6 +171,7 @@ class TypedQueue(Generic[T]):
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        key: Key | None = None,
     ) -> PostFuture:
         """Post a value without waiting, as :meth:`bmq.Queue.post_nowait` does.
 
@@ -130,7 +180,9 @@ class TypedQueue(Generic[T]):
             BufferFull, InvalidProperty, QueueClosed, SessionClosed: as there.
         """
         data, own = self._encoded(value, properties)
-        return self.queue.post_nowait(data, properties=own, tags=tags, guid=guid, compression=compression)
+        return self.queue.post_nowait(
+            data, properties=own, tags=tags, guid=guid, compression=compression, key=key
+        )
 
     async def post_many(
         self, values: Iterable[T] | AsyncIterable[T], *, rate: float | None = None
@@ -152,6 +204,27 @@ class TypedQueue(Generic[T]):
         if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgument(f"values is an iterable of {self._shape.name}, not {_checks.shown(values)}")
         return await self.queue.post_many(self._messages(values), rate=rate)
+
+    async def request(
+        self,
+        value: T,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        timeout: float = 30.0,
+        reply_to: str | None = None,
+    ) -> Message:
+        """Post a value and wait for the reply to it, as :meth:`bmq.Queue.request` does.
+
+        Raises:
+            InvalidPayload: the value is of another type, or cannot be encoded; nothing was posted.
+            ResponderError, TimedOut, PostError, QueueClosed, SessionClosed: as there.
+        """
+        data, own = self._encoded(value, properties)
+        return await self.queue.request(data, properties=own, timeout=timeout, reply_to=reply_to)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait for the outcome of every post, as :meth:`bmq.Queue.flush` does."""
+        await self.queue.flush(timeout)
 
     def _encoded(
         self, value: T, properties: Mapping[str, PropertyInput] | None
@@ -181,6 +254,19 @@ class TypedQueue(Generic[T]):
         """Wait for the next message, as :meth:`bmq.Queue.receive` does."""
         return TypedMessage(await self.queue.receive(timeout), self._shape)
 
+    def receive_nowait(self) -> TypedMessage[T] | None:
+        """Return the next message if one has arrived, as :meth:`bmq.Queue.receive_nowait` does."""
+        message = self.queue.receive_nowait()
+        return None if message is None else TypedMessage(message, self._shape)
+
+    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> TypedBatch[T]:
+        """Wait for a message, and return all that have arrived, as :meth:`bmq.Queue.receive_many` does."""
+        return TypedBatch(await self.queue.receive_many(max_messages, timeout), self._shape)
+
+    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[TypedBatch[T]]:
+        """Iterate over batches of messages, as :meth:`bmq.Queue.batches` does."""
+        return _Batches(self.queue.batches(max_messages, max_wait), self._shape)
+
     def subscribe(
         self,
         selector: Selector = None,
@@ -189,6 +275,7 @@ class TypedQueue(Generic[T]):
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
         discard_unmatched: bool = False,
+        strict: bool = True,
     ) -> TypedConsumer[T]:
         """Make a consumer for the messages that match, as :meth:`bmq.Queue.subscribe` does.
 
@@ -201,20 +288,63 @@ class TypedQueue(Generic[T]):
             max_unconfirmed_messages: how many delivered messages may be unconfirmed.
             max_unconfirmed_bytes: how many bytes of them.
             discard_unmatched: confirm unseen whatever does not match.
+            strict: False sends an expression as it is, and does not check it against the type.
 
         Raises:
             InvalidExpression: the filter is not legal, or does not fit the type.
             UsageError: the queue was not opened for reading, or a limit is out of its range.
         """
-        self._shape.check(selector)
+        if _checks.boolean("strict", strict):
+            self._shape.check(selector)
         consumer = self.queue.subscribe(
             selector,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
+            strict=strict,
         )
         return TypedConsumer(consumer, self._shape)
+
+    def group(
+        self,
+        key: str | None = None,
+        *,
+        buckets: int = 16,
+        member: str | None = None,
+        weight: float = 1.0,
+        selector: Selector = None,
+        **options: Unpack[GroupOptions],
+    ) -> TypedGroup[T]:
+        """Join a group that shares the queue by keys, as :meth:`bmq.Queue.group` does.
+
+        Raises:
+            InvalidExpression: the filter is not legal, or does not fit the type.
+            UsageError: as there.
+        """
+        self._shape.check(selector)
+        group = self.queue.group(
+            key, buckets=buckets, member=member, weight=weight, selector=selector, **options
+        )
+        return TypedGroup(group, self._shape)
+
+    async def configure(
+        self,
+        *,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+    ) -> None:
+        """Change priority and limits, as :meth:`bmq.Queue.configure` does."""
+        await self.queue.configure(
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+        )
+
+    def stats(self) -> QueueStats:
+        """Return the queue's counters, as :meth:`bmq.Queue.stats` does."""
+        return self.queue.stats()
 
 
 class TypedConsumer(Generic[T]):
@@ -234,6 +364,57 @@ class TypedConsumer(Generic[T]):
     async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
         """Wait for the next message, as :meth:`bmq.Consumer.receive` does."""
         return TypedMessage(await self.consumer.receive(timeout), self._shape)
+
+    def receive_nowait(self) -> TypedMessage[T] | None:
+        """Return the next message if one has arrived, as :meth:`bmq.Consumer.receive_nowait` does."""
+        message = self.consumer.receive_nowait()
+        return None if message is None else TypedMessage(message, self._shape)
+
+    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> TypedBatch[T]:
+        """Wait for a message, and return all that have arrived, as :meth:`bmq.Consumer.receive_many` does."""
+        return TypedBatch(await self.consumer.receive_many(max_messages, timeout), self._shape)
+
+    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[TypedBatch[T]]:
+        """Iterate over batches of messages, as :meth:`bmq.Consumer.batches` does."""
+        return _Batches(self.consumer.batches(max_messages, max_wait), self._shape)
+
+    async def configure(
+        self,
+        selector: Selector = None,
+        *,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+    ) -> None:
+        """Change the subscription or its limits, as :meth:`bmq.Consumer.configure` does.
+
+        Raises:
+            InvalidExpression: the filter is not legal, or does not fit the type.
+            ConfigureQueueError, RequestTimeout: as there.
+        """
+        self._shape.check(selector)
+        await self.consumer.configure(
+            selector,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+        )
+
+    async def pause(self) -> None:
+        """Receive no more messages, as :meth:`bmq.Consumer.pause` does."""
+        await self.consumer.pause()
+
+    async def resume(self) -> None:
+        """Receive messages again, as :meth:`bmq.Consumer.resume` does."""
+        await self.consumer.resume()
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Put messages back in line, as :meth:`bmq.Consumer.put_back` does."""
+        self.consumer.put_back(messages)
+
+    def stats(self) -> ConsumerStats:
+        """Return the consumer's counters, as :meth:`bmq.Consumer.stats` does."""
+        return self.consumer.stats()
 
     async def open(self) -> TypedConsumer[T]:
         """Tell the broker about the subscription, as :meth:`bmq.Consumer.open` does."""
@@ -259,6 +440,57 @@ class TypedConsumer(Generic[T]):
         return f"<bmq.TypedConsumer of {self._shape.name}, {self.consumer!r}>"
 
 
+class TypedGroup(Generic[T]):
+    """A member of a group that receives values. Made by :meth:`TypedQueue.group`.
+
+    Attributes:
+        group: the member itself.
+    """
+
+    def __init__(self, group: Group, shape: Shape[T]) -> None:
+        self.group = group
+        self._shape = shape
+
+    def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
+        return _Values(self.group.__aiter__(), self._shape)
+
+    async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
+        """Wait for the next message, as :meth:`bmq.groups.Group.receive` does."""
+        return TypedMessage(await self.group.receive(timeout), self._shape)
+
+    def receive_nowait(self) -> TypedMessage[T] | None:
+        """Return the next message if one has arrived, as :meth:`bmq.groups.Group.receive_nowait` does."""
+        message = self.group.receive_nowait()
+        return None if message is None else TypedMessage(message, self._shape)
+
+    async def open(self) -> TypedGroup[T]:
+        """Join the group, as :meth:`bmq.groups.Group.open` does."""
+        await self.group.open()
+        return self
+
+    async def close(self) -> None:
+        """Leave the group, as :meth:`bmq.groups.Group.close` does."""
+        await self.group.close()
+
+    def stats(self) -> GroupStats:
+        """Return the member's counters, as :meth:`bmq.groups.Group.stats` does."""
+        return self.group.stats()
+
+    def __await__(self) -> Generator[object, None, TypedGroup[T]]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> TypedGroup[T]:
+        return await self.open()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<bmq.TypedGroup of {self._shape.name}, {self.group!r}>"
+
+
 class _Values(Generic[T]):
     """One loop over messages, each with its value."""
 
@@ -273,6 +505,22 @@ class _Values(Generic[T]):
 
     async def __anext__(self) -> TypedMessage[T]:
         return TypedMessage(await self._messages.__anext__(), self._shape)
+
+
+class _Batches(Generic[T]):
+    """One loop over batches, each with its values."""
+
+    __slots__ = ("_batches", "_shape")
+
+    def __init__(self, batches: AsyncIterator[MessageBatch], shape: Shape[T]) -> None:
+        self._batches = batches
+        self._shape = shape
+
+    def __aiter__(self) -> AsyncIterator[TypedBatch[T]]:
+        return self
+
+    async def __anext__(self) -> TypedBatch[T]:
+        return TypedBatch(await self._batches.__anext__(), self._shape)
 
 
 def untyped(

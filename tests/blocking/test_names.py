@@ -26,6 +26,8 @@ PAIRS = {
     bmq.TypedQueue: bmq.blocking.TypedQueue,
     bmq.TypedConsumer: bmq.blocking.TypedConsumer,
     bmq.TypedMessage: bmq.blocking.TypedMessage,
+    bmq.TypedBatch: bmq.blocking.TypedBatch,
+    bmq.TypedGroup: bmq.blocking.TypedGroup,
     bmq.groups.Group: bmq.blocking.Group,
     bmq.arrow.Tables: bmq.blocking.Tables,
 }
@@ -77,6 +79,50 @@ def test_what_is_iterated_and_entered_there_is_here(there: type, here: type) -> 
     for one, other in [("__aiter__", "__iter__"), ("__aenter__", "__enter__"), ("__aexit__", "__exit__")]:
         assert hasattr(here, other) == hasattr(there, one) or issubclass(there, bmq.MessageBatch)
     assert not any(hasattr(here, name) for name in ("__aiter__", "__aenter__", "__await__"))
+
+
+#: For each typed class: the class of messages, the attribute that leads to it, and the names that are
+#: reached through this attribute, because values change nothing there.
+TYPED = {
+    bmq.TypedQueue: (
+        bmq.Queue,
+        "queue",
+        {
+            *("close", "closed", "confirm", "readable", "state", "subscriptions", "unacked", "unclaimed"),
+            *("waiting", "writable"),
+            # Columns and encoded messages have no values.
+            *("encode_table", "post_encoded", "post_table", "tables"),
+            "typed",
+        },
+    ),
+    bmq.TypedConsumer: (
+        bmq.Consumer,
+        "consumer",
+        {"buffered", "closed", "expressions", "options", "paused", "selector", "wait"},
+    ),
+    bmq.TypedGroup: (bmq.groups.Group, "group", {"bucket_of", "closed", "owned", "unconfirmed"}),
+}
+
+
+@pytest.mark.parametrize("typed", TYPED, ids=lambda each: each.__name__)
+def test_a_typed_class_has_the_names_and_arguments_of_its_messages(typed: Any) -> None:
+    plain, _, elsewhere = TYPED[typed]
+    assert public(typed) == public(plain) - elsewhere
+    assert elsewhere <= public(plain)
+    for name in public(typed):
+        one, other = inspect.getattr_static(plain, name), inspect.getattr_static(typed, name)
+        if isinstance(one, property):
+            assert isinstance(other, property), name
+            continue
+        values = {"payload": "value", "items": "values"}
+        expected = [(values.get(each, each), kind) for each, kind, _, _ in parameters(one)]
+        assert [(each, kind) for each, kind, _, _ in parameters(other)] == expected, name
+        first = [each for each, _, _, _ in parameters(one)[:2]]
+        for mine, its in zip(parameters(other), parameters(one), strict=True):
+            if its[0] in first and its[0] in values:
+                continue  # a value instead of bytes
+            assert (mine[2] in (its[2], ()), mine[3]) == (True, its[3]), (name, mine[0])
+        assert inspect.iscoroutinefunction(other) == inspect.iscoroutinefunction(one), name
 
 
 def test_connect_takes_the_same() -> None:

@@ -173,6 +173,12 @@ async def request(w: World) -> None:
         await w.queue.request(b"1", timeout=0.005)
 
 
+@recipe("TypedQueue.request")
+async def typed_request(w: World) -> None:
+    with pytest.raises(TimeoutError):
+        await w.typed.request(1, timeout=0.005)
+
+
 # receiving
 
 
@@ -211,8 +217,20 @@ simple("Queue.batches", with_a_message(lambda w: first(w.queue.batches())))
 simple("Message.__aenter__", with_a_message(lambda w: confirmed(w.queue.receive(timeout=20))))
 simple("TypedQueue.receive", with_a_message(lambda w: w.typed.receive(timeout=20)))
 simple("TypedQueue.__aiter__", with_a_message(lambda w: first(w.typed)))
+simple("TypedQueue.receive_many", with_a_message(lambda w: w.typed.receive_many(timeout=20)))
+simple("TypedQueue.batches", with_a_message(lambda w: first(w.typed.batches())))
+simple("TypedQueue.configure", lambda w: w.typed.configure(priority=3))
+simple("TypedQueue.flush", lambda w: w.typed.flush())
 simple("TypedMessage.__aenter__", with_a_message(lambda w: confirmed(w.typed.receive(timeout=20))))
 simple("Queue.configure", lambda w: w.queue.configure(priority=3))
+
+
+@recipe("TypedBatch.__aenter__")
+async def typed_batch(w: World) -> None:
+    await w.typed.post(1)
+    async for batch in w.typed.batches():
+        async with batch:
+            break
 
 
 @recipe("MessageBatch.__aenter__")
@@ -270,12 +288,18 @@ simple("TypedConsumer.close", of_consumer(lambda c: c.open(), typed=True))
 simple("TypedConsumer.receive", of_consumer(lambda c: c.receive(timeout=20), typed=True))
 simple("TypedConsumer.__aiter__", of_consumer(first, typed=True))
 
+simple("TypedConsumer.receive_many", of_consumer(lambda c: c.receive_many(timeout=20), typed=True))
+simple("TypedConsumer.batches", of_consumer(lambda c: first(c.batches()), typed=True))
+simple("TypedConsumer.configure", of_consumer(lambda c: c.configure(priority=2), typed=True))
+simple("TypedConsumer.pause", of_consumer(pause_and_resume, typed=True))
+simple("TypedConsumer.resume", of_consumer(pause_and_resume, typed=True))
 
-def of_group(call: Callable[[Any], Awaitable[Any]], endless: bool = False) -> Recipe:
+
+def of_group(call: Callable[[Any], Awaitable[Any]], endless: bool = False, typed: bool = False) -> Recipe:
     async def use(w: World) -> None:
         queue = await w.session.open_queue(DOMAIN + "group", read=True)
         try:
-            group = queue.group("k", buckets=2)
+            group: Any = (queue.typed(int) if typed else queue).group("k", buckets=2)
             try:
                 await call(group)
             finally:
@@ -293,6 +317,12 @@ simple("Group.close", of_group(lambda g: g.open()))
 simple("Group.receive", of_group(lambda g: g.receive()), endless=True)
 simple("Group.__aiter__", of_group(first), endless=True)
 simple("Group.__anext__", of_group(first), endless=True)
+simple("TypedGroup.__aenter__", of_group(entered, typed=True))
+simple("TypedGroup.__await__", of_group(opened, typed=True))
+simple("TypedGroup.open", of_group(lambda g: g.open(), typed=True))
+simple("TypedGroup.close", of_group(lambda g: g.open(), typed=True))
+simple("TypedGroup.receive", of_group(lambda g: g.receive(), typed=True), endless=True)
+simple("TypedGroup.__aiter__", of_group(first, typed=True), endless=True)
 
 
 # delays

@@ -253,7 +253,9 @@ MAKERS: dict[type, Made] = {
     bmq.RoutingTable: lambda _: bmq.RoutingTable([]),
     bmq.Session: lambda world: world.session,
     bmq.TagFilter: lambda _: bmq.TagFilter(any_of=["x"]),
+    bmq.TypedBatch: lambda world: _typed_batch(world),
     bmq.TypedConsumer: lambda world: _typed_consumer(world),
+    bmq.TypedGroup: lambda world: _typed_group(world),
     bmq.TypedQueue: World.typed,
     bmq.admin.Admin: World.admin,
     bmq.admin.QueueAdmin: lambda world: _queue_admin(world),
@@ -320,6 +322,14 @@ async def _typed_consumer(world: World) -> Any:
         return await typed.subscribe()
 
     return await world._keep("typed", make)
+
+
+async def _typed_batch(world: World) -> Any:
+    return await (await _typed_consumer(world)).receive_many(1, timeout=20)
+
+
+async def _typed_group(world: World) -> Any:
+    return bmq.TypedGroup(await world.group(), bmq.codecs.Shape(Order))
 
 
 async def _queue_admin(world: World) -> Any:
@@ -411,6 +421,7 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.spark.confirm": {"options": lambda world: {"broker": world.broker.uri, "queue": world.uri}},
     "bmq.spark.repair": {"checkpoint": lambda _: gettempdir()},
     "bmq.Queue.request": {"timeout": lambda _: 0.001},
+    "bmq.TypedQueue.request": {"timeout": lambda _: 0.001},
     "bmq.QueueUri": {"domain": lambda _: "d", "queue": lambda _: "q"},
     "bmq.QueueUri.parse": {"text": lambda world: world.uri},
     "bmq.RoutingTable": {"routes": lambda _: []},
@@ -555,7 +566,14 @@ EXCLUDED: dict[str, str] = {
             *("bmq.Handling", "bmq.Health", "bmq.Histogram", "bmq.Message", "bmq.MessageBatch", "bmq.Post"),
             *("bmq.PostOutcome", "bmq.PostReport", "bmq.Properties", "bmq.Queue", "bmq.QueueStats"),
             *("bmq.Session", "bmq.SessionStats", "bmq.Trouble", "bmq.TypedConsumer", "bmq.TypedMessage"),
-            *("bmq.TypedQueue", "bmq.admin.Admin", "bmq.admin.AppDepth", "bmq.admin.AppState"),
+            *(
+                "bmq.TypedBatch",
+                "bmq.TypedGroup",
+                "bmq.TypedQueue",
+                "bmq.admin.Admin",
+                "bmq.admin.AppDepth",
+                "bmq.admin.AppState",
+            ),
             *("bmq.admin.AppStatistics", "bmq.admin.Client", "bmq.admin.Cluster", "bmq.admin.ClusterNode"),
             *("bmq.admin.ClusterStatus", "bmq.admin.ClusterTopology", "bmq.admin.Depth"),
             *("bmq.admin.DomainInfo", "bmq.admin.DomainSummary", "bmq.admin.Internals"),
