@@ -104,6 +104,8 @@ async def command(
     rates: dict[str, _Rate] = {}
     acks: list[float] = []
     pushes: list[float] = []
+    if queue is not None and chosen != ["produce"]:
+        await _refuse_used(target, uri)
     with _progress() as progress:
         if "produce" in chosen:
             rates["produce"] = await _produce(target, uri, message, messages, progress)
@@ -126,6 +128,20 @@ async def command(
     what = f"{number(messages)} messages of {size(payload)}, {properties} properties"
     note(f"{target.uri}, {what}, {results['loop']}")
     return ExitStatus.OK
+
+
+async def _refuse_used(target: BrokerTarget, uri: str) -> None:
+    """Refuse a queue that holds messages: bench would take and confirm them."""
+    try:
+        async with target.admin() as admin:
+            depth = await admin.queue(uri).depth()
+    except bmq.AdminError:
+        return  # there is no such queue yet
+    if depth.messages:
+        raise BadInput(
+            f"{uri} has {number(depth.messages)} other messages, which bench would take: name an empty "
+            "queue, or none for a new one"
+        )
 
 
 def _progress() -> Progress:
@@ -203,11 +219,11 @@ async def _round_trips(
             posted.add_done_callback(acknowledged)
             received = await opened.receive(target.timeout)
             pushes.append(clock() - started)
-            received.confirm()
             if received.guid != (await posted).guid:
                 raise BadInput(
                     f"{uri} has other messages, or other consumers: round trips cannot be measured"
                 )
+            received.confirm()
             if not index % 100:
                 progress.update(task, completed=index)
     return acks, pushes

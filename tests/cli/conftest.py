@@ -85,8 +85,8 @@ class Aside:
     """A session in a thread of its own, for what goes on while the command runs."""
 
     def __init__(self, uri: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
         self.session = self.do(self._connect(uri))
 
@@ -95,13 +95,13 @@ class Aside:
 
     def do(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there, and return its result."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
     def close(self) -> None:
         self.do(self.session.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self._loop.close()
+        self.loop.close()
 
 
 @pytest.fixture
