@@ -184,12 +184,12 @@ async def test_of_brokers_that_answer_together_one_connection_is_left(
 
 async def test_heartbeats_are_answered() -> None:
     async with (
-        bmq.broker.Broker(heartbeat_interval_ms=20, max_missed_heartbeats=1) as broker,
+        bmq.broker.Broker(heartbeat_interval_ms=100, max_missed_heartbeats=5) as broker,
         FaultProxy(broker.uri) as proxy,
         bmq.admin.connect(proxy.uri) as admin,
     ):
         heard = asyncio.Event()
-        proxy.when(Direction.TO_BROKER, lambda _: heard.set(), events=10)
+        proxy.when(Direction.TO_BROKER, lambda _: heard.set(), events=6)
         await asyncio.wait_for(heard.wait(), 20)
         assert await admin.clusters()
         assert proxy.accepted == 1

@@ -168,7 +168,7 @@ async def test_what_was_taken_ahead_comes_once_after_a_lost_connection(
 
 def test_heartbeats_are_kept_while_the_program_sleeps(bmq_queue_uri: str) -> None:
     with (
-        BackgroundBroker(heartbeat_interval_ms=200, max_missed_heartbeats=2) as broker,
+        BackgroundBroker(heartbeat_interval_ms=200, max_missed_heartbeats=6) as broker,
         bmq.blocking.connect(broker.uri) as session,
     ):
         queue = session.open_queue(bmq_queue_uri, write=True)

@@ -271,7 +271,7 @@ async def test_a_node_that_was_silent_is_tried_last(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(_dialer, "_HEAD_START", 0.5)
     async with peers(3) as some:
         happened: list[SessionEvent] = []
-        async with bmq.connect(addresses(some), on_event=happened.append, liveness=0.1, **AT_ONCE) as session:
+        async with bmq.connect(addresses(some), on_event=happened.append, liveness=1.0, **AT_ONCE) as session:
             some[0].hold |= {"HEARTBEAT_REQ", "clientIdentity"}
             await eventually(lambda: session.stats().reconnects == 1 and session.health().ready)
             assert session.address == some[1].uri

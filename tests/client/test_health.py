@@ -11,7 +11,6 @@ import pytest
 
 import bmq
 from bmq.wire.control import StatusCategory
-from bmq.workers import SubscriberState
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
@@ -182,124 +181,6 @@ async def test_a_session_that_gave_up_says_why(peer: Peer) -> None:
 
 
 # what stands still
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "bmq.client"]
-
-
-async def test_posts_without_outcome_degrade_the_session_and_are_logged_once(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with bmq.connect(peer.uri, liveness=0.2) as session:
-        queue = await session.open_queue(URI, write=True)
-        peer.hold.add("PUT")
-        posts = [queue.post_nowait(b"%d" % number) for number in range(2400)]
-        health = session.health()
-        assert (str(health), health.oldest_unconfirmed_seconds) == ("ready", None)
-        assert health.oldest_unacked_seconds is not None
-        await eventually(lambda: session.health().degraded)
-        health = session.health()
-        assert str(health).startswith(
-            f"degraded: the oldest of 2,400 posts to {URI} waits for its acknowledgement for "
-        )
-        assert health.ready
-        assert health.oldest_unacked_seconds is not None
-        assert health.oldest_unacked_seconds >= 0.1
-        before = health.troubles[0]
-        await eventually(lambda: session.health().troubles[0].what != before.what)  # the sentence is of now
-        assert session.health().troubles[0].since == before.since
-        peer.answer("PUT")
-        await asyncio.gather(*posts)
-        assert str(session.health()) == "ready"
-        assert session.health().oldest_unacked_seconds is None
-        begun, ended = lines(caplog)
-        assert begun.startswith("the oldest of 2,400 posts")
-        assert begun.endswith(f"; the connection to {peer.uri} is alive, and is kept")
-        assert ended.startswith(f"{peer.uri} acknowledges posts again after ")
-
-
-async def test_a_request_without_answer_degrades_the_session(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, liveness=0.2) as session:
-        peer.hold.add("OpenQueue")
-        opening = asyncio.ensure_future(session.open_queue(URI, write=True))
-        await eventually(lambda: session.health().degraded)
-        assert f"the broker has not answered openQueue of {URI} for " in str(session.health())
-        peer.answer("OpenQueue")
-        await opening
-        assert str(session.health()) == "ready"
-
-
-async def test_the_status_of_subscribers_shows_a_stall(peer: Peer) -> None:
-    app = bmq.App(peer.uri, liveness=0.2)
-
-    @app.consumer(URI)
-    async def handle(message: bmq.Message) -> None: ...
-
-    async with app:
-        await eventually(lambda: app.status()[0].state is SubscriberState.ACTIVE)
-        peer.hold.add("PUT")
-        queue = await app.queue(f"{URI}.output")
-        post = queue.post_nowait(b"1")
-        await eventually(lambda: app.status()[0].state is SubscriberState.STALLED)
-        assert " stalled " in str(app.status())
-        peer.answer("PUT")
-        await post
-        await eventually(lambda: app.status()[0].state is SubscriberState.ACTIVE)
-
-
-async def test_a_silent_broker_degrades_the_session_before_it_is_left(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with bmq.connect(peer.uri, liveness=0.4) as session:
-        assert session.health().silent_seconds is not None
-        peer.hold.add("HEARTBEAT_REQ")
-        await eventually(lambda: session.health().degraded)
-        health = session.health()
-        assert str(health).startswith("degraded: the broker is silent for ")
-        assert health.silent_seconds is not None
-        assert health.silent_seconds > 0.19
-        peer.answer("HEARTBEAT_REQ")
-        await eventually(lambda: not session.health().degraded)
-        begun, ended = lines(caplog)
-        assert begun.endswith("dropped if the silence goes on")
-        assert "is heard again after " in ended
-
-
-async def test_a_lost_connection_ends_what_had_stalled(peer: Peer) -> None:
-    async with bmq.connect(
-        peer.uri, liveness=0.2, reconnect_delays=lambda: itertools.repeat(0.001)
-    ) as session:
-        queue = await session.open_queue(URI, write=True)
-        peer.hold.add("PUT")
-        post = queue.post_nowait(b"1")
-        await eventually(lambda: session.health().degraded)
-        peer.hold.add("clientIdentity")
-        peer.cut()
-        await eventually(lambda: not session.health().ready)
-        assert len(session.health().troubles) == 1
-        assert session.health().silent_seconds is None
-        peer.answer("PUT", "clientIdentity")
-        await post
-        await eventually(lambda: str(session.health()) == "ready")
-
-
-async def test_messages_that_are_held_on_purpose_have_an_age_and_degrade_nothing(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, liveness=0.1) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1)
-        first = await queue.receive()
-        peer.connection.push(2, 3)
-        others = [await queue.receive() for _ in range(2)]
-        await eventually(lambda: (session.health().oldest_unconfirmed_seconds or 0) > 0.15)
-        assert str(session.health()) == "ready"
-        for message in others:
-            message.confirm()
-        age = session.stats().oldest_unconfirmed_seconds
-        assert age is not None
-        assert age > 0.15, "the first one is held"
-        first.confirm()
-        assert session.health().oldest_unconfirmed_seconds is None
 
 
 async def test_messages_that_move_or_go_back_leave_no_age_behind(peer: Peer) -> None:

@@ -106,16 +106,9 @@ async def test_a_link_that_falls_silent_is_left_and_nothing_is_lost(
         await eventually(lambda: parties[3].received == expected | posted)
         for party in parties:
             assert len(party.losses) == 1
-            assert party.losses[0].startswith("the broker is silent for 0.2")
+            silent = party.losses[0].removeprefix("the broker is silent for ").split()[0]
+            assert float(silent) >= 0.2
             assert party.session.health().ready
-
-
-async def test_an_idle_session_with_a_broker_that_answers_is_kept(peer: Peer) -> None:
-    happened: list[SessionEvent] = []
-    async with bmq.connect(peer.uri, on_event=happened.append, liveness=0.03):
-        await eventually(lambda: peer.log.count("HEARTBEAT_REQ") >= 10)
-    assert not any(isinstance(event, ConnectionLost) for event in happened)
-    assert set(peer.log) == {"clientIdentity", "HEARTBEAT_REQ", "Disconnect"}
 
 
 async def test_a_broker_that_holds_its_answers_is_left(peer: Peer) -> None:

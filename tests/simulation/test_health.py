@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Silence and standstills in virtual time: a busy machine is silent for longer than these tests may wait."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.events import ConnectionLost, SessionEvent
+from bmq.testing import Simulation
+from bmq.workers import SubscriberState
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+def simulated_peer(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in a simulation, with a scripted broker that listens in the same process."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        async def main() -> None:
+            async with Peer() as peer:
+                await test(peer, **fixtures)
+
+        Simulation(1).run(main)
+
+    parameters = list(inspect.signature(test).parameters.values())
+    run.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined]
+    del run.__wrapped__
+    return run
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "bmq.client"]
+
+
+@simulated_peer
+async def test_posts_without_outcome_degrade_the_session_and_are_logged_once(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with bmq.connect(peer.uri, liveness=0.2) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold.add("PUT")
+        posts = [queue.post_nowait(b"%d" % number) for number in range(2400)]
+        health = session.health()
+        assert (str(health), health.oldest_unconfirmed_seconds) == ("ready", None)
+        assert health.oldest_unacked_seconds is not None
+        await eventually(lambda: session.health().degraded)
+        health = session.health()
+        assert str(health).startswith(
+            f"degraded: the oldest of 2,400 posts to {URI} waits for its acknowledgement for "
+        )
+        assert health.ready
+        assert health.oldest_unacked_seconds is not None
+        assert health.oldest_unacked_seconds >= 0.1
+        before = health.troubles[0]
+        await eventually(lambda: session.health().troubles[0].what != before.what)  # the sentence is of now
+        assert session.health().troubles[0].since == before.since
+        peer.answer("PUT")
+        await asyncio.gather(*posts)
+        assert str(session.health()) == "ready"
+        assert session.health().oldest_unacked_seconds is None
+        begun, ended = lines(caplog)
+        assert begun.startswith("the oldest of 2,400 posts")
+        assert begun.endswith(f"; the connection to {peer.uri} is alive, and is kept")
+        assert ended.startswith(f"{peer.uri} acknowledges posts again after ")
+
+
+@simulated_peer
+async def test_a_request_without_answer_degrades_the_session(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, liveness=0.2) as session:
+        peer.hold.add("OpenQueue")
+        opening = asyncio.ensure_future(session.open_queue(URI, write=True))
+        await eventually(lambda: session.health().degraded)
+        assert f"the broker has not answered openQueue of {URI} for " in str(session.health())
+        peer.answer("OpenQueue")
+        await opening
+        assert str(session.health()) == "ready"
+
+
+@simulated_peer
+async def test_the_status_of_subscribers_shows_a_stall(peer: Peer) -> None:
+    app = bmq.App(peer.uri, liveness=0.2)
+
+    @app.consumer(URI)
+    async def handle(message: bmq.Message) -> None: ...
+
+    async with app:
+        await eventually(lambda: app.status()[0].state is SubscriberState.ACTIVE)
+        peer.hold.add("PUT")
+        queue = await app.queue(f"{URI}.output")
+        post = queue.post_nowait(b"1")
+        await eventually(lambda: app.status()[0].state is SubscriberState.STALLED)
+        assert " stalled " in str(app.status())
+        peer.answer("PUT")
+        await post
+        await eventually(lambda: app.status()[0].state is SubscriberState.ACTIVE)
+
+
+@simulated_peer
+async def test_a_silent_broker_degrades_the_session_before_it_is_left(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with bmq.connect(peer.uri, liveness=0.4) as session:
+        assert session.health().silent_seconds is not None
+        peer.hold.add("HEARTBEAT_REQ")
+        await eventually(lambda: session.health().degraded)
+        health = session.health()
+        assert str(health).startswith("degraded: the broker is silent for ")
+        assert health.silent_seconds is not None
+        assert health.silent_seconds > 0.19
+        peer.answer("HEARTBEAT_REQ")
+        await eventually(lambda: not session.health().degraded)
+        begun, ended = lines(caplog)
+        assert begun.endswith("dropped if the silence goes on")
+        assert "is heard again after " in ended
+
+
+@simulated_peer
+async def test_a_lost_connection_ends_what_had_stalled(peer: Peer) -> None:
+    async with bmq.connect(
+        peer.uri, liveness=0.2, reconnect_delays=lambda: itertools.repeat(0.001)
+    ) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold.add("PUT")
+        post = queue.post_nowait(b"1")
+        await eventually(lambda: session.health().degraded)
+        peer.hold.add("clientIdentity")
+        peer.cut()
+        await eventually(lambda: not session.health().ready)
+        assert len(session.health().troubles) == 1
+        assert session.health().silent_seconds is None
+        peer.answer("PUT", "clientIdentity")
+        await post
+        await eventually(lambda: str(session.health()) == "ready")
+
+
+@simulated_peer
+async def test_messages_that_are_held_on_purpose_have_an_age_and_degrade_nothing(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, liveness=0.1) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(1)
+        first = await queue.receive()
+        peer.connection.push(2, 3)
+        others = [await queue.receive() for _ in range(2)]
+        await eventually(lambda: (session.health().oldest_unconfirmed_seconds or 0) > 0.15)
+        assert str(session.health()) == "ready"
+        for message in others:
+            message.confirm()
+        age = session.stats().oldest_unconfirmed_seconds
+        assert age is not None
+        assert age > 0.15, "the first one is held"
+        first.confirm()
+        assert session.health().oldest_unconfirmed_seconds is None
+
+
+@simulated_peer
+async def test_an_idle_session_with_a_broker_that_answers_is_kept(peer: Peer) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, on_event=happened.append, liveness=0.03):
+        await eventually(lambda: peer.log.count("HEARTBEAT_REQ") >= 10)
+    assert not any(isinstance(event, ConnectionLost) for event in happened)
+    assert set(peer.log) == {"clientIdentity", "HEARTBEAT_REQ", "Disconnect"}
