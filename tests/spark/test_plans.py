@@ -193,7 +193,7 @@ def test_a_query_with_another_checkpoint_than_its_source_is_refused(
         run(own, another)
     run(own, own)
     post(broker, queue, 20)
-    with pytest.raises(Exception, match=r"this query has read 0 messages, and the query of checkpoint .* 20"):
+    with pytest.raises(Exception, match="readStream has the checkpointLocation of another query"):
         run(own, f"{another}-2")
     run(own, own)
     assert spark.read.parquet(f"{own}-out").select("guid").distinct().count() == 40
