@@ -73,6 +73,7 @@ class _State:
         stored: whether its messages were confirmed to the broker as soon as they were stored.
         what: its queues and subscriptions.
         parts: how many files there are of GUIDs of rows that are confirmed.
+        told: whether the broker has certainly taken the confirmation of all its messages.
         reader: the application that has read the rows last; None if unknown.
     """
 
@@ -81,6 +82,7 @@ class _State:
     stored: bool = False
     what: dict[str, Any] | None = None
     parts: int = 0
+    told: bool = False
     reader: Application | None = None
 
     @property
@@ -150,7 +152,7 @@ class Reads:
                 if guids is None:
                     self._check_reader(state)
                 count = self._note_confirmed(state, None if guids is None else set(map(bytes.fromhex, guids)))
-            known = self._log.read_guids(state.confirmed_files)
+            known = {} if state.told else self._log.read_guids(state.confirmed_files)
             if any(known.values()):
                 with portal() as here:
                     here.run(confirm_guids(settings.connection, known))
@@ -198,13 +200,17 @@ class Reads:
             return _State()
         given = cast("dict[str, Any]", noted)
         state = _State(given["read"], given["status"], given["stored"], given["what"], given["parts"])
+        state.told = given["told"]
         state.reader = Application.noted(given["reader"])
         return state
 
     def _note(self, state: _State) -> None:
         document = {"read": state.number, "status": state.status, "stored": state.stored}
         reader = None if state.reader is None else state.reader._asdict()
-        self._log.note(_STATE, {**document, "what": state.what, "parts": state.parts, "reader": reader})
+        self._log.note(
+            _STATE,
+            {**document, "what": state.what, "parts": state.parts, "told": state.told, "reader": reader},
+        )
 
     def _rows(self, number: int) -> BatchLog:
         return BatchLog(f"{self._root}/{number:06d}")
@@ -268,7 +274,8 @@ class Reads:
                     state = _State(state.number + 1, _OPEN, limits.on_store, what, reader=here)
                     self._note(state)
                     if limits.on_store:
-                        loop.run(drain.confirm())
+                        state.told = loop.run(drain.confirm())
+                        self._note(state)
             finally:
                 loop.run(drain.close())
         if batches:
@@ -380,9 +387,10 @@ class Drain:
             return arrived.batch
         return arrived.batch.take(pa.array([place for place in places if place not in bad], pa.int64()))
 
-    async def confirm(self) -> None:
-        """Confirm everything that is stored."""
+    async def confirm(self) -> bool:
+        """Confirm everything that is stored; return whether the broker has certainly taken that."""
         self._receiver.confirm_taken()
+        return await self._receiver.settle()
 
     async def close(self) -> None:
         """Send what is confirmed, give back what is not, disconnect."""

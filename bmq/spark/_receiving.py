@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from bmq.client.queue import Queue
 from bmq.client.raw import RawBatch, RawMessages
 from bmq.client.session import Session
-from bmq.errors import TimedOut
+from bmq.errors import Error, TimedOut
 from bmq.protocol.client.core import SessionState
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._portal import ConnectionSettings
@@ -21,6 +22,8 @@ from bmq.spark._raw import Source, raw_rows, raw_schema, texts_of
 from bmq.subscriptions import Expression
 
 __all__ = ["Arrived", "SourceReceiver", "SourceSettings", "confirm_guids"]
+
+logger = logging.getLogger("bmq.spark")
 
 _MAX_UNCONFIRMED_BYTES = 1 << 40
 # Enough that what a batch costs does not matter, few enough that Spark's workers get going.
@@ -221,6 +224,16 @@ class SourceReceiver:
         for each in self._consumers:
             waiting = [one.batch.num_rows for one in self._waiting if one.messages is each.messages]
             each.messages.confirm(each.messages.unconfirmed - sum(waiting))
+
+    async def settle(self) -> bool:
+        """Close the queues, and return whether the broker has certainly taken every confirmation."""
+        try:
+            for queue in dict.fromkeys(each.queue for each in self._consumers):
+                await queue.close()  # answered by the broker after all confirmations
+        except Error as error:
+            logger.debug("queues were not closed in order: %s", error)
+            return False
+        return self._connected and not any(session.stats().reconnects for session in self.sessions)
 
     async def close(self) -> None:
         """Send what is confirmed, give back what is not, disconnect."""

@@ -18,7 +18,7 @@ import bmq.spark
 from bmq.spark import _reads
 from bmq.spark._application import Application, application_of_planner
 from bmq.spark._reads import READS, Drain, Reads
-from bmq.spark._receiving import Arrived
+from bmq.spark._receiving import Arrived, SourceReceiver
 from tests.spark.brokers import BrokerThread
 from tests.spark.readers import WHOLE, read, rows_of, source, values_of
 
@@ -156,8 +156,24 @@ def test_stored_messages_can_be_taken_out_at_once(
     with pytest.raises(bmq.StateError, match=r"only .*000001 has them"):
         Reads(options["checkpointLocation"]).give_up()
     assert "it stays" in bmq.spark.repair(options["checkpointLocation"], really=True)[0]
-    assert bmq.spark.confirm(options) == 5
+    away = {**options, "broker": "tcp://127.0.0.1:1", "connectTimeoutMs": "100"}
+    assert bmq.spark.confirm(away) == 5  # the broker has nothing to be told
     assert values_of(**options, confirm="onStore") == []
+
+
+def test_stored_messages_whose_confirmation_may_be_lost_are_confirmed_again(
+    broker: BrokerThread, queue: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post(broker, queue, 0, 5)
+
+    async def unsettled(_: SourceReceiver) -> bool:
+        return False
+
+    monkeypatch.setattr(SourceReceiver, "confirm_taken", lambda _: None)
+    monkeypatch.setattr(SourceReceiver, "settle", unsettled)
+    assert values_of(**options, confirm="onStore") == texts(0, 5)
+    assert bmq.spark.confirm(options) == 5
+    assert left_in(broker, queue) == []
 
 
 @pytest.mark.parametrize(
