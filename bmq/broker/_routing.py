@@ -33,6 +33,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from bmq._caches import Cache
 from bmq.broker._storage import MessageRecord, property_values
 from bmq.subscriptions import Equalities, Evaluator, Expression, compile_chain
 from bmq.wire.control.messages import (
@@ -66,13 +67,11 @@ Blocked = tuple["Group", ...]
 UNMATCHED: Final[Blocked] = ()
 
 
-_compiled: dict[str, Evaluator] = {}
-_COMPILED_KEPT = 4096
+_compiled: Cache[str, Evaluator] = Cache("compiled expressions", 4096)
 # Functions that find the first matching expression. Their number is bounded, because compiling takes time
 # whenever
 # a consumer changes.
-_chains: dict[tuple[str, ...], Callable[[Mapping[str, Any]], int]] = {}
-_CHAINS_KEPT = 64
+_chains: Cache[tuple[str, ...], Callable[[Mapping[str, Any]], int]] = Cache("chains of expressions", 64)
 _CHAIN = 32
 
 
@@ -89,9 +88,7 @@ def compile_expression(version: int, text: str) -> Evaluator | None:
         expression = Expression(text, strict=False)
         if expression.error is not None:
             return None
-        if len(_compiled) >= _COMPILED_KEPT:
-            _compiled.clear()
-        found = _compiled[text] = expression.compile()
+        found = _compiled.keep(text, expression.compile())
     return found
 
 
@@ -102,10 +99,8 @@ def compile_first(texts: tuple[str, ...]) -> Callable[[Mapping[str, Any]], int]:
     """
     found = _chains.get(texts)
     if found is None:
-        if len(_chains) >= _CHAINS_KEPT:
-            _chains.clear()
         trees = [Expression(text, strict=False).ast if text else None for text in texts]
-        found = _chains[texts] = compile_chain(trees)
+        found = _chains.keep(texts, compile_chain(trees))
     return found
 
 

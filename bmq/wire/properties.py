@@ -14,6 +14,7 @@ from struct import Struct, error
 from typing import Any, NamedTuple, cast
 
 from bmq import _checks
+from bmq._caches import Cache
 from bmq.errors import InvalidProperty, ProtocolError
 from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
 from bmq.wire.constants import (
@@ -74,7 +75,7 @@ _TYPE_MASK = PROPERTY_WORDS.mask("type")
 _VALUE_MASK = PROPERTY_WORDS.mask("valueField")
 _NAME_MASK = PROPERTY_WORDS.mask("nameLength")
 # Functions that pack all property headers of an area, by the number of properties.
-_packers: dict[int, Callable[..., bytes]] = {}
+_packers: Cache[int, Callable[..., bytes]] = Cache("packers of property headers", 256)
 
 _pack_area = PROPERTIES_HEADER.packer(
     "areaWords",
@@ -97,8 +98,7 @@ _WORDS_SHIFT = _WITH_LENGTH.shift("areaWords")
 _STANDARD_SIZES = _pack_area(0, 0)[0] if BY_SHAPE else None
 
 # Schemas repeat from message to message, so their encoders are cached.
-_encoders: dict[tuple[Any, ...], Encoder | None] = {}
-_ENCODERS_CACHED = 512
+_encoders: Cache[tuple[Any, ...], Encoder | None] = Cache("encoders of properties", 512)
 _ENCODER_PROPERTIES = 32
 
 #: Errors of an encoder whose schema does not match, or of an illegal value.
@@ -109,8 +109,7 @@ _NO_SCHEMA = 1
 _raw_name = itemgetter(0)
 
 # Names repeat from message to message: a cache of legal names with their bytes.
-_names: dict[str, bytes] = {}
-_NAMES_CACHED = 4096
+_names: Cache[str, bytes] = Cache("names of properties", 4096)
 
 
 def _utf8(name: str, text: str) -> bytes:
@@ -133,10 +132,7 @@ def _name_bytes(name: str) -> bytes:
         )
     if not (name[0].isascii() and name[0].isalnum()):
         raise InvalidProperty(f"property name {name!r} must start with an ASCII letter or digit")
-    if len(_names) >= _NAMES_CACHED:
-        _names.clear()
-    _names[name] = raw
-    return raw
+    return _names.keep(name, raw)
 
 
 def _integer(name: str, kind: PropertyType, value: object, size: int) -> bytes:
@@ -221,11 +217,9 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
 def _learn_encoder(key: tuple[Any, ...], properties: Mapping[str, PropertyInput], *, new: bool) -> None:
     if not 0 < len(properties) <= _ENCODER_PROPERTIES:
         return
-    if len(_encoders) >= _ENCODERS_CACHED:
-        _encoders.clear()
     names = [_names.get(name) or _name_bytes(name) for name in properties]
     types = [type(value) for value in properties.values()]
-    _encoders[key] = make_encoder(list(properties), names, types, new=new)
+    _encoders.keep(key, make_encoder(list(properties), names, types, new=new))
 
 
 def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
@@ -272,7 +266,7 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
     parts.append(padding(length))
     pack = _packers.get(count)
     if pack is None:
-        pack = _packers[count] = _header_packer(count)
+        pack = _packers.keep(count, _header_packer(count))
     return _pack_area((length >> 2) + 1, count) + pack(*heads) + b"".join(parts)
 
 
@@ -350,7 +344,7 @@ class SchemaIds:
         area = encode_properties(properties, new=True)
         schema_id = self.number(properties)
         made = _encoders.get(key)
-        if made is not None and len(self._known) < _ENCODERS_CACHED:
+        if made is not None and len(self._known) < _encoders.size:
             self._known[key] = made, schema_id & ~1 or schema_id
         return area + payload, schema_id
 

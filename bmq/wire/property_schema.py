@@ -40,6 +40,7 @@ from operator import itemgetter
 from struct import Struct, calcsize, error, unpack
 from typing import Any, NamedTuple
 
+from bmq._caches import Cache
 from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
 from bmq.wire.constants import MAX_PROPERTY_VALUE, PropertyType
 from bmq.wire.padding import PADDING
@@ -264,8 +265,9 @@ _READ_PROPERTIES = 8
 _READ_BYTES = 512
 # The source of a reader depends on the types, and on whether the last value has variable length. Compile it
 # once for each combination.
-_reader_makers: dict[tuple[tuple[int, ...], bool], Callable[..., Reader]] = {}
-_READER_MAKERS = 512
+_reader_makers: Cache[tuple[tuple[int, ...], bool], Callable[..., Reader]] = Cache(
+    "readers of properties", 512
+)
 
 
 def headers_of(area: bytes) -> bytes:
@@ -498,9 +500,7 @@ class _Shape:
         kinds = self.kinds, bool(self.start)
         maker = _reader_makers.get(kinds)
         if maker is None:
-            if len(_reader_makers) >= _READER_MAKERS:
-                return None
-            maker = _reader_makers[kinds] = _make_maker(*kinds)
+            maker = _reader_makers.keep(kinds, _make_maker(*kinds))
         constants, word, end = self.constants, "I", ""
         if not self.start:
             # All areas have one length, and therefore the same first word.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from bmq._caches import Cache
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import Compression, PushFlags
@@ -52,8 +53,7 @@ _RARE = _IMPLICIT | _UNKNOWN
 _PADDING, _NO_DATA = int(Flaw.PADDING), int(Flaw.NO_DATA)
 
 # The ids depend only on the bytes of the options area, and options repeat from message to message.
-_options: dict[bytes, tuple[int, ...]] = {b"": (0,)}
-_OPTIONS_CACHED = 1024
+_options: Cache[bytes, tuple[int, ...]] = Cache("subscription ids", 1024, {b"": (0,)})
 
 
 class PushMessage(NamedTuple):
@@ -173,9 +173,7 @@ def _sub_ids(event: bytes, start: int, stop: int, notice: Notice | None) -> tupl
         for each in dict.fromkeys(skipped):
             notice(each)
     if len(raw) <= 64 and not skipped:
-        if len(_options) >= _OPTIONS_CACHED:
-            _options.clear()
-        _options[raw] = ids
+        _options.keep(raw, ids)
     return ids
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from bmq._caches import Cache
 from bmq.errors import ProtocolError
 from bmq.wire.codec import CODECS, PUT_HEADER
 from bmq.wire.constants import Compression
@@ -26,8 +27,7 @@ SHAPE = "optionsWords+compressionAlgorithmType+headerWords"
 _WORDS = PUT_HEADER.words(SHAPE)
 _OPTIONS, _CAT, _HEADER = ((_WORDS.shift(name), _WORDS.mask(name)) for name in SHAPE.split("+"))
 # Few distinct words exist, and they repeat in every event: keep the parsed results.
-_known: dict[int, tuple[int, int, int]] = {}
-_KNOWN = 1024
+_known: Cache[int, tuple[int, int, int]] = Cache("shapes of messages", 1024)
 
 
 class Flaw(IntEnum):
@@ -69,13 +69,8 @@ def read_shape(shape: int) -> tuple[int, int, int]:
     if found is None:
         header_words = shape >> _HEADER[0] & _HEADER[1]
         option_words = shape >> _OPTIONS[0] & _OPTIONS[1]
-        if len(_known) >= _KNOWN:
-            _known.clear()
-        found = _known[shape] = (
-            shape >> _CAT[0] & _CAT[1],
-            header_words * 4,
-            (header_words + option_words) * 4,
-        )
+        header = header_words * 4
+        found = _known.keep(shape, (shape >> _CAT[0] & _CAT[1], header, header + option_words * 4))
     return found
 
 

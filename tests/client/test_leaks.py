@@ -19,9 +19,9 @@ import pytest
 import pytest_asyncio
 
 import bmq
+from bmq._caches import clear_caches
 from bmq.protocol.client import redelivery
 from bmq.testing import FaultProxy
-from bmq.wire import push
 
 OPENED_AND_CLOSED = 4_000
 RECONNECTS = 1_000
@@ -58,8 +58,8 @@ class Footprint:
     async def take(cls) -> Footprint:
         for _ in range(5):
             await asyncio.sleep(0)  # closed transports are gone a turn later
-        # A cache with a bound: it fills as reconnects make new subscription ids.
-        push._options.clear()
+        # Caches have bounds: one of them fills as reconnects make new subscription ids.
+        clear_caches()
         gc.collect()
         return cls(
             len(gc.get_objects()),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bmq._caches import CACHES, Cache
 from bmq.errors import InvalidProperty, ProtocolError
 from bmq.wire import properties as module
 from bmq.wire.constants import PropertyType
@@ -36,11 +37,12 @@ def forgotten() -> Iterator[None]:
     """Nothing is remembered inside, and what was is remembered again outside."""
     kept = module.LAYOUTS, module._encoders
     module.LAYOUTS = (Layouts(module.Properties, new=False), Layouts(module.Properties, new=True))
-    module._encoders = {}
+    module._encoders = Cache("encoders in this test", 512)
     try:
         yield
     finally:
         module.LAYOUTS, module._encoders = kept
+        CACHES.pop("encoders in this test", None)
 
 
 def read(area: bytes, new: bool) -> tuple[Any, ProtocolError | None]:

@@ -201,7 +201,7 @@ def test_options_of_a_put_are_skipped() -> None:
 
 def test_the_options_of_each_push_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     # What options say is remembered; the memory is small and may be forgotten at any time.
-    monkeypatch.setattr(push_module, "_OPTIONS_CACHED", 4)
+    monkeypatch.setattr(push_module._options, "size", 4)
     expected = [(n % 9,) for n in range(200)] + [(n, n + 1) for n in range(20)] + [(0,)]
     pushes = [push(options=encode_sub_queue_ids(ids)) for ids in expected[:-1]] + [push()]
     assert [m.sub_ids for m in decode_pushes(EVENT_HEADER + b"".join(pushes), AT)] == expected

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The caches of the process: each has a bound, and is in the register."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import bmq
+from bmq._caches import CACHES, Cache, clear_caches
+
+PACKAGE = Path(bmq.__file__).parent
+#: Module-level dicts that functions add to, and that are no caches.
+REGISTERS = {
+    "_caches.py: CACHES": "the register itself; one entry for each cache",
+    "codecs/_codec.py: _made_by": "the codecs that the program registers",
+}
+
+
+def _growing() -> list[str]:
+    """The module-level dicts, other than caches, that a function adds entries to."""
+    found: list[str] = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        dicts = {
+            target.id
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        grown = {
+            node.value.id
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+            if isinstance(node.value, ast.Name)
+        }
+        found += [f"{path.relative_to(PACKAGE).as_posix()}: {name}" for name in sorted(dicts & grown)]
+    return found
+
+
+def test_what_a_process_keeps_is_in_a_cache_with_a_bound() -> None:
+    assert _growing() == list(REGISTERS)
+
+
+def test_a_full_cache_is_emptied_but_for_what_stays() -> None:
+    cache: Cache[int, str] = Cache("cache of a test", 3, {0: "zero"})
+    try:
+        assert [cache.keep(number, str(number)) for number in (1, 2)] == ["1", "2"]
+        assert len(cache) == 3
+        cache.keep(3, "3")
+        assert dict(cache) == {0: "zero", 3: "3"}
+        clear_caches()
+        assert dict(cache) == {0: "zero"}
+    finally:
+        del CACHES["cache of a test"]
