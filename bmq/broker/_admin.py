@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin commands: the part of a real broker's that makes sense on one node without files.
+"""Admin commands: the commands of a real broker that make sense for a single node without files.
 
-The result of a command is a dictionary shaped like the JSON that a real broker prints;
-:mod:`bmq.broker._admin_text` turns it into text.
+The result of a command is a dictionary in the shape of a real broker's JSON;
+:mod:`bmq.broker._admin_text` makes the text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["COMMANDS", "run_command"]
 
 Result = dict[str, Any]
 
-#: What the command HELP lists.
+#: The output of the command HELP.
 COMMANDS: dict[str, str] = {
     "HELP": "Show this list",
     "DOMAINS DOMAIN <name> INFOS": "Show a domain's configuration, its use of its limits, and its queues",
@@ -62,7 +62,7 @@ _KEY_BYTES = 5
 _NO_KEY = "0" * (2 * _KEY_BYTES)
 _INT64 = 2**63
 _LONGEST_COMMAND = 64 * 1024
-# What a real broker calls its part in a queue when it has the messages.
+# A real broker's name for its role in a queue with local messages.
 _PRIMARY = 1
 
 
@@ -71,8 +71,8 @@ class _Failure(Exception):
 
 
 def run_command(node: Node, command: str, now: float) -> str:
-    """Carry out a command and return its answer, in the encoding the command asks for."""
-    # No command is longer, and splitting a longer text would take memory for nothing.
+    """Carry out a command and return the answer, in the command's encoding."""
+    # No command is longer, and splitting a longer text would waste memory.
     words = command.split() if len(command) <= _LONGEST_COMMAND else []
     encoding = "TEXT"
     if len(words) >= 2 and words[0].upper() == "ENCODING" and words[1].upper() in _ENCODINGS:
@@ -87,12 +87,12 @@ def run_command(node: Node, command: str, now: float) -> str:
     try:
         return orjson.dumps(result, option=option).decode()
     except TypeError:
-        # The answer repeats parts of the command, where bytes that are not UTF-8 became lone surrogates.
+        # The answer repeats parts of the command, with lone surrogates for bytes outside of UTF-8.
         return orjson.dumps(_encodable(result), option=option).decode()
 
 
 def _encodable(value: Any) -> Any:
-    """Return a copy in which lone surrogates are escaped."""
+    """Return a copy with escaped lone surrogates."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -351,7 +351,7 @@ def _integer(text: str, what: str) -> int:
 
 
 def _key(text: str) -> str:
-    """Return something like the random key a real broker gives a queue or application."""
+    """Return an imitation of the random key of a queue or application in a real broker."""
     return hashlib.sha256(text.encode()).hexdigest()[: 2 * _KEY_BYTES].upper()
 
 
@@ -444,14 +444,14 @@ _VALUES: dict[str, Callable[[BrokerQueue], int]] = {
     "queue_bytes_current": lambda q: q.store.usage.bytes,
     "queue_history_abs": lambda q: q.store.remembered,
     "queue_role": lambda q: _PRIMARY,
-    # Messages are acknowledged as they come.
+    # Messages are acknowledged on arrival.
     "queue_ack_time_avg": lambda q: 0,
     "queue_ack_time_max": lambda q: 0,
     "queue_nack_noquorum_msgs": lambda q: 0,
     "queue_nack_noquorum_msgs_abs": lambda q: 0,
 }
-# A real broker has each of these twice: since it started, and since it printed its statistics the last time.
-# This one never prints any.
+# A real broker has each counter twice: since its start, and since the last printed statistics. The embedded
+# broker prints none.
 _TOTALS: dict[str, Callable[[BrokerQueue], int]] = {
     "queue_put_msgs": lambda q: q.posted,
     "queue_put_bytes": lambda q: q.posted_bytes,

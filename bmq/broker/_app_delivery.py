@@ -2,11 +2,9 @@
 """One application of a queue: its consumers, its position in the queue, and the messages it has skipped.
 
 The order of work: messages to redeliver, messages put aside, messages from the application's own position up
-to
-the queue's position, then new messages together with the queue's other applications. While a message waits
-for
-redelivery, no new message is considered, even if no consumer accepts the old one: a real broker waits as
-well.
+to the queue's position, then new messages together with the queue's other applications. While a message waits
+for redelivery, no new message is considered, even if no consumer accepts the old message: a real broker waits
+as well.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["AppDelivery", "Effort", "poison_delay"]
 
 # A message whose consumers lost their connections may be the cause ("poison"). With few delivery attempts
-# left,
-# such a message is redelivered after a delay, and after a longer delay with very few left.
+# left, such a message is redelivered after a delay, and after a longer delay with very few left.
 _HIGH_THRESHOLD, _LOW_THRESHOLD = 4, 2
 _LOW_INTERVAL, _HIGH_INTERVAL = 1.0, 3.0
 
@@ -50,10 +47,9 @@ class Effort:
     Attributes:
         spent: the work done so far.
         enough: the value of ``spent`` at which deliveries pause so that other clients are served.
-        unfinished: applications and queues with paused deliveries, in the order in which they continue.
+        unfinished: applications and queues with paused deliveries, in the order of continuation.
         dropped: messages rejected by the filter of a consumer, with the consumer's stream; confirmed after
-            the
-            current deliveries.
+            the current deliveries.
     """
 
     __slots__ = ("dropped", "enough", "spent", "unfinished")
@@ -78,8 +74,7 @@ class AppDelivery:
         queue: the queue.
         app_id: the application id.
         bit: bit of the application in ``MessageRecord.pending``; 0 if the domain does not know the
-            application,
-            which then receives no messages.
+            application, which then receives no messages.
         streams: readers, in the order they opened the queue.
         readers: number of times the application is open for reading.
         resume: first message not yet considered, if the application is behind the queue's others.
@@ -142,9 +137,8 @@ class AppDelivery:
     def change(self) -> None:
         """Note that a consumer came, left, or changed its subscriptions.
 
-        The routing table is rebuilt only on its next use, so thousands of consumers that come or leave
-        together
-        cost one rebuild.
+        The routing table is rebuilt only on its next use, so thousands of consumers that join or leave
+        together cost one rebuild.
         """
         self._changed = True
 
@@ -259,10 +253,10 @@ class AppDelivery:
             stream.handle.push(message, subscriber.option, out_of_order=True)
 
     def confirm(self, stream: SubStream, guids: Sequence[bytes], now: float) -> None:
-        """Count messages as confirmed; GUIDs that are not stored are ignored.
+        """Count messages as confirmed; unknown GUIDs are ignored.
 
-        A consumer may confirm a message that this broker did not send to it: a message delivered to another
-        consumer, or delivered before a restart of the broker.
+        A consumer may confirm a message from elsewhere: delivered to another consumer, or delivered before a
+        restart of the broker.
         """
         queue, times, bit, settle = self.queue, self.confirm_times, self.bit, stream.unconfirmed.pop
         remove = queue.remove

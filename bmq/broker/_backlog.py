@@ -19,10 +19,9 @@ _COMPACT_FROM = 16
 class Backlog:
     """Messages waiting out of order, in the order of insertion.
 
-    A message is *fresh* until the first attempt to deliver it. Afterwards the message waits until certain
-    groups
-    have room, or until the consumers change. Deleted messages (confirmed, expired, purged) are skipped when
-    reached.
+    A message is *fresh* until the first attempt of a delivery. Afterwards the message waits until certain
+    groups have room, or until the consumers change. Deleted messages (confirmed, expired, purged) are skipped
+    when reached.
     """
 
     __slots__ = ("_fresh", "_members", "_parked", "_serial")

@@ -15,9 +15,9 @@ class Bounds:
     """The limits of one broker and of each of its connections.
 
     Attributes:
-        connections: number of connections; further ones are closed at once.
+        connections: number of connections; further connections are closed at once.
         queues: number of queues in all domains together.
-        idle_queues: number of empty queues that no client has open; beyond it the oldest are forgotten.
+        idle_queues: number of empty queues without clients; beyond the limit the oldest are forgotten.
         queues_per_connection: number of open queues of one connection; each application counts as one.
         subscriptions: number of subscriptions of one consumer.
         listed: number of messages in the output of one admin command LIST.

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The domains an embedded broker knows without any file.
+"""The domains of an embedded broker without any file.
 
-Names, modes, appIds, TTL and deduplication window are those of the sample domains that ship with a real
-broker, and of the test domains our recorded conversations use. Quotas are generous, unlike the samples'
-1,000 messages a queue, so that a benchmark of some hundred thousand messages fits; use the ``small`` domain
-to meet a quota. The ``persistent`` names are there so that services find them; what they store is kept in
-memory like everything else.
+Names, modes, appIds, TTL and deduplication window are those of a real broker's sample domains, and of the
+test domains in our recorded conversations. Quotas are generous, unlike the samples' 1,000 messages a queue,
+so that a benchmark of some hundred thousand messages fits; use the ``small`` domain to meet a quota. The
+``persistent`` names exist for services that expect them; their messages are in memory too.
 """
 
 from __future__ import annotations

@@ -14,17 +14,17 @@ Clock = Callable[[], float]
 
 
 class ManualClock:
-    """A clock that moves only when it is told to, for tests of everything that takes time.
+    """A clock that moves only on request, for tests of timed behaviour.
 
     ::
 
         clock = ManualClock()
         async with Broker(clock=clock) as broker:
             ...
-            clock.advance(301)    # whatever is due by then has happened when this returns
+            clock.advance(301)    # all work due by then is done on return
 
     Args:
-        start: the time it shows first, in seconds; by default that of :func:`time.monotonic`.
+        start: the first time in seconds; by default the time of :func:`time.monotonic`.
     """
 
     def __init__(self, start: float | None = None) -> None:
@@ -32,11 +32,11 @@ class ManualClock:
         self._listeners: list[Callable[[], None]] = []
 
     def __call__(self) -> float:
-        """Return the time it shows."""
+        """Return the present time."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward; brokers with this clock do at once what is due.
+        """Move the clock forward; brokers with this clock do the due work at once.
 
         Raises:
             InvalidArgument: the seconds are negative or no number: a clock does not go backwards.

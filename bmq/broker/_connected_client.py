@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One client of a broker: the queues it has open, and what it asks for them.
+"""One client of a broker: its open queues, and its requests about queues.
 
-Checks, their order, statuses and texts are those of a real broker (openQueue, configureStream, closeQueue).
+Checks, their order, statuses and texts follow a real broker (openQueue, configureStream, closeQueue).
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class ConnectedClient:
 
     Args:
         node: the broker.
-        output: where messages and acknowledgements to the client go.
-        new_properties: whether the client takes properties in the new encoding.
-        description: who it is, for logs and admin commands.
+        output: receives messages and acknowledgements for the client.
+        new_properties: whether the client reads properties in the new encoding.
+        description: name of the client, for logs and admin commands.
     """
 
     def __init__(self, node: Node, output: BrokerOutput, *, new_properties: bool, description: str) -> None:
@@ -76,7 +76,7 @@ class ConnectedClient:
         self.output = output
         self.new_properties = new_properties
         self.description = description
-        #: Its index in the node's list of clients; None when it is not in it.
+        #: Index in the node's list of clients; None outside of the list.
         self.place: int | None = None
         self.handles: dict[int, Handle] = {}
         # (qId as in the binary headers, subId) -> stream, for confirms.
@@ -85,14 +85,14 @@ class ConnectedClient:
         self._writers: dict[int, Handle] = {}
         # How many bytes were decompressed for a queue and not posted yet.
         self._ahead: dict[int, int] = {}
-        # How many streams are open; how many were ever opened with an appId that the domain does not have.
+        # Number of open streams; number of opens so far with an appId unknown to the domain.
         self._opened = self._unknown = 0
         output.flow = self._flow
 
     # ---- requests
 
     def open_queue(self, request: OpenQueue, now: float) -> OpenQueueResponse | Status:
-        """Open a queue, or another application of one."""
+        """Open a queue, or a further application of a queue."""
         wanted = request.handle_parameters
         try:
             uri = QueueUri.parse(wanted.uri)
@@ -199,7 +199,7 @@ class ConnectedClient:
     def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:
         """Replace a stream's subscriptions; None means success.
 
-        Nothing is delivered before the next call of :meth:`Node.deliver`, so that the answer goes out first.
+        No message is delivered before the next :meth:`Node.deliver`, so that the answer goes out first.
         """
         handle = self.handles.get(q_id)
         if handle is None:
@@ -231,7 +231,7 @@ class ConnectedClient:
     def close_queue(
         self, wanted: QueueHandleParameters, now: float, *, final: bool
     ) -> CloseQueueResponse | Status:
-        """Close a queue, or one application of it."""
+        """Close a queue, or one application of a queue."""
         if wanted.read_count <= 0 and wanted.write_count <= 0 and wanted.admin_count <= 0:
             return _status(_INVALID, "At least one of [read|write|admin]Count must be > 0")
         if min(wanted.read_count, wanted.write_count, wanted.admin_count) < 0:
@@ -276,7 +276,7 @@ class ConnectedClient:
         self._streams.pop((stream.handle.q_id, stream.sub_id), None)
 
     def _close(self, handles: list[Handle], now: float) -> None:
-        """Close handles. When all are closed, their unconfirmed messages go to others, queue by queue."""
+        """Close handles; afterwards unconfirmed messages go to other clients, queue by queue."""
         left: dict[BrokerQueue, list[SubStream]] = {}
         for handle in handles:
             handle.closing = True
@@ -312,10 +312,10 @@ class ConnectedClient:
         self.node.touch(handle.queue, None)
 
     def inflate(self, q_id: int, data: bytes, now: float) -> bytes | None:
-        """Decompress a message's data; None when there is no room for the message, or it becomes too large.
+        """Decompress a message's data; None without room for the message, or if the data is too large.
 
         Raises:
-            ProtocolError: it cannot be decompressed.
+            ProtocolError: the data cannot be decompressed.
         """
         handle = self._writers.get(q_id)
         if handle is None or not handle.queue.room(handle, self._ahead.get(q_id, 0)):
@@ -329,14 +329,14 @@ class ConnectedClient:
         return plain
 
     def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
-        """Acknowledge messages negatively (status 5), whether that was asked for or not."""
+        """Acknowledge messages negatively (status 5), requested or not."""
         for _, correlation_id, guid, *_ in puts:
             self.output.ack(_REFUSED_ACK, correlation_id, guid, q_id)
 
     def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
-        """Confirm messages by (qId, GUID, subId); unknown ones are ignored without an answer."""
+        """Confirm messages by (qId, GUID, subId); unknown messages are ignored without an answer."""
         q_id_before = sub_id_before = -1
-        # Those of one stream, one after the other.
+        # Messages of one stream, in sequence.
         runs: list[tuple[int, int, list[bytes]]] = []
         guids: list[bytes] = []
         for q_id, guid, sub_id in confirms:
@@ -356,11 +356,11 @@ class ConnectedClient:
     # ---- the end
 
     def drop(self, now: float, *, lost: bool) -> None:
-        """Close everything.
+        """Close all queues.
 
         Args:
             now: the time.
-            lost: whether the connection broke; then each unconfirmed message has one delivery attempt less.
+            lost: whether the connection broke; each unconfirmed message then loses a delivery attempt.
         """
         self.output.accepting = False
         handles = list(self.handles.values())
@@ -372,7 +372,7 @@ class ConnectedClient:
         self._close(handles, now)
 
     def _flow(self, accepting: bool) -> None:
-        """Take part in routing only while the connection takes what it is sent."""
+        """Take part in routing only while the connection accepts data."""
         for handle in self.handles.values():
             for stream in handle.streams.values():
                 for subscriber in stream.subscribers():

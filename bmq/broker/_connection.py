@@ -17,22 +17,22 @@ __all__ = ["BrokerConnection"]
 
 _log = logging.getLogger("bmq.broker")
 
-#: What is read from one client in a turn of the event loop before others are served. An event loop may read a
-#: socket that never runs dry many times in a turn: uvloop up to 32 times, 8 MB in all.
+#: Bytes read from one client in a turn of the event loop before other clients are served. An event loop may
+#: read a busy socket many times in a turn: uvloop up to 32 times, 8 MB in all.
 _READ_AT_ONCE = 256 * 1024
-#: Reads of so many bytes or fewer have emptied the socket: they are not counted.
+#: Reads of at most this many bytes have emptied the socket: not counted.
 _SMALL = 32 * 1024
-#: Seconds that the answer to wrong credentials takes.
+#: Seconds before the answer to wrong credentials.
 _REFUSAL_PAUSE = 0.25
 
 
 class BrokerConnection(asyncio.Protocol):
     """A client's connection.
 
-    Everything that one turn of the event loop produces for it is written at once, or in pieces of a megabyte.
-    A client that does not read what it is sent is not read from either, and gets no messages until it has
-    caught up. A client that pours is read from a quarter of a megabyte at a time, and what it sent is
-    delivered before more is read: otherwise queues would grow by megabytes before a consumer gets anything.
+    All output of one turn of the event loop is written at once, or in pieces of a megabyte. While a client
+    does not read its data, the broker does not read from the client, and sends no messages. The broker reads
+    a busy client in pieces of a quarter of a megabyte, and delivers each piece before the next read:
+    otherwise queues would grow by megabytes before a consumer receives anything.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -41,17 +41,17 @@ class BrokerConnection(asyncio.Protocol):
         self.session: BrokerSession | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
-        # What came while the answer to the first message is delayed on purpose; None when it is not.
+        # Input received during a deliberate delay of the first answer; None without a delay.
         self._held: list[bytes] | None = None
         # Whether the answer to wrong credentials is held back for a while.
         self._withheld = False
-        # Reading is paused when tests of failures ask for it (not _reading), when the client does not read
-        # what it is sent (not _listening), while input waits here or in the session, and for the rest of a
-        # turn of the event loop in which much was read (_sated).
+        # Reading is paused by tests of failures (not _reading), while the client does not read its data (not
+        # _listening), while input waits here or in the session, and for the rest of a turn of the event loop
+        # after much input (_sated).
         self._reading = True
         self._listening = True
         self._paused = False
-        # What was read in this turn of the event loop, and whether that is enough for it.
+        # Bytes read in this turn of the event loop, and whether they suffice for the turn.
         self._taken = 0
         self._sated = False
         self._deadline: float | None = None
@@ -94,7 +94,7 @@ class BrokerConnection(asyncio.Protocol):
                 self._update_reading()
 
     def _end_turn(self) -> None:
-        """Read again, after others were served."""
+        """Read again, after other clients were served."""
         self._taken = 0
         if self._sated:
             self._sated = False
@@ -108,7 +108,7 @@ class BrokerConnection(asyncio.Protocol):
         self.broker._set_timer()
 
     def tick(self, now: float) -> None:
-        """Do what is due in the session."""
+        """Do the due work of the session."""
         session = self.session
         assert session is not None
         session.tick(now)
@@ -119,7 +119,7 @@ class BrokerConnection(asyncio.Protocol):
         self._note_deadline(session)
         if session.closed:
             if session.refused and not self._withheld:
-                # A guess costs time. What follows the answer is its connection's end.
+                # A wrong guess costs time. After the answer the connection ends.
                 self._withheld = True
                 self.broker._note_refusal(self.peer)
                 self.broker._do_later(_REFUSAL_PAUSE, self._refuse)
@@ -132,7 +132,7 @@ class BrokerConnection(asyncio.Protocol):
             self.broker._soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Go on with input that waits, after others were served, if the client takes the answers."""
+        """Continue with waiting input after other clients, if the client reads the answers."""
         session, transport = self.session, self.transport
         if session is None or transport is None or transport.is_closing() or not session.waiting:
             return
@@ -142,7 +142,7 @@ class BrokerConnection(asyncio.Protocol):
             self._update_reading()
 
     def _refuse(self) -> None:
-        """Say that credentials were wrong, and close."""
+        """Answer wrong credentials, and close."""
         self._withheld = False
         if self.transport is not None and not self.transport.is_closing():
             self.close()
@@ -155,7 +155,7 @@ class BrokerConnection(asyncio.Protocol):
             self._update_reading()
 
     def pause_writing(self) -> None:
-        """The client does not read: send it no messages, and read nothing from it, until it does."""
+        """The client does not read: send no messages, and read nothing, until the client reads again."""
         assert self.transport is not None
         self.output.accept(False)
         self._listening = False
@@ -209,7 +209,7 @@ class BrokerConnection(asyncio.Protocol):
         self.broker._schedule_flush(self)
 
     def flush(self) -> None:
-        """Write what there is to write."""
+        """Write the pending output."""
         transport, output = self.transport, self.output
         if transport is None or transport.is_closing() or self._withheld:
             return
@@ -220,12 +220,12 @@ class BrokerConnection(asyncio.Protocol):
             self.broker._deliver()
 
     def cut(self) -> None:
-        """Abort the connection; what is not written yet is lost."""
+        """Abort the connection; unwritten output is lost."""
         if self.transport is not None:
             self.transport.abort()
 
     def close(self) -> None:
-        """Write what there is to write, then close."""
+        """Write the pending output, then close."""
         self.flush()
         if self.transport is not None:
             self.transport.close()

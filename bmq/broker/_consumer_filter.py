@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A filter at the broker in front of each consumer, after Pulsar's proposal of consumer filters.
 
-Real BlazingMQ brokers have no such filter. It allows trying the proposal, and is off unless a domain
-configures
-it.
+Real BlazingMQ brokers have no such filter. Domains can configure the filter to try the proposal; without
+configuration there is no filter.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Domains: how queues of one kind behave, read from the same files that a real broker reads.
+"""Domains: the behaviour of a kind of queues, from the files of a real broker.
 
 A domain file is JSON: ``{"definition": {"location": ..., "parameters": {...}}}`` or
-``{"redirect": "<another domain>"}``. Members that are not known are skipped, as a real broker skips them;
-values of the wrong type are errors that name the file and the member.
+``{"redirect": "<another domain>"}``. Unknown members are skipped, as in a real broker; values of the wrong
+type are errors that name the file and the member.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "parse_domain",
 ]
 
-#: Name of the only expression language there is, as domain files spell it.
+#: Name of the only expression language, as in domain files.
 EXPRESSION_VERSION = "E_VERSION_1"
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
@@ -45,9 +45,9 @@ class InvalidDomain(UsageError, ValueError):
     """A domain's configuration cannot be used.
 
     Attributes:
-        source: the file (or other origin) it came from.
-        member: the member that is wrong, as a dotted path.
-        decodes: whether it is well-formed, and only its content is refused.
+        source: the file or other origin.
+        member: the wrong member, as a dotted path.
+        decodes: whether the file is well-formed, and only its content is refused.
     """
 
     def __init__(self, source: str, member: str, message: str, *, decodes: bool = False) -> None:
@@ -67,13 +67,13 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much may be stored. A limit of N admits N + 1: the check comes before the message is added.
+    """Limits of storage. A limit of N admits N + 1: the check comes before the message is added.
 
     Attributes:
-        messages: number of messages; without limit by default. A domain file that names no limit has 0, which
+        messages: number of messages; without limit by default. A domain file without a limit has 0, which
             admits one message.
         bytes: bytes of application data; without limit by default.
-        messages_watermark_ratio: where a real broker raises an alarm; no effect on clients.
+        messages_watermark_ratio: share at which a real broker raises an alarm; no effect on clients.
         bytes_watermark_ratio: likewise.
 
     Raises:
@@ -94,11 +94,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class AppSubscription:
-    """An application subscription: messages that do not match are confirmed at once for that application.
+    """An application subscription: messages without a match are confirmed at once for the application.
 
     Attributes:
         app_id: the application of a fanout domain; ignored in the other modes.
-        text: the expression; empty matches everything.
+        text: the expression; empty matches every message.
     """
 
     app_id: str
@@ -113,28 +113,27 @@ class AppSubscription:
 class DomainConfig:
     """A domain's configuration.
 
-    A domain made in Python keeps what is posted: it has no limits and the lifetime of the built-in domains
-    unless it says otherwise. A domain file that leaves these out means 0, as for a real broker: one message,
-    which lives no longer than a second.
+    By default, a domain made in Python has no limits, and the lifetime of the built-in domains. In a domain
+    file, missing values mean 0, as for a real broker: a single message with a lifetime of at most a second.
 
     Attributes:
         name: the domain's name; for files, the file's name decides.
-        mode: how messages are handed out.
+        mode: priority, fanout or broadcast.
         app_ids: the applications of a fanout domain.
         domain_limits: limits of all queues together.
         queue_limits: limits of each queue.
-        file_backed: whether a real broker would keep messages on disk. The embedded one keeps all in memory.
+        file_backed: whether a real broker would keep messages on disk. The embedded broker uses memory only.
         max_consumers: readers per application (fanout) or queue; 0 is unlimited.
         max_producers: writers per queue; 0 is unlimited.
         max_queues: queues in the domain; 0 is unlimited.
         max_idle_time: seconds after which a real broker raises an alarm; no effect here.
         message_ttl: seconds that a message lives, confirmed or not; 300 by default.
         max_delivery_attempts: lost connections a message survives; 0 is unlimited.
-        deduplication_time_ms: for how long a GUID is remembered.
-        consistency: "eventual" or "strong", which on one node are the same.
+        deduplication_time_ms: how long a GUID is remembered.
+        consistency: "eventual" or "strong", equal on a single node.
         subscriptions: the application subscriptions.
-        consumer_filter: asked before each delivery whether the consumer gets the message, as Pulsar's
-            proposal of consumer filters has it; None, as in a real broker, for no such filter.
+        consumer_filter: asked before each delivery whether the consumer receives the message, as in Pulsar's
+            proposal of consumer filters; None for no filter, as in a real broker.
 
     Raises:
         InvalidArgument: an attribute has another type, or is out of its range.
@@ -187,7 +186,7 @@ class DomainConfig:
             object.__setattr__(self, each, value)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the ``parameters`` of a domain file that says the same."""
+        """Return the same configuration as ``parameters`` of a domain file."""
         mode: dict[str, Any] = {"appIDs": list(self.app_ids)} if self.mode is Mode.FANOUT else {}
 
         def limits(value: Limits) -> dict[str, Any]:
@@ -223,7 +222,7 @@ class DomainConfig:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """A domain that is another domain under a second name."""
+    """A second name for another domain."""
 
     name: str
     target: str
@@ -303,11 +302,11 @@ def parse_domain(
 
     Args:
         name: the domain's name.
-        document: the file's content, or the same as a dictionary.
-        source: where it came from, for error messages.
+        document: the file's content, as text or as a dictionary.
+        source: the origin, for error messages.
 
     Raises:
-        InvalidDomain: it cannot be used; the error names the member.
+        InvalidDomain: the configuration cannot be used; the error names the member.
     """
     source = source or f"domain {name!r}"
     if isinstance(document, bytes | str):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Making an embedded broker misbehave on purpose, so that services can be tested against it.
+"""Deliberate misbehaviour of an embedded broker, for tests of services.
 
-A proxy in front of the broker makes the faults of a network (cut, delay, split, corrupt); this module has
-those that only the broker itself can make.
+A proxy in front of the broker makes the faults of a network (cut, delay, split, corrupt); this module makes
+faults inside the broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNKNOWN_STATUS = 5
 
 
 class _Countdown:
-    """How many more times a fault happens; None is always."""
+    """The remaining repetitions of a fault; None is always."""
 
     __slots__ = ("left",)
 
@@ -35,7 +35,7 @@ class _Countdown:
         self.left = _checks.optional(_checks.integer, "count", count)
 
     def __bool__(self) -> bool:
-        """Return whether it happens once more, and count that."""
+        """Return whether the fault happens once more, and count the repetition."""
         if self.left is None:
             return True
         if not self.left:
@@ -45,10 +45,10 @@ class _Countdown:
 
 
 def _status(category: StatusCategory, code: int, message: str) -> Status:
-    """Return a refusal that can be sent.
+    """Return a legal refusal.
 
     Raises:
-        InvalidArgument: a part of it has another type, or is out of its range.
+        InvalidArgument: a part has another type, or is out of its range.
     """
     return Status(
         category=_checks.instance("category", category, StatusCategory, "one of bmq.StatusCategory"),
@@ -58,10 +58,10 @@ def _status(category: StatusCategory, code: int, message: str) -> Status:
 
 
 class Faults:
-    """The faults of one broker: ``broker.faults``. They apply to every client, later ones included.
+    """The faults of one broker: ``broker.faults``. Faults apply to every client, later clients included.
 
-    Each method switches one fault on, replacing an earlier one of its kind; :meth:`clear` ends them all.
-    ``count`` says how many times a fault happens; None is always.
+    Each method switches one fault on, in place of an earlier fault of the kind; :meth:`clear` ends all
+    faults. ``count`` is the number of repetitions; None is always.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -78,7 +78,7 @@ class Faults:
         #: Seconds of the broker's clock until a client's first message is answered.
         self.negotiation_delay = 0.0
 
-    # ---- what users switch on
+    # ---- switched on by users
 
     def delay_acks(self, seconds: float) -> None:
         """Send every acknowledgement late, by ``seconds`` of the broker's clock."""
@@ -86,7 +86,7 @@ class Faults:
         self._apply()
 
     def drop_acks(self, count: int | None = None) -> None:
-        """Send no acknowledgements: messages are stored, and their producers never hear."""
+        """Send no acknowledgements: messages are stored, and producers are never informed."""
         self._lost_acks = _Countdown(count)
         self._apply()
 
@@ -94,8 +94,8 @@ class Faults:
         """Store no posted messages, and acknowledge them negatively.
 
         Args:
-            status: why; statuses that have no number on the wire arrive as UNKNOWN.
-            count: how many messages.
+            status: the reason; statuses without a number on the wire arrive as UNKNOWN.
+            count: number of messages.
 
         Raises:
             InvalidArgument: the status is SUCCESS.
@@ -112,13 +112,13 @@ class Faults:
         self._apply()
 
     def lose_confirms(self, count: int = 1) -> None:
-        """Lose confirmations, as a primary does that dies before it has passed the confirmations on.
+        """Lose confirmations, as a primary that dies before passing the confirmations on.
 
         The connections of clients last. Each message is delivered once more to the same consumer, and not
         marked as out of order.
 
         Args:
-            count: how many confirmations.
+            count: number of confirmations.
         """
         self._lost_confirms = _Countdown(_checks.integer("count", count))
         self.attach()
@@ -138,8 +138,8 @@ class Faults:
             category: the generic result.
             code: the number in the status.
             message: the text in the status.
-            uri: only for queues whose URI starts with this.
-            count: how many requests.
+            uri: only queues whose URI starts with this text.
+            count: number of requests.
         """
         self._opens = _Countdown(count), _status(category, code, message), _checks.text("uri", uri)
         self.attach()
@@ -152,7 +152,7 @@ class Faults:
         *,
         count: int | None = None,
     ) -> None:
-        """Refuse clients when they say who they are, and close the connection."""
+        """Refuse clients during negotiation, and close the connection."""
         self._negotiations = _Countdown(count), _status(category, code, message)
 
     def delay_negotiation(self, seconds: float) -> None:
@@ -160,7 +160,7 @@ class Faults:
         self.negotiation_delay = _checks.seconds("seconds", seconds)
 
     def disconnect_after(self, events: int) -> None:
-        """Cut each connection when its client has sent ``events`` more events."""
+        """Cut each connection after ``events`` more events of the client."""
         self._events = _checks.integer("events", events)
         self._apply()
 
@@ -170,7 +170,7 @@ class Faults:
             connection.cut()
 
     def stop_reading(self) -> None:
-        """Read nothing more from any client: what they send fills their buffers."""
+        """Read nothing more from any client: output of clients fills their buffers."""
         self._deaf = True
         self._apply()
 
@@ -180,7 +180,7 @@ class Faults:
         self._apply()
 
     def clear(self) -> None:
-        """End all faults. Acknowledgements that are already delayed are still sent late."""
+        """End all faults. Delayed acknowledgements are still sent late."""
         self.negotiation_delay = self._ack_delay = 0.0
         self._lost_acks = _Countdown(0)
         self._duplicates = _Countdown(0)
@@ -204,7 +204,7 @@ class Faults:
         node.intercept_confirm = self._intercept_confirm if self._lost_confirms.left else None
 
     def admit(self, _identity: ClientIdentity) -> Status | None:
-        """Return why a client is not let in, or None."""
+        """Return the reason to refuse a client, or None."""
         happens, status = self._negotiations
         return status if happens else None
 
@@ -250,7 +250,7 @@ class Faults:
         return status if wanted.uri.startswith(uri) and happens else None
 
     def _intercept_confirm(self, stream: SubStream, guids: list[bytes]) -> list[bytes]:
-        """Deliver again what loses its confirmation; return the rest."""
+        """Redeliver the messages with lost confirmations; return the rest."""
         rest: list[bytes] = []
         for guid in guids:
             entry = stream.unconfirmed.get(guid)

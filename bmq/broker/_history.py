@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GUIDs of messages that are gone, remembered for a while: a message posted again is not stored again."""
+"""GUIDs of deleted messages, remembered for a while: a repeated post is not stored again."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Final
 
 __all__ = ["History"]
 
-#: A growing set takes 30 to 130 bytes a member; one that takes more than this has shrunk, and is copied.
+#: A growing set takes 30 to 130 bytes a member; a set with more bytes a member has shrunk, and is copied.
 _ROOMY: Final = 400
 
 
 class History:
-    """The GUIDs a queue remembers.
+    """The GUIDs that a queue remembers.
 
     Args:
-        window: for how many seconds after its arrival a GUID is remembered; 0 for none at all.
-        limit: how many are remembered at most.
+        window: seconds after arrival for which a GUID is remembered; 0 for never.
+        limit: number of remembered GUIDs, at most.
 
     Attributes:
-        guids: what is remembered; :meth:`forget` may replace it.
+        guids: the remembered GUIDs; :meth:`forget` may replace the set.
     """
 
     __slots__ = ("_oldest", "_seconds", "guids", "limit", "window")
@@ -29,20 +29,20 @@ class History:
         self.window = window
         self.limit = limit
         self.guids: set[bytes] = set()
-        # The same GUIDs by the second in which their messages came: those of a second are forgotten at once.
+        # The same GUIDs by the second of arrival: the GUIDs of a second are forgotten together.
         self._seconds: dict[int, list[bytes]] = {}
-        # What came before this is not remembered any more.
+        # GUIDs of earlier arrivals are not remembered any more.
         self._oldest = float("-inf")
 
     def __len__(self) -> int:
         return len(self.guids)
 
     def __contains__(self, guid: bytes) -> bool:
-        """Whether the GUID of a message that is gone is remembered."""
+        """Whether the GUID of a deleted message is remembered."""
         return guid in self.guids
 
     def add(self, guid: bytes, arrival: float) -> None:
-        """Remember the GUID of a message that came at ``arrival`` and is deleted now."""
+        """Remember the GUID of a deleted message that arrived at ``arrival``."""
         second = int(arrival)
         if not self.window or second < self._oldest:
             return
@@ -53,7 +53,7 @@ class History:
             self._seconds[second] = [guid]
 
     def forget(self, now: float) -> None:
-        """Drop what came before the window, and the oldest of what exceeds the limit."""
+        """Drop GUIDs from before the window, and the oldest beyond the limit."""
         oldest = self._oldest = now - self.window - 1
         for second in [second for second in self._seconds if second < oldest]:
             self.guids.difference_update(self._seconds.pop(second))
@@ -68,10 +68,10 @@ class History:
             self.guids = set(self.guids)
 
     def next_deadline(self) -> float | None:
-        """Return when :meth:`forget` has something to do because of the window; None when nothing is left."""
+        """Return the time of the next expiry in :meth:`forget`; None without remembered GUIDs."""
         return min(self._seconds) + self.window + 2 if self._seconds else None
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all GUIDs."""
         self.guids = set()
         self._seconds = {}

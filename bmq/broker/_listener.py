@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accepting connections; when the system has no file descriptors or memory left, it waits and tries again."""
+"""Accepts connections; without file descriptors or memory, the listener waits and tries again."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["Listener", "SimulatedListener"]
 _log = logging.getLogger("bmq.broker")
 
 _BACKLOG = 1024
-#: How many connections are accepted before the event loop does other work.
+#: Connections accepted before the event loop does other work.
 _AT_ONCE = 64
-#: Seconds until it is tried again, when file descriptors, buffers or memory have run out.
+#: Seconds until the next attempt after file descriptors, buffers or memory have run out.
 _RETRY = 1.0
-#: Seconds between two log entries about that.
+#: Seconds between two log entries about missing resources.
 _SAY_AGAIN = 60.0
 
 
 class Listener:
     """The listening sockets of a broker.
 
-    asyncio's own server writes a thousand tracebacks a second while no file descriptor is left; this one
+    Without a free file descriptor, asyncio's own server writes a thousand tracebacks a second; this listener
     waits.
 
     Args:
-        welcome: takes over the socket of each connection, and closes it; it must not raise.
+        welcome: takes over the socket of each connection, and closes the socket; must not raise.
     """
 
     def __init__(self, welcome: Callable[[socket.socket], Awaitable[None]]) -> None:
@@ -42,7 +42,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The listening port."""
         port: int = self._sockets[0].getsockname()[1]
         return port
 
@@ -57,7 +57,7 @@ class Listener:
         try:
             for family, kind, protocol, _, address in dict.fromkeys(infos):
                 self._sockets.append(_listening(family, kind, protocol, (address[0], port, *address[2:])))
-                port = self.port  # a port of 0: every address gets the one that the first got
+                port = self.port  # for port 0: the first address's port for every address
         except OSError:
             self._close_sockets()
             raise
@@ -65,7 +65,7 @@ class Listener:
             self._spawn(self._accept(each))
 
     async def stop(self) -> None:
-        """Stop listening, and drop connections that are being established."""
+        """Stop listening, and drop unfinished connections."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -93,7 +93,7 @@ class Listener:
             try:
                 connection = await _accepted(loop, listening)
             except ConnectionAbortedError:
-                continue  # it was gone before it was accepted
+                continue  # the client has gone
             except OSError as error:
                 if loop.time() - said >= _SAY_AGAIN:
                     said = loop.time()
@@ -110,7 +110,7 @@ class Listener:
 
 
 class SimulatedListener:
-    """The listening port of a broker in a simulation, where there are no sockets.
+    """The listening port of a broker in a simulation, without sockets.
 
     Args:
         connection: makes the protocol of each connection.
@@ -122,7 +122,7 @@ class SimulatedListener:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The listening port."""
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
@@ -145,8 +145,8 @@ class SimulatedListener:
 def _accepted(
     loop: asyncio.AbstractEventLoop, listening: socket.socket
 ) -> Generator[asyncio.Future[Any], None, socket.socket]:
-    # A task that is cancelled in the turn in which sock_accept() has its result never sees that: the
-    # connection would stay open until it is collected (python/cpython#153761; uvloop has it too).
+    # A task cancelled in the turn of the result of sock_accept() never sees the result: the connection would
+    # stay open until its collection (python/cpython#153761; uvloop is affected too).
     steps = loop.sock_accept(listening).__await__()
     try:
         while True:
@@ -165,7 +165,7 @@ def _accepted(
 
 
 def _close_unwelcome(connection: socket.socket, welcoming: asyncio.Future[None]) -> None:
-    # In a callback, because a task that is cancelled before its first step runs nothing of its coroutine.
+    # In a callback, because a task cancelled before its first step runs no part of its coroutine.
     if welcoming.cancelled():
         connection.close()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker itself, without sockets: domains, queues, clients, and what is due with time."""
+"""The broker itself, without sockets: domains, queues, clients, and timed work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["Node"]
 
-#: Empty queues nobody has open are forgotten after this many seconds.
+#: Seconds after which empty queues without clients are forgotten.
 QUEUE_KEEPALIVE = 1800.0
 _EFFORT_AT_ONCE = 50_000
 _EXPIRED_AT_ONCE = 1000
@@ -37,9 +37,9 @@ class Node:
     Time is a parameter everywhere, in seconds of any clock that does not go backwards.
 
     Args:
-        source: where domains are found.
-        history_limit: how many GUIDs of messages that are gone each queue remembers at most.
-        bounds: how much clients may ask of it.
+        source: the source of domains.
+        history_limit: GUIDs of deleted messages that each queue remembers, at most.
+        bounds: limits for clients.
     """
 
     def __init__(
@@ -48,33 +48,32 @@ class Node:
         self.source = source
         self.history_limit = history_limit
         self.bounds = bounds or Bounds()
-        #: How much clients may make it decompress.
+        #: Limits of decompression for clients.
         self.budget = InflationBudget()
         self.domains: dict[str, Domain] = {}
         self.queues: dict[str, BrokerQueue] = {}
         self.clients: list[ConnectedClient] = []
         self.stopping = False
-        #: Set by tests of failures: what is answered to an open, and which posts are stored.
+        #: Set by tests of failures: the answer to an open, and the posts to store.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_confirm: Callable[[SubStream, list[bytes]], list[bytes]] | None = None
         self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
         self._touched: dict[BrokerQueue, dict[AppDelivery, None]] = {}
         self._effort = Effort()
         self._going_on = False
-        #: Called when deliveries pause; has :meth:`go_on` called after others were served. None: no pauses.
+        #: Called when deliveries pause: calls :meth:`go_on` after other clients. None: no pauses.
         self.postpone: Callable[[], None] | None = None
-        # When to look after a queue: within a second after something happened to it, then when something is
-        # going to expire.
+        # Time of the next look at a queue: within a second after activity, then at the next expiry.
         self._deadlines: Deadlines[BrokerQueue] = Deadlines()
-        # Empty queues that nobody has open, the oldest first: those never posted to, and the others.
+        # Empty queues without clients, the oldest first: queues without any post, and the rest.
         self._unused: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._idle: OrderedDict[BrokerQueue, None] = OrderedDict()
-        #: Applications that have to let some time pass before they redeliver.
+        #: Applications that wait before the next redelivery.
         self.waiting: Deadlines[AppDelivery] = Deadlines()
 
     @property
     def effort(self) -> int:
-        """The work done so far, a number: each step of it takes some microseconds."""
+        """The work done so far: a number of steps, each of some microseconds."""
         return self._effort.spent
 
     # ---- clients
@@ -87,10 +86,10 @@ class Node:
         return client
 
     def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
-        """Close what a client has open; see :meth:`ConnectedClient.drop`."""
+        """Close everything that a client has open; see :meth:`ConnectedClient.drop`."""
         if not isinstance(client, ConnectedClient) or client.place is None:
             return
-        # The last one takes its place: a search among thousands, when thousands leave, would take long.
+        # The last client takes the place: a search among thousands of leaving clients would take long.
         last = self.clients.pop()
         if last is not client:
             self.clients[client.place] = last
@@ -104,7 +103,7 @@ class Node:
         """Give a domain another configuration; call :meth:`deliver` afterwards.
 
         Raises:
-            InvalidDomain: it would change the mode or the kind of storage.
+            InvalidDomain: the mode or the kind of storage would change.
         """
         domain.configure(config)
         for queue in domain.queues.values():
@@ -114,7 +113,7 @@ class Node:
         """Return a domain, loading its configuration the first time.
 
         Raises:
-            Unavailable: there is no such domain, or its configuration cannot be used.
+            Unavailable: the domain does not exist, or its configuration cannot be used.
         """
         found = self.domains.get(name)
         if found is None:
@@ -124,8 +123,8 @@ class Node:
         return found
 
     def queue(self, domain: Domain, uri: QueueUri) -> BrokerQueue | None:
-        """Return a queue, a new one if need be; None when domain or broker may have no more queues."""
-        # The queues of a redirected domain have URIs with the domain it redirects to.
+        """Return a queue, created if necessary; None if the domain or the broker allows no more queues."""
+        # The queues of a redirected domain have URIs with the target of the redirection.
         real = QueueUri.parse(f"bmq://{domain.config.name}/{uri.queue}")
         queue = domain.queues.get(real.canonical)
         if queue is None:
@@ -137,12 +136,12 @@ class Node:
         return queue
 
     def discard_unused(self, queue: BrokerQueue) -> None:
-        """Forget a queue that was made for an open that failed."""
+        """Forget a queue created for an open that failed."""
         if not queue.handles and not queue.posted:
             self.forget(queue)
 
     def forget(self, queue: BrokerQueue) -> None:
-        """Forget a queue, and everything in it."""
+        """Forget a queue with its content."""
         for app in queue.apps.values():
             self.waiting.discard(app)
         queue.dispose()
@@ -154,15 +153,15 @@ class Node:
         self._touched.pop(queue, None)
 
     def in_use(self, queue: BrokerQueue) -> None:
-        """Note that somebody has a queue open."""
+        """Note that a client has a queue open."""
         queue.idle_since = None
         self._unused.pop(queue, None)
         self._idle.pop(queue, None)
 
     def idle(self, queue: BrokerQueue, now: float) -> None:
-        """Note that nobody has a queue open any more.
+        """Note that no client has a queue open any more.
 
-        When there are too many empty ones the oldest are forgotten at once, first those never posted to.
+        With too many empty queues, the oldest are forgotten at once, queues without any post first.
         """
         queue.idle_since = now
         self._watch(queue, now + QUEUE_KEEPALIVE)
@@ -170,7 +169,7 @@ class Node:
 
     def _note_idle(self, queue: BrokerQueue) -> None:
         if queue.handles or queue.store:
-            return  # not idle as long as it has messages; _look_after asks again
+            return  # not idle while messages are stored; _look_after calls again
         (self._idle if queue.posted else self._unused)[queue] = None
         while len(self._idle) + len(self._unused) > self.bounds.idle_queues:
             self.forget(next(iter(self._unused or self._idle)))
@@ -184,13 +183,13 @@ class Node:
     # ---- delivering
 
     def touch(self, queue: BrokerQueue, app: AppDelivery | None) -> None:
-        """Note that something happened to a queue: it, and the application, may have something to deliver."""
+        """Note activity of a queue: the queue and the application may have something to deliver."""
         apps = self._touched.setdefault(queue, {})
         if app is not None:
             apps[app] = None
 
     def deliver(self, now: float) -> None:
-        """Deliver what :meth:`touch` has noted. To be called after each chunk of input."""
+        """Deliver for all queues noted by :meth:`touch`. Call after each chunk of input."""
         self.budget.tick(now)
         touched, effort = self._touched, self._effort
         effort.enough = effort.spent + _EFFORT_AT_ONCE
@@ -214,7 +213,7 @@ class Node:
                 self.postpone()
 
     def go_on(self, now: float) -> None:
-        """Go on with deliveries that were paused so that others were served."""
+        """Continue paused deliveries after other clients were served."""
         self._slice(now)
         self._going_on = False
         self.deliver(now)
@@ -233,16 +232,16 @@ class Node:
     # ---- time
 
     def next_deadline(self) -> float | None:
-        """Return when :meth:`tick` has something to do; None if nothing happens by itself."""
+        """Return the time of the next work for :meth:`tick`; None without timed work."""
         queue, app = self._deadlines.first(), self.waiting.first()
         if queue is None or app is None:
             return app if queue is None else queue
         return min(queue, app)
 
     def tick(self, now: float) -> None:
-        """Do what is due: expire messages, forget GUIDs and idle queues, retry suspected poison messages.
+        """Do the due work: expire messages, forget GUIDs and idle queues, retry suspected poison messages.
 
-        When very much is due a part of it is left, which is due at once.
+        A large amount of work is done in parts; the next part is due at once.
         """
         for queue in self._deadlines.due(now, _QUEUES_AT_ONCE):
             self._look_after(queue, now)
@@ -251,7 +250,7 @@ class Node:
         self.deliver(now)
 
     def _watch(self, queue: BrokerQueue, deadline: float) -> None:
-        """Look after a queue at that time, if not earlier."""
+        """Look after a queue at the given time, if not earlier."""
         if deadline < queue.deadline:
             queue.deadline = deadline
             self._deadlines.set(queue, deadline)
@@ -275,13 +274,13 @@ class Node:
             self._note_idle(queue)
 
     def forget_idle(self) -> None:
-        """Forget all empty queues that nobody has open."""
+        """Forget all empty queues without clients."""
         for queue in list(self.queues.values()):
             if not queue.handles and not queue.store:
                 self.forget(queue)
 
     def recover(self) -> None:
-        """Return to the state of a real broker restarted with its files; for when no client is left."""
+        """Return to the state of a real broker restarted with its files; call without clients."""
         self.stopping = self._going_on = False
         self.waiting.clear()
         while self._effort.unfinished:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEVER", "BrokerQueue"]
 
-#: The deadline of a queue in which nothing expires.
+#: The deadline of a queue without expiry.
 NEVER = float("inf")
 
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
@@ -43,17 +43,17 @@ class BrokerQueue:
     Attributes:
         uri: canonical URI.
         domain: the domain.
-        apps: applications by name, including those that clients opened and the domain does not know.
-        handles: clients that have the queue open, in the order they opened it.
+        apps: applications by name, including opened applications unknown to the domain.
+        handles: clients of the queue, in the order of opening.
         store: the messages.
-        position: first message that no application has considered; None if there is none.
+        position: first message not considered by any application; None if all were considered.
         waiting: applications with a delay before their next redelivery.
-        authorized: applications that the domain knows.
+        authorized: applications of the domain.
         budget: limits for decompression.
         effort: counter of the work done.
         postponed: whether deliveries are paused so that other clients are served.
-        writers: number of times the queue is open for writing.
-        consumer_filter: the domain's filter, asked before each delivery; None for none.
+        writers: number of openings for writing.
+        consumer_filter: the domain's filter, asked before each delivery; None without a filter.
         idle_since: time when the last client left; None while a client has the queue open.
         deadline: time of the node's next look at the queue.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: numbers of messages so far.
@@ -116,11 +116,11 @@ class BrokerQueue:
                 app.bit = 0
                 if not app.streams:
                     del self.apps[app_id]
-        # A separate list: clients that open unknown applications must not slow down the known ones.
+        # A separate list: opening unknown applications must not slow down known applications.
         self.authorized = [app for app in self.apps.values() if app.bit]
         texts = {
             (s.app_id if self.fanout else DEFAULT_APP_ID): s.text for s in config.subscriptions
-        }  # If an application has several subscriptions, the last one counts.
+        }  # Of several subscriptions of an application, the last counts.
         self._filters = []
         for app in self.apps.values():
             app.matcher = compile_expression(ExpressionVersion.E_VERSION_1, texts.get(app.app_id, ""))
@@ -135,7 +135,7 @@ class BrokerQueue:
         self.store.set_window(config.deduplication_time_ms / 1000)
 
     def app_for(self, app_id: str) -> AppDelivery:
-        """Return an application, including one that the domain does not know (yet)."""
+        """Return an application, even if unknown to the domain."""
         app = self.apps.get(app_id)
         if app is None:
             app = self.apps[app_id] = AppDelivery(self, app_id, 0)

@@ -1,30 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of a consumer for a message: one application's subscriptions, by priority and expression.
 
-The rules are those measured at a real broker. Subscriptions with byte-equal expressions form a group; in a
-group
+The rules were measured at a real broker. Subscriptions with byte-equal expressions form a group; in a group
 only the subscriptions of the highest priority take part. Priorities are tried from high to low. The first
-group
-that matches and has room takes the message, and its members take turns. A matching group without room is
-marked
-as full; other groups of its priority may still take the message, lower priorities may not. If no group takes
-the
-message:
+matching group with room takes the message, and its members take turns. A matching group without room is
+marked as full; further groups of the same priority may take the message, lower priorities may not. If no
+group takes the message:
 
 * If a group on the way has room and only did not match, the message is put aside and delivery continues. From
   the next message on, groups marked as full are skipped, and their messages may go to lower priorities.
-* If no group on the way has room, the application stops until one has room, even if lower priorities have
+* If no group on the way has room, the application stops until a group has room, even if lower priorities have
   room.
 
 Invariants: a member with room is in the round robin of its group exactly once (:attr:`Subscriber.after`);
-``first``
-is None exactly if no member has room; a full subscriber rejoins at 80 % of its limits, or with new limits.
+``first`` is None exactly if no member has room; a full subscriber rejoins at 80 % of its limits, or with new
+limits.
 
 Costs decide the structure, because routing runs for every message. Joining and leaving a round robin take the
-same
-time with any number of members. The expressions of a table are compiled into one function, and many
-equalities of
-one property, as consumer groups have them, become one lookup (:class:`bmq.subscriptions.Equalities`).
+same time with any number of members. The expressions of a table are compiled into one function, and many
+equalities of one property, as in consumer groups, become one lookup
+(:class:`bmq.subscriptions.Equalities`).
 """
 
 from __future__ import annotations
@@ -69,8 +64,7 @@ UNMATCHED: Final[Blocked] = ()
 
 _compiled: Cache[str, Evaluator] = Cache("compiled expressions", 4096)
 # Functions that find the first matching expression. Their number is bounded, because compiling takes time
-# whenever
-# a consumer changes.
+# whenever a consumer changes.
 _chains: Cache[tuple[str, ...], Callable[[Mapping[str, Any]], int]] = Cache("chains of expressions", 64)
 _CHAIN = 32
 
@@ -113,10 +107,10 @@ class Subscriber:
         option: the PUSH option with the id.
         messages: number of unconfirmed messages.
         bytes: unconfirmed bytes of application data.
-        full: whether a limit was reached, and usage has not fallen to 80 % of the limits since.
+        full: whether a limit was reached, without a fall to 80 % of the limits since.
         group: the group, while the subscriber takes part in routing.
-        after: the next member in the round robin, while this one has room; otherwise None. With links in both
-            directions, joining and leaving take the same time with any number of members.
+        after: the next member in the round robin, while the subscriber has room; otherwise None. With links
+            in both directions, joining and leaving take the same time with any number of members.
         before: the previous member in the round robin.
     """
 
@@ -220,7 +214,7 @@ class Group:
         self.full = False
 
     def admit(self, subscriber: Subscriber) -> bool:
-        """Add a subscriber to the round robin; return False if it has no room or is already in it."""
+        """Add a subscriber to the round robin; return False without room, or if already a member."""
         if subscriber.full or not subscriber.stream.open or subscriber.after is not None:
             return False
         first = self.first

@@ -44,12 +44,12 @@ _log = logging.getLogger("bmq.broker")
 
 _LAST_PORT = 65535
 _PATHS: Any = (str, os.PathLike)
-#: Seconds that a stopping broker waits for clients to read what they are sent.
+#: Seconds that a stopping broker waits for clients to read their data.
 _PATIENCE = 1.0
 
 
 class Broker:
-    """An embedded broker, for development and tests; production is a real BlazingMQ cluster.
+    """An embedded broker, for development and tests; production needs a real BlazingMQ cluster.
 
     ::
 
@@ -57,38 +57,38 @@ class Broker:
             async with bmq.connect(broker.uri) as session:
                 ...
 
-    It speaks the protocol of a real one to clients in any language, over TCP, and keeps everything in
-    memory. Making one starts nothing; it belongs to the event loop it is started in.
+    The broker speaks a real broker's protocol to clients in any language, over TCP, and keeps all data in
+    memory. Making an object starts nothing; the broker belongs to the event loop of its start.
 
     Args:
-        host: the address to listen on; with the default only this machine can connect.
-        port: the port; 0 takes a free one, which ``port`` and ``uri`` tell.
+        host: the listening address; by default reachable from this machine only.
+        port: the port; 0 selects a free port, see ``port`` and ``uri``.
         domains: more domains: :class:`~bmq.broker.DomainConfig` objects; or a mapping of names to these or
             to the contents of domain files, as dictionaries.
         config_dir: a configuration directory like a real broker's, with ``domains/<name>.json``.
         builtin: whether the built-in test domains exist; by default only without ``config_dir``.
         ssl: for TLS.
-        auth: user names and passwords, or :class:`~bmq.broker.Authentication`. Without it
-            everybody is let in.
-        clock: where time comes from; a :class:`~bmq.broker.ManualClock` stands still until moved.
-        heartbeat_interval_ms: how often silent clients are probed.
-        max_missed_heartbeats: how many unanswered probes end a client's connection; 0 turns probing off.
-        deduplication_history: how many GUIDs of messages that are gone each queue remembers at most.
-        high_water: bytes that may wait for one client before it gets no more messages.
-        handshake_timeout: seconds a client may take to say who it is.
-        max_connections: how many connections there may be; further ones are closed at once.
-        max_queues: how many queues there may be, of all domains together.
-        max_idle_queues: how many empty queues that nobody has open are kept, for half an hour as in a real
-            broker; when there are more the oldest are forgotten.
-        max_queues_per_connection: how many queues one connection may have open; each appId counts as one.
-        max_subscriptions: how many subscriptions one consumer may have.
-        max_listed: how many messages one admin command LIST may show.
-        posts_kept: how many of the last posts are kept for :meth:`posted` and :meth:`assert_posted`.
+        auth: user names and passwords, or :class:`~bmq.broker.Authentication`. Without ``auth``, every client
+            is accepted.
+        clock: the source of time; a :class:`~bmq.broker.ManualClock` stands still until moved.
+        heartbeat_interval_ms: milliseconds between probes of silent clients.
+        max_missed_heartbeats: unanswered probes that end a client's connection; 0 turns probing off.
+        deduplication_history: GUIDs of deleted messages that each queue remembers, at most.
+        high_water: bytes that may wait for one client before the client gets no more messages.
+        handshake_timeout: seconds for a client's negotiation.
+        max_connections: number of connections; further connections are closed at once.
+        max_queues: number of queues, of all domains together.
+        max_idle_queues: number of empty queues without clients, kept for half an hour as in a real broker;
+            beyond the limit the oldest are forgotten.
+        max_queues_per_connection: open queues of one connection; each appId counts as one.
+        max_subscriptions: subscriptions of one consumer.
+        max_listed: messages in the output of one admin command LIST.
+        posts_kept: number of recent posts kept for :meth:`posted` and :meth:`assert_posted`.
 
     Attributes:
-        host: the address it listens on.
-        clock: where its time comes from.
-        faults: what it does wrong on purpose.
+        host: the listening address.
+        clock: the source of time.
+        faults: deliberate faults.
 
     Raises:
         UsageError: ``port`` is not 0 to 65535, ``auth`` is an empty mapping, a limit is less than 1, or a
@@ -173,7 +173,7 @@ class Broker:
         self.faults = Faults(self)
         self.faults.attach()
         self._connections: dict[BrokerConnection, None] = {}
-        # Those that are not established yet: with TLS that takes a while.
+        # Unfinished connections: establishing TLS takes a while.
         self._arriving: dict[BrokerConnection, None] = {}
         self._listener: Listener | SimulatedListener | None = None
         self._crowded = False
@@ -182,11 +182,11 @@ class Broker:
         self._guids = GuidGenerator(client_id_from(_world.hostname(), _world.time_ns(), _world.pid(), 0))
         self._dirty: list[BrokerConnection] = []
         self._postponed: deque[Callable[[], None]] = deque()
-        # What is done later, by the broker's clock: actions, and the deadlines of sessions.
+        # Later work, by the broker's clock: actions, and the deadlines of sessions.
         self._actions: Deadlines[Callable[[], None]] = Deadlines()
         self._timeouts: Deadlines[BrokerConnection] = Deadlines()
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Set for the earliest of all deadlines there are.
+        # Set for the earliest deadline.
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at: float | None = None
         self._all_gone = asyncio.Event()
@@ -201,7 +201,7 @@ class Broker:
         self._set_timer()
 
     def add_domain(self, config: DomainConfig) -> None:
-        """Add a domain, or change one: what is posted and opened from now on follows the new configuration.
+        """Add or change a domain: later posts and opens follow the new configuration.
 
         Raises:
             InvalidDomain: an application subscription does not compile, or the domain is in use and its
@@ -222,13 +222,13 @@ class Broker:
 
     @property
     def queues(self) -> QueuesView:
-        """What the queues store, by URI."""
+        """The contents of the queues, by URI."""
         return QueuesView(self._node)
 
-    # ---- what tests ask
+    # ---- for tests
 
     def posted(self, uri: str) -> list[PostedMessage]:
-        """Return what was posted to a queue and not refused, oldest first, also what was confirmed since.
+        """Return the accepted posts to a queue, oldest first, confirmed messages included.
 
         Raises:
             StateError: the broker keeps no posts: ``Broker(posts_kept=...)``.
@@ -246,19 +246,19 @@ class Broker:
         payload: bytes | None = None,
         properties: Mapping[str, PropertyInput] | None = None,
     ) -> list[PostedMessage]:
-        """Fail unless such messages were posted to a queue; the failure shows what was posted.
+        """Fail unless matching messages were posted to a queue; the failure shows all posts.
 
         Args:
             uri: the queue's URI.
-            count: how many; None for at least one.
-            payload: their payload; None for any.
-            properties: properties they have, besides others.
+            count: number of messages; None for at least one.
+            payload: the payload; None for any.
+            properties: required properties; further properties are allowed.
 
         Returns:
             The messages, oldest first.
 
         Raises:
-            AssertionError: there are none, or another number of them.
+            AssertionError: no message matches, or another number of messages.
             StateError: the broker keeps no posts.
             InvalidURI: the URI is not legal.
         """
@@ -289,10 +289,10 @@ class Broker:
             timeout: seconds to wait.
 
         Raises:
-            AssertionError: there are messages left, or no such queue; it says which.
+            AssertionError: messages are left, or the queue does not exist; the text says which.
             InvalidURI: the URI is not legal.
 
-        Cancelling it changes nothing.
+        Cancelling the call changes nothing.
         """
         name = QueueUri.parse(uri).canonical
         timeout = _checks.seconds("timeout", timeout)
@@ -327,10 +327,10 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The port it listens on.
+        """The listening port.
 
         Raises:
-            StateError: the port is 0, and it was never started.
+            StateError: the port is 0, and the broker was never started.
         """
         if not self._port:
             raise StateError("the broker has no port before it is started: await broker.start()")
@@ -343,12 +343,12 @@ class Broker:
         return f"{'tcps' if self._ssl is not None else 'tcp'}://{host}:{self.port}"
 
     async def start(self) -> None:
-        """Begin to listen. After :meth:`stop` it takes the same port again.
+        """Begin to listen. After :meth:`stop`, the broker listens on the same port again.
 
-        It waits for nothing but the look-up of ``host``. Cancelling it leaves the broker stopped.
+        The call waits only for the look-up of ``host``. Cancelling the call leaves the broker stopped.
 
         Raises:
-            StateError: it is running.
+            StateError: the broker is running.
             OSError: the address cannot be used.
         """
         if self._listener is not None:
@@ -368,17 +368,17 @@ class Broker:
         _log.info("listening on %s", self.uri)
 
     async def stop(self, *, graceful: bool = True) -> None:
-        """Disconnect everybody and stop listening. What is stored stays, for a later :meth:`start`.
+        """Disconnect all clients and stop listening. Stored messages stay for a later :meth:`start`.
 
-        After that start all of it is delivered anew, oldest first, with all delivery attempts, as after the
-        restart of a real broker whose domains keep messages in files.
+        The next start delivers all of these messages anew, oldest first, with all delivery attempts, as after
+        the restart of a real broker with file-backed domains.
 
-        Clients that do not read what they are sent are cut after a second. Cancelling it leaves the broker
-        stopped and may leave connections open until their clients close them.
+        Clients that do not read their data are cut after a second. Cancelling the call leaves the broker
+        stopped, and may leave connections open until their clients close them.
 
         Args:
-            graceful: what clients have not confirmed is taken back without counting as a failed delivery;
-                otherwise connections are cut as by a crash.
+            graceful: whether unconfirmed messages return without counting as a failed delivery; otherwise
+                connections are cut as by a crash.
         """
         graceful = _checks.boolean("graceful", graceful)
         listener, self._listener = self._listener, None
@@ -402,7 +402,7 @@ class Broker:
                 async with asyncio.timeout(_PATIENCE):
                     await self._all_gone.wait()
             except TimeoutError:
-                # Clients that do not read what they are sent would keep their connections for ever.
+                # Clients that do not read would keep their connections for ever.
                 for connection in list(self._connections):
                     connection.cut()
                 await self._all_gone.wait()
@@ -410,11 +410,11 @@ class Broker:
         _log.info("stopped")
 
     async def restart(self, *, keep: bool = True, graceful: bool = True) -> None:
-        """Stop and start again, on the same port. Cancelling it leaves the broker stopped.
+        """Stop and start again, on the same port. Cancelling the call leaves the broker stopped.
 
         Args:
-            keep: whether messages survive, as in file-backed domains of a real broker; otherwise they are
-                gone, as in its in-memory domains.
+            keep: whether messages survive, as in file-backed domains of a real broker; otherwise messages are
+                lost, as in in-memory domains.
             graceful: see :meth:`stop`.
         """
         keep = _checks.boolean("keep", keep)
@@ -439,7 +439,7 @@ class Broker:
         return self.faults.admit(identity)
 
     async def _welcome(self, sock: socket.socket) -> None:
-        """Make a connection of a socket that was accepted."""
+        """Make a connection from an accepted socket."""
         assert self._loop is not None
         if len(self._connections) + len(self._arriving) >= self._bounds.connections:
             if not self._crowded:
@@ -461,7 +461,7 @@ class Broker:
         except OSError as error:
             _log.info("a connection failed before it was established: %s", printable(error))
         except asyncio.CancelledError:
-            # Begun and dropped in one turn of the event loop: uvloop closes it without telling the protocol.
+            # Begun and dropped in one turn of the event loop: uvloop closes the socket without a callback.
             if connection in self._connections:
                 connection.connection_lost(None)
             raise
@@ -469,14 +469,14 @@ class Broker:
             self._arriving.pop(connection, None)
 
     def _accept(self) -> BrokerConnection:
-        """Make a connection that the event loop accepted."""
+        """Make a connection accepted by the event loop."""
         return BrokerConnection(self)
 
     def _vanish(self, forget: float = 0.0) -> None:
-        """Be as if the process had been killed: only what is stored stays, for a later :meth:`start`.
+        """Imitate a killed process: only stored messages stay, for a later :meth:`start`.
 
         Args:
-            forget: seconds; messages that came within the last ones were not stored yet, and are lost.
+            forget: seconds; messages that arrived within this time were not stored yet, and are lost.
         """
         now = self.clock()
         self._listener = self._loop = None
@@ -516,14 +516,14 @@ class Broker:
         )
 
     def _end(self, connection: BrokerConnection) -> None:
-        """Note that a connection is gone."""
+        """Note the end of a connection."""
         self._connections.pop(connection, None)
         self._timeouts.discard(connection)
         if not self._connections:
             self._all_gone.set()
 
     def _note_refusal(self, peer: str) -> None:
-        """Log wrong credentials: one line for each host, then one a minute with a count."""
+        """Log wrong credentials: one line for each host, then one line a minute with a count."""
         host = peer.rpartition(":")[0]
         self._refusals.warning(host, "%s sent wrong credentials", peer)
 
@@ -533,7 +533,7 @@ class Broker:
         self._set_timer()
 
     def _soon(self, action: Callable[[], None]) -> None:
-        """Call ``action`` after others were served: one such action in each turn of the event loop."""
+        """Call ``action`` after other clients: one such action in each turn of the event loop."""
         if not self._postponed and self._loop is not None:
             self._loop.call_soon(self._do_postponed)
         self._postponed.append(action)
@@ -547,7 +547,7 @@ class Broker:
         action()
 
     def _schedule_flush(self, connection: BrokerConnection) -> None:
-        """Write a connection's output when this turn of the event loop is over."""
+        """Write a connection's output at the end of this turn of the event loop."""
         if not self._dirty and self._loop is not None:
             self._loop.call_soon(self._flush)
         self._dirty.append(connection)
@@ -560,12 +560,12 @@ class Broker:
     # ---- time
 
     def _deliver(self) -> None:
-        """Deliver what has become deliverable."""
+        """Deliver all deliverable messages."""
         self._node.deliver(self.clock())
         self._set_timer()
 
     def _note_deadline(self, connection: BrokerConnection, deadline: float | None) -> None:
-        """Note when a connection's session has something to do, instead of what was noted before."""
+        """Note the next deadline of a connection's session, in place of the earlier deadline."""
         if deadline is None:
             self._timeouts.discard(connection)
         else:
@@ -576,7 +576,7 @@ class Broker:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def _set_timer(self) -> None:
-        """Set the timer to the earliest deadline; to be called whenever that may have changed."""
+        """Set the timer to the earliest deadline; call after every change."""
         if self._changes:
             for change in self._changes:
                 if not change.done():
@@ -597,12 +597,12 @@ class Broker:
         self._set_timer()
 
     def _catch_up(self) -> None:
-        """Do everything that is due after the clock was moved."""
+        """Do all due work after the clock was moved."""
         while (deadline := self._next_deadline()) is not None and deadline <= self.clock():
             self._tick()
 
     def _tick(self) -> None:
-        """Do what is due."""
+        """Do the due work."""
         now = self.clock()
         for action in self._actions.due(now):
             action()
@@ -612,7 +612,7 @@ class Broker:
 
 
 def _described(properties: Mapping[str, PropertyInput]) -> str:
-    """Return properties for an error message; it never raises."""
+    """Return properties for an error message; never raises."""
     try:
         return str(dict(properties))
     except Exception:  # a value's own __repr__ fails

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a queue stores: one copy of each message, in order of arrival, whatever the number of applications.
+"""The storage of a queue: one copy of each message, in order of arrival, for any number of applications.
 
-Messages form a doubly linked list, so that one can leave from the middle, and every application can keep its
-place, at the same cost however many are stored.
+Messages form a doubly linked list. Removing a message from the middle, and keeping an application's place,
+have the same cost for any number of stored messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", 
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-#: A growing dictionary takes 40 to 110 bytes an item; one that takes more than this has shrunk.
+#: A growing dictionary takes 40 to 110 bytes an item; a dictionary with more bytes an item has shrunk.
 _ROOMY: Final = 400
 
 
@@ -29,17 +29,17 @@ class MessageRecord:
     """One stored message.
 
     Attributes:
-        guid: its 16 bytes.
-        data: application data with its padding, as it came and as it goes out.
-        size: the data's length without the padding.
-        flags: flags of a PUSH of it (MESSAGE_PROPERTIES or 0).
+        guid: 16 bytes.
+        data: application data with padding, as received and as delivered.
+        size: the data's length without padding.
+        flags: flags of a PUSH of the message (MESSAGE_PROPERTIES or 0).
         schema_id: the wire schema id of the queue's own numbering; 0 for the old encoding or no properties.
         compression: the CAT field.
-        arrival: when it came, in seconds of the broker's clock.
-        pending: one bit for each application that has yet to be done with it.
-        attempts: delivery attempts left, by application bit; None while none was used up.
-        previous: the message that came before it, of those stored.
-        next: the message that came after it, of those stored.
+        arrival: time of arrival, in seconds of the broker's clock.
+        pending: one bit for each application without a confirmation.
+        attempts: remaining delivery attempts, by application bit; None before the first loss.
+        previous: the previous stored message.
+        next: the next stored message.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class MessageRecord:
 
     @property
     def lookup(self) -> Lookup:
-        """What expressions read this message's properties with."""
+        """The lookup of the message's properties for expressions."""
         found = self._lookup
         if found is None:
             found = self._lookup = property_lookup(self.data, self.flags, self.schema_id)
@@ -91,7 +91,7 @@ class MessageRecord:
 
 
 class _Looked(dict[str, Any]):
-    """Properties that are looked up when they are asked for; None for one that is not there."""
+    """Properties read on access; None for a missing property."""
 
     def __init__(self, get: Lookup) -> None:
         self._get = get
@@ -101,7 +101,7 @@ class _Looked(dict[str, Any]):
 
 
 def property_values(data: bytes, flags: int, schema_id: int) -> Mapping[str, Any]:
-    """Return the properties at the start of ``data`` by name, for expressions that are evaluated together."""
+    """Return the properties at the start of ``data`` by name, for expressions evaluated together."""
     if not flags:
         return {}
     values = plain_values(data, schema_id != 0)
@@ -109,7 +109,7 @@ def property_values(data: bytes, flags: int, schema_id: int) -> Mapping[str, Any
 
 
 def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
-    """Return what expressions read the properties at the start of ``data`` with."""
+    """Return the lookup of the properties at the start of ``data`` for expressions."""
     if not flags:
         return lookup(None)
     values = plain_values(data, schema_id != 0)
@@ -117,7 +117,7 @@ def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
 
 
 def _lookup(data: bytes, schema_id: int) -> Lookup:
-    """Return the same for properties that are not read at once."""
+    """Return the same for properties read on access."""
     try:
         return lookup(first_properties(data, schema_id != 0))
     except ProtocolError:
@@ -138,7 +138,7 @@ class CapacityMeter:
         """Return the wire status of one more message: 1 (messages) or 2 (bytes) when full, otherwise 0.
 
         Args:
-            ahead: bytes that are to be stored before it.
+            ahead: bytes that are going to be stored before the message.
         """
         if self.messages > self.limits.messages:
             return 1
@@ -148,7 +148,7 @@ class CapacityMeter:
 
 
 def shrink(table: dict[_Key, _Value]) -> None:
-    """Give back the memory a dictionary does not use: by itself it keeps that of its largest size."""
+    """Release unused memory of a dictionary, which otherwise keeps the memory of its largest size."""
     if sys.getsizeof(table) > _ROOMY * (len(table) + 1):
         rest = dict(table)
         table.clear()
@@ -156,17 +156,17 @@ def shrink(table: dict[_Key, _Value]) -> None:
 
 
 class MessageStore:
-    """The messages of one queue, their quota, and the GUIDs seen lately.
+    """The messages of one queue, their quota, and recent GUIDs.
 
     Args:
         limits: the queue's limits.
         domain: the usage of all queues of the domain.
-        window: for how many seconds after its arrival a GUID is remembered; with 0 only while it is stored.
-        history_limit: how many GUIDs of messages that are gone are remembered at most.
+        window: seconds after arrival for which a GUID is remembered; 0: only while stored.
+        history_limit: number of remembered GUIDs of deleted messages, at most.
 
     Attributes:
-        messages: what is stored, by GUID.
-        history: the GUIDs of messages that are gone.
+        messages: the stored messages, by GUID.
+        history: the GUIDs of deleted messages.
         first: the oldest message.
         last: the newest message.
     """
@@ -192,12 +192,12 @@ class MessageStore:
             message = following
 
     def __contains__(self, guid: bytes) -> bool:
-        """Whether a message with this GUID is stored or remembered."""
+        """Whether a message with the GUID is stored or remembered."""
         return guid in self.messages or guid in self.history
 
     @property
     def remembered(self) -> int:
-        """How many GUIDs of messages that are gone are remembered."""
+        """Number of remembered GUIDs of deleted messages."""
         return len(self.history)
 
     def get(self, guid: bytes) -> MessageRecord | None:
@@ -205,7 +205,7 @@ class MessageStore:
         return self.messages.get(guid)
 
     def append(self, message: MessageRecord) -> None:
-        """Store a message whose GUID is not known yet."""
+        """Store a message with a new GUID."""
         self.messages[message.guid] = message
         last = self.last
         if last is None:
@@ -221,7 +221,7 @@ class MessageStore:
         domain.bytes += size
 
     def remove(self, message: MessageRecord) -> None:
-        """Take a message out; its GUID stays remembered while its window lasts."""
+        """Remove a message; its GUID is remembered until the end of the window."""
         previous, following = message.previous, message.next
         if previous is None:
             self.first = following
@@ -243,14 +243,14 @@ class MessageStore:
         domain.bytes -= size
 
     def expired(self, now: float, ttl: int) -> MessageRecord | None:
-        """Return the oldest message if it has outlived ``ttl`` whole seconds."""
+        """Return the oldest message if older than ``ttl`` whole seconds."""
         oldest = self.first
         if oldest is not None and int(now) - int(oldest.arrival) > ttl:
             return oldest
         return None
 
     def forget(self, now: float) -> None:
-        """Drop GUIDs whose time is over, and the oldest of too many; give back unused memory."""
+        """Drop expired GUIDs, and the oldest beyond the limit; release unused memory."""
         self.history.forget(now)
         shrink(self.messages)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking into an embedded broker: what its queues store, and which consumers have what. For tests."""
+"""A view into an embedded broker, for tests: contents of queues, and deliveries to consumers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["AppView", "BrokerQueueStats", "MessageView", "QueueView", "QueuesVie
 
 @dataclass(frozen=True)
 class MessageView:
-    """A message as it is stored.
+    """A stored message.
 
     Attributes:
-        guid: its GUID, 32 upper-case hexadecimal digits.
-        payload: its payload, decompressed.
-        properties: its properties.
-        size: bytes that count against quotas: properties and payload as they came.
-        arrival: when it came, by the broker's clock.
-        waiting_for: the applications that have not confirmed it.
+        guid: 32 upper-case hexadecimal digits.
+        payload: the payload, decompressed.
+        properties: the properties.
+        size: bytes that count against quotas: properties and payload as received.
+        arrival: time of arrival, by the broker's clock.
+        waiting_for: applications without a confirmation.
     """
 
     guid: str
@@ -43,27 +43,26 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class BrokerQueueStats:
-    """What an embedded broker has counted of a queue, as :meth:`QueueView.stats` returns it.
+    """An embedded broker's counts of a queue, from :meth:`QueueView.stats`.
 
-    ``after - before`` is what was counted in between; the last four attributes are those of the later one.
+    ``after - before`` has the counts in between, and the last four attributes of ``after``.
 
     Attributes:
-        posted: messages posted, duplicates not counted.
-        posted_bytes: their bytes.
+        posted: messages posted, without duplicates.
+        posted_bytes: bytes posted.
         acknowledged: positive acknowledgements.
-        refused: negative ones.
-        pushed: deliveries, redeliveries counted.
-        pushed_bytes: their bytes.
-        confirmed: deliveries that were confirmed.
-        expired: messages that outlived their TTL.
+        refused: negative acknowledgements.
+        pushed: deliveries, redeliveries included.
+        pushed_bytes: bytes delivered.
+        confirmed: deliveries confirmed.
+        expired: messages deleted at the end of their TTL.
         poisoned: messages that used up their delivery attempts for an application.
-        queued_seconds: how long messages waited before they were delivered, all together, in seconds of the
-            broker's clock.
-        held_seconds: how long consumers had them before they confirmed them, all together.
-        messages: what is stored.
-        bytes: the bytes of that.
-        producers: how often the queue is open for writing.
-        consumers: how often it is open for reading.
+        queued_seconds: sum of the times from arrival to delivery, in seconds of the broker's clock.
+        held_seconds: sum of the times from delivery to confirmation.
+        messages: stored messages.
+        bytes: stored bytes.
+        producers: number of openings for writing.
+        consumers: number of openings for reading.
     """
 
     posted: int
@@ -91,39 +90,39 @@ _GROWING = [each.name for each in fields(BrokerQueueStats)][:-4]
 
 
 class AppView:
-    """One application of a queue (``__default`` where there are no appIds)."""
+    """One application of a queue (``__default`` without appIds)."""
 
     def __init__(self, app: AppDelivery) -> None:
         self._app = app
 
     @property
     def authorized(self) -> bool:
-        """Whether the domain knows the application; otherwise it gets no messages."""
+        """Whether the domain knows the application; otherwise it receives no messages."""
         return bool(self._app.bit)
 
     @property
     def pending(self) -> int:
-        """How many stored messages it has not confirmed, delivered or not."""
+        """Number of stored messages without a confirmation, delivered or not."""
         return sum(1 for message in self._app.queue.store if message.pending & self._app.bit)
 
     @property
     def unconfirmed(self) -> tuple[str, ...]:
-        """GUIDs of the messages its consumers have and have not confirmed."""
+        """GUIDs of delivered, unconfirmed messages."""
         return tuple(guid_to_text(guid) for stream in self._app.streams for guid in stream.unconfirmed)
 
     @property
     def redelivery(self) -> tuple[str, ...]:
-        """GUIDs of the messages whose consumer has gone, and that wait for another one."""
+        """GUIDs of messages that wait for redelivery after their consumer has gone."""
         return tuple(guid_to_text(message.guid) for message in self._app.redelivery)
 
     @property
     def put_aside(self) -> tuple[str, ...]:
-        """GUIDs of the messages that no consumer could take when it was their turn."""
+        """GUIDs of messages put aside because no consumer could take them."""
         return tuple(guid_to_text(message.guid) for message in self._app.aside)
 
     @property
     def consumers(self) -> int:
-        """How many clients read it."""
+        """Number of clients that read the application."""
         return len(self._app.streams)
 
     def __repr__(self) -> str:
@@ -134,14 +133,14 @@ class AppView:
 
 
 class QueueView:
-    """One queue. Its values are always the present ones; copy what should stay."""
+    """One queue. The values are always current; copy values to keep them."""
 
     def __init__(self, queue: BrokerQueue) -> None:
         self._queue = queue
 
     @property
     def uri(self) -> str:
-        """Its URI."""
+        """URI of the queue."""
         return self._queue.uri
 
     def __len__(self) -> int:
@@ -150,12 +149,12 @@ class QueueView:
 
     @property
     def domain(self) -> str:
-        """The name of its domain."""
+        """Name of the domain."""
         return self._queue.domain.config.name
 
     @property
     def mode(self) -> str:
-        """How its messages are handed out: "priority", "fanout" or "broadcast"."""
+        """Mode of the domain: "priority", "fanout" or "broadcast"."""
         return self._queue.domain.config.mode.value
 
     @property
@@ -165,11 +164,11 @@ class QueueView:
 
     @property
     def messages(self) -> list[MessageView]:
-        """What is stored, oldest first."""
+        """The stored messages, oldest first."""
         return [self._stored(message) for message in self._queue.store]
 
     def message(self, guid: str) -> MessageView | None:
-        """Return a message that is stored, by its GUID; None when it is not there."""
+        """Return a stored message by its GUID; None if not stored."""
         try:
             found = self._queue.store.get(bytes.fromhex(guid))
         except ValueError:
@@ -177,15 +176,15 @@ class QueueView:
         return None if found is None else self._stored(found)
 
     def beginning(self, guid: str, most: int, *, app_id: str = "") -> Beginning | None:
-        """Return the properties and the first bytes of a stored message, decompressing no more than these.
+        """Return the properties and the first bytes of a stored message, decompressing no more.
 
         Args:
             guid: the message's GUID.
-            most: how many bytes of the payload to return, and how many bytes the properties may take.
-            app_id: return None unless this application has still to confirm the message; empty for any.
+            most: bytes of the payload to return, at most; limit for the bytes of the properties.
+            app_id: return None if this application has confirmed the message; empty for any.
 
         Returns:
-            The beginning; None when no such message is stored.
+            The beginning; None if the message is not stored.
 
         Raises:
             ProtocolError: the message cannot be read.
@@ -227,7 +226,7 @@ class QueueView:
 
     @property
     def apps(self) -> dict[str, AppView]:
-        """Its applications by name."""
+        """The applications by name."""
         return {name: AppView(app) for name, app in self._queue.apps.items()}
 
     @property
@@ -237,7 +236,7 @@ class QueueView:
 
     @property
     def clients(self) -> int:
-        """How many clients have it open."""
+        """Number of clients of the queue."""
         return len(self._queue.handles)
 
     @property
@@ -262,16 +261,16 @@ class QueueView:
 
     @property
     def expired(self) -> int:
-        """How many messages outlived their TTL."""
+        """Number of messages deleted at the end of their TTL."""
         return self._queue.expired
 
     @property
     def poisoned(self) -> int:
-        """How many messages used up their delivery attempts for an application."""
+        """Number of messages that used up their delivery attempts for an application."""
         return self._queue.poisoned
 
     def stats(self) -> BrokerQueueStats:
-        """Return a snapshot of what was counted; the admin command STAT SHOW prints the same numbers."""
+        """Return a snapshot of the counts; the admin command STAT SHOW prints the same numbers."""
         queue, apps = self._queue, self._queue.apps.values()
         streams = [stream for handle in queue.handles for stream in handle.streams.values()]
         return BrokerQueueStats(
@@ -293,7 +292,7 @@ class QueueView:
         )
 
     def purge(self) -> int:
-        """Delete what is stored, and forget GUIDs; return how many messages there were."""
+        """Delete all messages, and forget GUIDs; return the number of messages."""
         return self._queue.purge()[0]
 
     def __repr__(self) -> str:
@@ -301,7 +300,7 @@ class QueueView:
 
 
 class QueuesView(Mapping[str, QueueView]):
-    """The queues of a broker by URI. A URI with ``?id=`` finds the queue it belongs to."""
+    """The queues of a broker by URI. A URI with ``?id=`` finds the same queue."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

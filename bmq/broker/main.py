@@ -36,7 +36,7 @@ class ConsolePage(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The page's address."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -46,7 +46,7 @@ class ConsolePage(Protocol):
     ) -> None: ...
 
 
-#: Makes the web page from the broker, its [HOST:]PORT, and users' passwords (None lets everybody in).
+#: Makes the web page from the broker, its [HOST:]PORT, and users' passwords (None for no authentication).
 MakeConsole = Callable[[Broker, str, Mapping[str, str] | None], ConsolePage]
 
 
@@ -95,14 +95,14 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def run(argv: Sequence[str] | None = None, *, console: MakeConsole | None = None) -> int:
-    """Run the broker until it is told to end.
+    """Run the broker until a signal.
 
     Args:
-        argv: the arguments; those of the process by default.
-        console: what makes the page of ``--console``.
+        argv: the arguments; by default the arguments of the process.
+        console: makes the page of ``--console``.
 
     Returns:
-        The process's exit status: 0 after a signal, 1 when it could not start.
+        The exit status: 0 after a signal, 1 if the broker could not start.
     """
     parser = _arguments()
     options = parser.parse_args(argv)
@@ -120,7 +120,7 @@ def run(argv: Sequence[str] | None = None, *, console: MakeConsole | None = None
         level=logging.INFO if options.verbose else logging.WARNING,
         format="%(asctime)s %(levelname)-7s %(message)s",
     )
-    # Almost nothing a broker allocates is cyclic, and a million stored messages take long to look through.
+    # A broker allocates hardly any cycles, and a search through a million stored messages takes long.
     gc.set_threshold(_GC_ALLOCATIONS, 20, 100)
     try:
         context = None
@@ -148,7 +148,7 @@ def run(argv: Sequence[str] | None = None, *, console: MakeConsole | None = None
 def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     for name in (certificate, key):
-        Path(name).read_bytes()  # its error names the file, that of the next call does not
+        Path(name).read_bytes()  # an error here names the file, unlike the next call
     try:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
@@ -157,11 +157,11 @@ def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
 
 
 def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> dict[str, str] | None:
-    """Return the passwords of the users of all sources; None when no source is given.
+    """Return the passwords of the users of all sources; None without a source.
 
     Raises:
-        ValueError: a source names nobody, or an entry is malformed. The error says only where the entry is:
-            it may hold a password.
+        ValueError: a source has no users, or an entry is malformed. The error contains only the position of
+            the entry, which may hold a password.
         OSError: the file cannot be read.
     """
     sources: list[tuple[str, Sequence[str]]] = []
