@@ -134,7 +134,7 @@ def main(text: str | None, script: str, measure: Measure, more: Callable[[], dic
 
 
 def keep(file: Path, what: str, cores: str, count: str, found: Cases, add: bool) -> None:
-    """Put the measurements of one number of cores and rows into a file: instead of what is there, or too."""
+    """Write one (cores, rows) result to a file; replace or append."""
     document = json.loads(file.read_text()) if file.exists() else {"results": {}}
     results: dict[str, dict[str, Cases]] = document["results"]
     cases = dict(results.setdefault(cores, {}).get(count, {})) if add else {}

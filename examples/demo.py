@@ -6,20 +6,20 @@
     python examples/demo.py --fast                           # the same in some seconds, for scripts
     python examples/demo.py --broker tcp://localhost:30114   # on any broker
 
-A producer posts four days of New York departures, read from ``examples/data``. One consumer subscribes to
-the flights that left more than an hour late, the other one to the rest; each confirms what it has handled.
-In the second act the other one is slow; in the third the broker crashes, and starts again a little later.
+A producer posts four days of New York departures, read from ``examples/data``. One consumer subscribes to the
+flights with a delay of more than an hour, another consumer to the rest; each confirms the handled flights. In
+the second act the second consumer is slow; in the third act the broker crashes, and restarts a little later.
 
-The embedded broker crashes as ``broker.stop(graceful=False)`` has it: connections, sessions and bytes under
-way are gone. Its stored messages are there when it starts again, as with a real broker whose domain is in
-files; here both brokers are the same process, and the files are its memory. Any other broker is left alone:
-the connections to it are cut, and no connection succeeds for as long.
+The embedded broker crashes by ``broker.stop(graceful=False)``: connections, sessions and bytes under way are
+lost. Stored messages survive the restart, as in a real broker with a file-backed domain; here both brokers
+are the same process, and its memory takes the place of the files. No other broker is crashed: the demo cuts
+the connections, and no connection succeeds for the same time.
 
-Posts are in flight in every crash: the answers to the last posts before it are lost on the way, so the client
-sends these posts again.
+Posts are in flight in every crash: the answers to the last posts before the crash are lost on the way, so the
+client sends these posts again.
 
-At the end the books are balanced record by record. The exit status is 0 if every record that was posted was
-acknowledged, and every one that was acknowledged was handled and confirmed by the consumer it was meant for.
+At the end the books are balanced record by record. The exit status is 0 if every posted record was
+acknowledged, and every acknowledged record was handled and confirmed by the right consumer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LATE = "dep_delay > 60"
 REST = "!exists(dep_delay) || dep_delay <= 60"
 WINDOW = 40  # delivered and unconfirmed messages of a consumer, at most
 UNACKED = 100  # posted and unacknowledged messages of the producer, at most
-IN_FLIGHT = 10  # posts whose answers the crash takes with it, at least
+IN_FLIGHT = 10  # posts whose answers are lost in the crash, at least
 BARS = " ▁▂▃▄▅▆▇█"
 HISTORY = 24
 WIDTH = 96
@@ -64,7 +64,7 @@ LAST_ACT = "All of them have been handled."
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast everything is. A second of it is ``unit`` seconds of the clock."""
+    """The speed of the demo. One of its seconds is ``unit`` seconds of the clock."""
 
     count: int
     unit: float
@@ -75,7 +75,7 @@ class Pace:
         return self.count / 42 / self.unit
 
     def acts(self) -> list[tuple[float, str]]:
-        """When each act begins, and what it shows."""
+        """The start of each act, and its title."""
         return [
             (0, "Flight records flow. Each consumer gets what it has subscribed to."),
             (10, "'the rest' is slow now. When its window is full the broker keeps what is meant for it."),
@@ -94,7 +94,7 @@ Next:
 
 @dataclass
 class Party:
-    """One consumer, and what it has done: how often it confirmed each record."""
+    """One consumer, and its confirmations of each record."""
 
     name: str
     expression: str
@@ -135,14 +135,14 @@ class Curve:
         self._values.append(value)
 
     def bars(self, width: int = HISTORY) -> str:
-        """Draw the last values, as many as there is room for."""
+        """Draw the latest values that fit."""
         values = list(self._values)[-width:]
         top = max(*values, 1)
         return "".join(BARS[max(int(v > 0), round(v / top * (len(BARS) - 1)))] for v in values)
 
 
 class LastLine(logging.Handler):
-    """Keeps what the client logged last."""
+    """Keeps the client's latest log line."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -153,7 +153,7 @@ class LastLine(logging.Handler):
 
 
 class Stage:
-    """Everything that is shown while it happens."""
+    """The display during the demo."""
 
     def __init__(self, count: int, out: bmq.Queue, parties: Sequence[Party], log: LastLine) -> None:
         self.act = ""
@@ -188,14 +188,14 @@ class Stage:
             curve.add(value)
 
     async def in_flight(self, number: int, seconds: float) -> None:
-        """Wait until so many posts have no answer, for some seconds at most."""
+        """Wait until the given number of posts is unanswered, for some seconds at most."""
         for _ in range(int(seconds / 0.005)):
             if self._out.stats().unacked_messages >= number:
                 break
             await asyncio.sleep(0.005)
 
     def table(self, width: int = WIDTH - 4) -> Table:
-        """Draw a line for each party, and one for how full its window is."""
+        """Draw a line for each party, and a line for each window."""
         posting, posted = self._curves[0], self._out.stats()
         table = Table.grid(padding=(0, 2))
         for justify in ("left", "left", "right", "left"):
@@ -231,7 +231,7 @@ class Stage:
         flights.add_row(*(f"[dim]{party.expression}" for party in self._parties))
         for number in range(6):
             flights.add_row(*(row(party.last, number) for party in self._parties))
-        # As many lines whatever there is to say: the picture does not jump.
+        # The same number of lines in every picture, so that the picture does not jump.
         log = Text(self._log.text and f"log: {self._log.text}", style="dim").wrap(console, inside)[:LOG_LINES]
         log.extend(Text() for _ in range(LOG_LINES - len(log)))
         seconds = time.perf_counter() - self._began
@@ -250,7 +250,7 @@ def full(number: int, limit: int, what: str) -> str:
     """How much of a window is used, as a bar."""
     cells = 10
     filled = min(cells, -(-number * cells // limit))
-    colour = "red" if number >= 0.8 * limit else "green"  # where a broker begins to fill it up again
+    colour = "red" if number >= 0.8 * limit else "green"  # a broker resumes delivery at 80 %
     return f"[{colour}]{'■' * filled}[/][dim]{'·' * (cells - filled)}[/] {number} of {limit} {what}"
 
 
@@ -260,7 +260,7 @@ def row(lines: deque[str], number: int) -> str:
 
 @dataclass(frozen=True)
 class BrokerAtHand:
-    """The broker: the address for clients, and how it goes away and comes back."""
+    """The broker: the address for clients, the crash and the restart."""
 
     uri: str
     lose_answers: Callable[[], object]
@@ -293,7 +293,7 @@ async def broker_at_hand(other: str | None) -> AsyncIterator[BrokerAtHand]:
 
 @contextmanager
 def last_line() -> Iterator[LastLine]:
-    """The client's log, of which the last line is shown, and not written anywhere else."""
+    """The client's log, shown as a single line and written nowhere else."""
     logger, handler = logging.getLogger("bmq"), LastLine()
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
@@ -307,7 +307,7 @@ def last_line() -> Iterator[LastLine]:
 async def play(
     pace: Pace, stage: Stage, broker: BrokerAtHand, slow: Party, say: Callable[[str], object]
 ) -> None:
-    """Let happen what the acts say, each at its time."""
+    """Start each act at its time."""
     began = time.perf_counter()
     for number, (begins, act) in enumerate(pace.acts()):
         await asyncio.sleep(began + begins * pace.unit - time.perf_counter())
@@ -343,14 +343,14 @@ async def run(
     draw: Callable[[Stage], object] = bool,
     say: Callable[[str], object] = bool,
 ) -> bool:
-    """Play it; return whether the books are balanced.
+    """Run the demo; return whether the books are balanced.
 
     Args:
-        broker: where.
-        pace: how fast.
-        console: where the books are printed.
-        draw: draws the stage, several times a second.
-        say: is told of each act.
+        broker: the broker.
+        pace: the speed.
+        console: receives the books.
+        draw: draws the display, several times a second.
+        say: called with the title of each act.
     """
     uri = f"bmq://bmq.test.persistent.priority/demo-{os.getpid()}"
     late, rest = parties = [Party("late", LATE), Party("the rest", REST)]
@@ -395,7 +395,7 @@ async def run(
 
 
 def delays() -> Iterator[float]:
-    """Between attempts to connect: the broker is on this machine."""
+    """Delays between attempts to connect, for a broker on this machine."""
     while True:
         yield 0.2
 
@@ -408,7 +408,7 @@ def balance(
     posted: bmq.QueueStats,
     reconnects: int,
 ) -> bool:
-    """Print the books, and say whether they are balanced."""
+    """Print the books, and return whether they are balanced."""
     confirmed = sum((party.confirmed for party in parties), Counter[int]())
     lost = acknowledged - confirmed.keys()
     unknown = confirmed.keys() - acknowledged

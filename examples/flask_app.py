@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders over HTTP with Flask: each is in the queue before the answer says that it was taken.
+"""Orders over HTTP with Flask: each order is in the queue before the request is answered.
 
     flask --app examples/flask_app.py run
     curl -H 'Content-Type: application/json' -d '{"customer": 7, "item": "tea"}' http://localhost:5000/orders
 
-Every process connects once, when it needs to: a session cannot be taken through a fork, and servers like
-gunicorn fork. Threads share it.
+Every process connects on its first order, because a session cannot pass a fork, and servers like gunicorn
+fork. All threads of a process share the session.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Orders:
 
 
 orders = Orders()
-# In the child of a fork it closes nothing of the parent's. bmq.blocking is imported above: so what it does
-# itself at exit comes after this.
+# In a forked child, nothing of the parent's is closed. bmq.blocking is imported above: its own exit function
+# runs after this one.
 atexit.register(orders.close)
 
 
@@ -71,7 +71,7 @@ def take() -> tuple[Response, int]:
     try:
         ack = orders.queue().post(order, timeout=5)
     except bmq.Error as error:
-        # It may have been taken all the same, where the outcome is open: the client tries again.
+        # With an open outcome the order may be stored all the same: the client tries again.
         return jsonify(error=str(error)), 503
     return jsonify(guid=ack.guid), 202
 

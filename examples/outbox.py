@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An outbox: what a transaction commits is posted, and posted once, whatever dies in between.
+"""An outbox: a committed message is posted, and stored once, even if a process dies in between.
 
     python examples/outbox.py                                           # SQLite and the embedded broker
     python examples/outbox.py --database postgresql+psycopg://localhost/shop --broker tcp://localhost:30114
 
-A service that writes to its database and posts a message can die between the two. So it writes the message
-into a table, in the same transaction, and a relay posts what it finds there. The relay can die too, between
-posting and noting that it did, and then posts a row again: under the same GUID, which is made of the row's
-number, so that the broker keeps one. Several relays may run for the same reason. It needs SQLAlchemy.
+A service that writes to its database and posts a message can die between the two. The service therefore
+writes the message into a table, in the same transaction, and a relay posts the rows of the table. The relay
+can die too, between the post and the note about the post, and then posts a row again. The GUID is derived
+from the row's number, so the broker keeps a single copy. For the same reason several relays may run.
+SQLAlchemy is required.
 
-A row that cannot be posted, because its payload is empty for instance, is marked with the error and left out
-from then on; rows behind it are posted. Clear its ``error`` to have it tried again.
+A row that cannot be posted, for instance because its payload is empty, is marked with the error and skipped;
+later rows are posted. Clear ``error`` to try the row again.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ outbox = Table(
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("payload", LargeBinary, nullable=False),
     Column("properties", JSON),
-    # The relay asks for what has none: a service in earnest has an index for that.
+    # The relay selects rows without a time: give a large table an index.
     Column("posted_at", DateTime(timezone=True), index=True),
-    # Why a row can never be posted; the relay leaves out rows that have one.
+    # Why a row can never be posted; the relay skips rows with an error.
     Column("error", String(LONGEST_ERROR)),
     sqlite_autoincrement=True,  # a number is never given twice, also when rows are deleted
 )
@@ -85,7 +86,7 @@ def record(
 
 
 def check(payload: bytes, properties: Mapping[str, Any]) -> None:
-    """Check what a row can say of a message: the caller's transaction is the last one that can be stopped.
+    """Check whether a row can hold the message: only the caller's transaction can still be stopped.
 
     Raises:
         bmq.UsageError: the message can never be posted.
@@ -95,7 +96,7 @@ def check(payload: bytes, properties: Mapping[str, Any]) -> None:
         raise bmq.UsageError(f"a payload is 1 to {MOST_BYTES:,} bytes")
     name: Any
     for name, value in properties.items():
-        # The column is JSON: what that does not keep as it is, would be another value when it is posted.
+        # The column is JSON: a value that JSON changes would be another value when posted.
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][^\0]{0,126}", name):
             raise bmq.UsageError(f"{name!r} is no name for a property")
         if not isinstance(value, str | int):
@@ -110,7 +111,7 @@ def check(payload: bytes, properties: Mapping[str, Any]) -> None:
 
 
 def unposted(engine: Engine) -> list[Any]:
-    """The oldest rows that no relay has noted as posted, or as impossible to post."""
+    """The oldest rows not yet marked as posted, or as impossible to post."""
     wanted = (
         select(outbox.c.id, outbox.c.payload, outbox.c.properties)
         .where(outbox.c.posted_at.is_(None), outbox.c.error.is_(None))
@@ -128,21 +129,21 @@ def note(engine: Engine, numbers: list[int]) -> None:
 
 
 def mark(engine: Engine, errors: Mapping[int, str]) -> None:
-    """Mark rows that can never be posted."""
+    """Mark rows as impossible to post."""
     with engine.begin() as connection:
         for number, error in errors.items():
             connection.execute(update(outbox).where(outbox.c.id == number).values(error=error))
 
 
 async def relay_some(engine: Engine, name: str, queue: bmq.Queue) -> int:
-    """Post some rows, and note those that the broker has accepted; return how many these are.
+    """Post some rows, and mark the accepted rows; return their number.
 
-    Rows that can never be posted are marked.
+    Rows that can never be posted are marked too.
 
     Args:
         engine: the database.
-        name: of this outbox: no other one that posts to the same queue may have it.
-        queue: where to.
+        name: name of this outbox, unique among the outboxes for the queue.
+        queue: the destination.
     """
     rows = await asyncio.to_thread(unposted, engine)
     if not rows:
@@ -155,10 +156,10 @@ async def relay_some(engine: Engine, name: str, queue: bmq.Queue) -> int:
                 posts[row.id] = await posted(queue, row, derived_guid(name, "outbox", str(row.id)))
             except (bmq.InvalidPayload, bmq.InvalidProperty) as error:
                 errors[row.id] = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
-            except (TypeError, ValueError, AttributeError) as error:  # others may have written the row
+            except (TypeError, ValueError, AttributeError) as error:  # rows of other programs may be wrong
                 errors[row.id] = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
     except BaseException:
-        # The session has failed, or this is cancelled. A database that fails too must not hide that.
+        # The session has failed, or the task is cancelled. An error of the database must not hide the reason.
         try:
             await settle(engine, posts, errors)
         except SQLAlchemyError as error:
@@ -168,15 +169,15 @@ async def relay_some(engine: Engine, name: str, queue: bmq.Queue) -> int:
 
 
 async def settle(engine: Engine, posts: Mapping[int, Awaitable[bmq.Ack]], errors: Mapping[int, str]) -> int:
-    """Wait for the outcomes of posts, and note the rows that the broker has accepted: none is posted again.
+    """Wait for the outcomes of posts, and mark the accepted rows, so that no row is posted again.
 
     Args:
         engine: the database.
-        posts: the outcomes, by the numbers of rows.
-        errors: why rows cannot be posted, by their numbers.
+        posts: the outcomes, by row number.
+        errors: reasons why rows cannot be posted, by row number.
 
     Returns:
-        How many rows were accepted.
+        The number of accepted rows.
     """
     outcomes = await asyncio.gather(*posts.values(), return_exceptions=True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -206,9 +207,9 @@ async def posted(queue: bmq.Queue, row: Any, guid: str) -> asyncio.Future[bmq.Ac
 
 
 async def relay(engine: Engine, name: str, queue: bmq.Queue, *, pause: float = 1.0) -> None:
-    """Post what is in the outbox, until cancelled.
+    """Post the rows of the outbox, until cancelled.
 
-    A database that fails is asked again after 1, 2, 4, ... 60 seconds.
+    After an error of the database, the relay tries again after 1, 2, 4, ... 60 seconds.
     """
     failures = 0
     while True:
@@ -238,7 +239,7 @@ async def main() -> None:
         await asyncio.to_thread(metadata.create_all, engine)
 
         def order(number: int) -> None:
-            with engine.begin() as connection:  # what the order itself writes belongs in here
+            with engine.begin() as connection:  # the order's own writes belong in here
                 record(connection, b"order %d" % number, {"CustomerId": number})
 
         for number in range(5):

@@ -32,13 +32,13 @@ def records() -> Iterator[dict[str, str | int]]:
 
 
 def message(record: dict[str, str | int]) -> bmq.PutMessage:
-    """The whole record as JSON, and what consumers may select by as properties."""
+    """The record as JSON, with properties for subscriptions."""
     properties = {name: record[name] for name in SUBSCRIBABLE if name in record}
     return bmq.PutMessage(json.dumps(record).encode(), properties=properties)
 
 
 async def post_all(queue: bmq.Queue, messages: list[bmq.PutMessage]) -> int:
-    """Post every message; one that meets a full queue is posted again a little later."""
+    """Post every message; a message refused by a full queue is posted again a little later."""
     acknowledged = 0
     while messages:
         report = await queue.post_many(messages)

@@ -3,8 +3,8 @@
 
     python examples/sans_io_client.py [--broker tcp://localhost:30114] [--queue URI] [--count 3]
 
-``ClientCore`` knows the protocol and does no I/O. This client gives it the time and the bytes that arrive,
-sends the bytes it returns, and looks at the events it reports. No more is needed.
+``ClientCore`` knows the protocol and does no I/O. This client passes the time and received bytes to the core,
+sends the returned bytes, and handles the reported events.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bmq.wire.uri import QueueUri
 
 
 class BlockingClient:
-    """One session. Every call returns when it is done, or raises why it is not."""
+    """One session. Every call returns when the work is done, or raises the reason for a failure."""
 
     def __init__(self, broker: str, timeout: float = 10.0) -> None:
         where = urlsplit(broker)
@@ -53,7 +53,7 @@ class BlockingClient:
         self._wait_for("connected")
 
     def _connect(self) -> None:
-        """Negotiate; from then on the connection is the core's."""
+        """Negotiate; afterwards the core handles the connection."""
         greeting = self._core.greet()
         self._socket.sendall(greeting.begin(None))
         while not greeting.done:
@@ -82,7 +82,7 @@ class BlockingClient:
         return queue
 
     def post(self, queue: QueueCore, payload: bytes) -> AckStatus:
-        """Post a message; return the status the broker acknowledged it with."""
+        """Post a message; return the status of the acknowledgement."""
         token = next(self._numbers)
         guid = self._guids.next(time.monotonic_ns())
         self._core.post(queue, guid, payload, token, time.monotonic())
@@ -96,7 +96,7 @@ class BlockingClient:
         return self._messages.popleft()
 
     def confirm(self, queue: QueueCore, guid: bytes) -> None:
-        """Confirm a message; it leaves with whatever is sent next."""
+        """Confirm a message; the confirmation leaves with the next bytes."""
         self._core.confirm(queue, guid)
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class BlockingClient:
         return outcome
 
     def _turn(self) -> None:
-        """Send what there is to send, take what comes until the next deadline, see what has happened."""
+        """Send pending bytes, receive until the next deadline, handle the events."""
         core = self._core
         if data := b"".join(core.data_to_send(time.monotonic())):
             self._socket.sendall(data)
@@ -137,7 +137,7 @@ class BlockingClient:
         self._look()
 
     def _look(self) -> bool:
-        """Take what has happened; return whether anything has."""
+        """Handle the events; return whether any event was reported."""
         events = self._core.events()
         for event in events:
             if isinstance(event, Connected):

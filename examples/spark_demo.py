@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # pyright: basic
-"""A Spark pipeline from queue to queue, killed and started again on the way; then the books are balanced.
+"""A Spark pipeline from queue to queue, killed and restarted on the way; then the books are balanced.
 
     make demo-spark            # or: python examples/spark_demo.py
     make demo-spark ARGS=--fast
 
-Four days of New York departures are posted to a queue of the embedded broker, a little out of order.
-``spark_pipeline.py``, a process of its own, makes totals of each hour and airline of them, and posts these to
-another queue, from which they are received here. Twice its driver is killed with SIGKILL in the middle of a
-batch, and started again from its checkpoint.
+Four days of New York departures are posted to a queue of the embedded broker, a little out of order. The
+process ``spark_pipeline.py`` computes totals by hour and airline, and posts the totals to a second queue,
+which this program reads. Twice the driver is killed with SIGKILL in the middle of a batch, and restarted from
+its checkpoint.
 
-At the end the totals are compared with those that a few lines of Python count from the file. The exit status
-is 0 if every record was posted, each window came out exactly once with the right numbers, and nothing is left
-in the first queue. Throughput and lag over time are drawn into an SVG file.
+At the end the totals are compared with totals counted from the file by a few lines of Python. The exit status
+is 0 if every record was posted, each window came out exactly once with the right numbers, and the first queue
+is empty. Throughput and lag over time are drawn into an SVG file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ROOM = Limits(messages=100_000, bytes=2**28)
 DOMAIN = DomainConfig(
     name="departures", mode=Mode.PRIORITY, domain_limits=ROOM, queue_limits=ROOM, message_ttl=3600
 )
-#: Records come at most so much later than they were scheduled: less than the pipeline waits for.
+#: Records arrive at most this much later than scheduled: less than the pipeline waits.
 DISORDER = timedelta(minutes=25)
 FIRST = 200  # records, with which Spark starts
 CAUGHT_UP = 3.0  # seconds of records that wait
@@ -67,7 +67,7 @@ Hour = tuple[str, str]
 
 
 class Numbers(NamedTuple):
-    """Of one hour and airline."""
+    """The totals of one hour and airline."""
 
     flights: int
     late: int
@@ -82,7 +82,7 @@ def scheduled(record: Record) -> datetime:
 
 
 def truth() -> dict[Hour, Numbers]:
-    """What must come out, counted without Spark."""
+    """The expected totals, counted without Spark."""
     found: dict[Hour, Numbers] = {}
     for record in records():
         hour = scheduled(record).strftime("%Y-%m-%dT%H:00")
@@ -109,22 +109,22 @@ def flight(record: Record) -> bmq.PutMessage:
 
 
 def last() -> bmq.PutMessage:
-    """What ends the day: an event of the day after, with which every window before it is over."""
+    """The end of the day: an event of the next day, which ends every earlier window."""
     at = max(scheduled(record) for record in records()) + timedelta(days=1)
     return bmq.PutMessage(b"the end", properties={"scheduled": round(at.timestamp() * 1000), "carrier": "-"})
 
 
 class Driver:
-    """The pipeline, in a process that can be killed.
+    """The pipeline, in a process to be killed.
 
-    One that ends by itself is started again, as it should be in production: Spark gives its Python workers
-    ten seconds to start, which is too little on a busy machine.
+    A process that ends by itself is restarted, as in production: Spark gives its Python workers ten seconds
+    to start, which is not enough on a busy machine.
 
     Attributes:
-        state: what it is doing, for people.
-        batches: what it has told of each batch that is done.
-        repeated: the batches that were under way when it was killed.
-        failures: how often it has ended by itself.
+        state: present activity, for people.
+        batches: reports of finished batches.
+        repeated: batches under way at a kill.
+        failures: number of times the process has ended by itself.
     """
 
     def __init__(self, broker: str, folder: Path) -> None:
@@ -141,10 +141,10 @@ class Driver:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start it; return when its query runs.
+        """Start the process; return when its query runs.
 
         Raises:
-            RuntimeError: it cannot be started.
+            RuntimeError: the process cannot be started.
         """
         self._wanted, self._started = True, False
         self._running = asyncio.create_task(self._run())
@@ -152,10 +152,10 @@ class Driver:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, or is being started again.
+        """Whether the process runs, or is being restarted.
 
         Raises:
-            RuntimeError: it was given up.
+            RuntimeError: the process was given up.
         """
         if self._wanted and self._running is not None and self._running.done():
             said = self._log.read_text(encoding="utf-8", errors="replace")
@@ -186,12 +186,12 @@ class Driver:
 
     @property
     def half_done(self) -> int | None:
-        """The batch that is under way: it is planned, and not committed."""
+        """The batch under way: planned, and not committed."""
         return max(self._noted("offsets") - self._noted("commits"), default=None)
 
     @property
     def done_again(self) -> int:
-        """How many of the batches that were under way are done by now."""
+        """Number of interrupted batches finished by now."""
         done = max(self._noted("commits"), default=-1)
         return sum(batch <= done for batch in self.repeated)
 
@@ -199,7 +199,7 @@ class Driver:
         return {int(each.name) for each in (self._checkpoint / kind).glob("[0-9]*")}
 
     async def kill(self) -> None:
-        """Kill it with all it has started, by SIGKILL, in the middle of a batch if one comes."""
+        """Kill the process and its children by SIGKILL, in the middle of a batch if possible."""
         with suppress(TimeoutError):
             async with asyncio.timeout(15):
                 await until(lambda: self.alive and self.half_done is not None, 0.005)
@@ -212,7 +212,7 @@ class Driver:
         )
 
     async def stop(self) -> None:
-        """End it in good order."""
+        """End the process cleanly."""
         await self._end(signal.SIGTERM)
         self.state = "ended"
 
@@ -230,7 +230,7 @@ class Driver:
 
 @dataclass
 class Books:
-    """What came out of the second queue."""
+    """The content of the second queue."""
 
     windows: dict[Hour, Numbers] = field(default_factory=dict)
     times: Counter[Hour] = field(default_factory=Counter)
@@ -252,7 +252,7 @@ class Books:
 
 
 class Stage:
-    """Everything that is shown while it happens."""
+    """The display during the demo."""
 
     def __init__(self, count: int, out: bmq.Queue, driver: Driver, books: Books) -> None:
         self.samples: list[Sample] = []
@@ -271,7 +271,7 @@ class Stage:
         return time.perf_counter() - self._began
 
     def measure(self, waiting: int) -> None:
-        """Note the numbers of this moment; ``waiting`` is what the broker has and nobody confirmed."""
+        """Note the present numbers; ``waiting`` counts messages stored and not confirmed."""
         sample = Sample(self.now, self._out.stats().acknowledged, waiting)
         before = self.samples[-1] if self.samples else Sample(0, 0, 0)
         self.samples.append(sample)
@@ -318,7 +318,7 @@ async def watch(admin: bmq.admin.Admin, stage: Stage, draw: Callable[[Stage], ob
 
 
 async def until(done: Callable[[], bool], pause: float = INTERVAL) -> None:
-    """Wait for something that can only be looked at."""
+    """Wait for a condition that can only be polled."""
     while not done():  # noqa: ASYNC110
         await asyncio.sleep(pause)
 
@@ -328,7 +328,7 @@ def reached(out: bmq.Queue, count: int) -> bool:
 
 
 async def emptied(queue: bmq.admin.QueueAdmin) -> None:
-    """Wait until a queue has nothing more for us."""
+    """Wait until a queue has no more messages."""
     while True:
         if not (await queue.depth()).messages:
             return
@@ -336,7 +336,7 @@ async def emptied(queue: bmq.admin.QueueAdmin) -> None:
 
 
 async def patiently(done: Callable[[], bool], changes: Callable[[], object]) -> bool:
-    """Wait until it is done; give up when nothing has changed for a long time."""
+    """Wait for the end; give up after a long time without a change."""
     before, since = changes(), time.perf_counter()
     while not done():
         await asyncio.sleep(INTERVAL)
@@ -356,15 +356,15 @@ async def run(
     draw: Callable[[Stage], object] = bool,
     say: Callable[[str], object] = bool,
 ) -> tuple[bool, Stage]:
-    """Play it; return whether the books are balanced, and what was measured.
+    """Run the demo; return whether the books are balanced, and the measurements.
 
     Args:
-        seconds: for how long records are posted; None for what suits the machine.
-        kills: how often the driver is killed.
+        seconds: time for posting records; None for a time suited to the machine.
+        kills: number of kills of the driver.
         folder: for the checkpoint.
-        console: where the books are printed.
-        draw: draws the stage, several times a second.
-        say: is told what happens.
+        console: receives the books.
+        draw: draws the display, several times a second.
+        say: called with each change.
     """
     flights, books, expected = messages(), Books(), truth()
     async with AsyncExitStack() as stack:
@@ -386,7 +386,7 @@ async def run(
         first = await out.post_many(flights[:FIRST])
         await driver.start()
         await until(lambda: driver.alive and bool(driver.batches) and not stage.waiting)
-        # On a slow machine Spark takes longer to start, and a restart takes as long: post more slowly there.
+        # On a slow machine Spark takes longer to start and to restart: post more slowly there.
         seconds = seconds or 2 * (kills + 1) * stage.now
         act(f"Records are posted, for {seconds:.0f} s. The pipeline makes totals of each hour and airline.")
         rate = len(flights) / seconds
@@ -442,7 +442,7 @@ def balance(
     driver: Driver,
     left: int,
 ) -> bool:
-    """Print the books, and say whether they are balanced."""
+    """Print the books, and return whether they are balanced."""
     total = sum(numbers.flights for numbers in expected.values())
     missing = expected.keys() - books.windows.keys()
     wrong = {hour for hour, numbers in books.windows.items() if expected.get(hour) != numbers}
@@ -507,7 +507,7 @@ async def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def save(stage: Stage, name: str) -> Path:
-    """Draw what was measured, and return where it is."""
+    """Draw the measurements, and return the path of the picture."""
     target = Path(name).resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(picture(stage.samples, stage.down), encoding="utf-8")

@@ -26,8 +26,8 @@ class Sample(NamedTuple):
 
     Attributes:
         at: seconds since the beginning.
-        posted: messages that the broker has acknowledged so far.
-        waiting: those that nobody has confirmed yet.
+        posted: messages acknowledged by the broker so far.
+        waiting: messages acknowledged and not confirmed.
     """
 
     at: float
@@ -36,12 +36,12 @@ class Sample(NamedTuple):
 
     @property
     def done(self) -> int:
-        """Messages that were read, and confirmed because their batch is committed."""
+        """Messages read, and confirmed after the commit of their batch."""
         return max(0, self.posted - self.waiting)
 
 
 def rates(samples: Sequence[Sample], number: Callable[[Sample], int], step: float = 1.0) -> list[float]:
-    """By how much a number grew in each step of so many seconds, a second."""
+    """The growth of a number in each step of the given seconds, per second."""
     grown = [0.0] * max(1, math.ceil(samples[-1].at / step))
     for before, after in pairwise(samples):
         grown[min(len(grown) - 1, int(after.at / step))] += number(after) - number(before)
@@ -100,11 +100,11 @@ class Panel:
 
 
 def picture(samples: Sequence[Sample], down: Sequence[tuple[float, float]]) -> str:
-    """Draw two panels: messages a second in and out, and how many wait.
+    """Draw two panels: messages a second in and out, and waiting messages.
 
     Args:
-        samples: at least one, in order.
-        down: from when to when there was no driver, in seconds.
+        samples: at least one sample, in order.
+        down: intervals without a driver, in seconds.
     """
     seconds = max(samples[-1].at, 1)
     step = math.ceil(seconds / 100)

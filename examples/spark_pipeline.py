@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # pyright: basic
-"""A streaming job of Spark: departures out of one queue, totals by hour and airline into another one.
+"""A streaming job of Spark: departures from one queue, totals by hour and airline into a second queue.
 
     python examples/spark_pipeline.py --broker tcp://localhost:30114 --folder /data/departures
 
-Hours are those in which flights were scheduled, not those in which messages arrived. An hour is over, and its
-totals are posted, once a flight has come that was scheduled ``LATENESS`` after its end; what comes later than
-that is left out. Names of airlines are joined in from a table. A line of JSON for each batch goes to stdout.
+An hour is the hour of the scheduled departure, not of the message's arrival. The totals of an hour are posted
+once a flight scheduled ``LATENESS`` after the end of the hour has arrived; later messages of the hour are
+left out. The names of airlines are joined in from a table. A line of JSON for each batch goes to stdout.
 
-Run it again with the same folder after it was killed, and it goes on where it was: its checkpoint is there.
-SIGTERM ends it in good order. ``make demo-spark`` (``spark_demo.py``) feeds it, kills it, checks the totals.
+After a kill, run the program again with the same folder: it continues from its checkpoint. SIGTERM ends the
+program cleanly. ``make demo-spark`` (``spark_demo.py``) posts flights, kills the job, and checks the totals.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LATE = "dep_delay > 60"
 
 def start_spark() -> SparkSession:
     bmq.spark.check_java()
-    # Spark's workers start python3 from PATH unless they are told otherwise.
+    # By default, Spark's workers start python3 from PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -64,7 +64,7 @@ def start_spark() -> SparkSession:
 
 
 def departures(spark: SparkSession, broker: str, checkpoint: str) -> DataFrame:
-    """The flights in the queue, as they come."""
+    """The flights in the queue, on arrival."""
     source = spark.readStream.format("bmq").options(
         broker=broker,
         queue=FLIGHTS,
@@ -87,14 +87,14 @@ def totals(flights: DataFrame, airlines: DataFrame) -> DataFrame:
             F.count_if(F.expr("status = 'cancelled'")).alias("cancelled"),
         )
     )
-    # A left join: an airline that is not in the table loses no flight.
+    # A left join: a flight stays even if its airline is missing in the table.
     named = hours.join(airlines, "carrier", "left").withColumn("hour", F.expr("window.start"))
     text = F.to_json(F.struct("hour", "carrier", "airline", "flights", "late", "cancelled"))
     return named.select(text.alias("value"), "carrier", "flights", "late")
 
 
 class Progress(StreamingQueryListener):
-    """Says what every batch did."""
+    """Reports every batch."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         print('{"started": true}', flush=True)

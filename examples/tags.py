@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tags: a topic with subscribers who each take the messages with their tags, and never see the others.
+"""Tags: each subscriber of a topic receives the messages with the subscriber's tags, and no others.
 
     python examples/tags.py                                  # on the embedded broker
     python examples/tags.py --broker tcp://localhost:30114   # on any broker
 
-A fanout queue is the topic, its applications are the subscribers. BlazingMQ keeps even those messages for a
-subscriber that its filter does not match; with ``discard_unmatched`` they are confirmed unseen. Pulsar and
-CMQ drop them.
+A fanout queue is the topic, and its applications are the subscribers. BlazingMQ also keeps messages outside
+of a subscriber's filter; ``discard_unmatched`` confirms such messages unseen. Pulsar and CMQ drop them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import bmq
 SUBSCRIBERS = {
     "foo": bmq.TagFilter(any_of={"urgent", "compressed"}),
     "bar": bmq.TagFilter(any_of={"urgent"}, all_of={"eu"}),
-    "baz": bmq.CmqTags(),  # without tags: everything
+    "baz": bmq.CmqTags(),  # no tags: all messages
 }
 MESSAGES = [
     ("invoice", {"urgent", "eu"}),

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topic routing: one queue of orders, and services that each get theirs by a subscription.
+"""Topic routing: one queue of orders, and services that select their orders by subscriptions.
 
     python examples/topic_routing.py                                  # on the embedded broker
     python examples/topic_routing.py --broker tcp://localhost:30114   # on any broker
 
-Orders of one important customer go to a service of their own, express orders to another one, the rest to a
-third. Where an order will go can be asked beforehand, without any broker: that is the table printed first.
+Orders of one important customer go to a separate service, express orders to a second service, the rest to a
+third. A routing table predicts the service of each order without a broker: see the table printed first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 
 import bmq
 
-#: Who gets what: the first match counts, from the highest priority to the lowest.
+#: The services: the first match counts, from the highest priority to the lowest.
 ROUTES = [
     ("CustomerId == 1234", 10, "important"),
     ('OrderType == "EXPRESS" && exists(DestinationId)', 5, "express"),
@@ -59,7 +59,7 @@ async def main() -> None:
             default_subscription=False,
         )
         consumers = {name: queue.subscribe(text, priority=priority) for text, priority, name in ROUTES}
-        # Opened together, they reach the broker in one request: no order goes to the wrong service.
+        # Opened together, the subscriptions reach the broker in one request: no order goes astray.
         await asyncio.gather(*[consumer.open() for consumer in consumers.values()])
         handled: asyncio.Queue[str] = asyncio.Queue()
         services = [asyncio.create_task(serve(name, each, handled)) for name, each in consumers.items()]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service: handlers with concurrency, deadlines, retries and a queue for what cannot be handled.
+"""A service: handlers with concurrency, deadlines, retries and a queue for failed orders.
 
     python examples/worker.py                                  # orders made up, on the embedded broker
     python examples/worker.py --broker tcp://localhost:30114 --serve   # until SIGTERM or Ctrl-C
 
-Every third order has no address and every fourth needs a second attempt. What fails three times goes to a
-queue of dead letters, with the reason among its properties, where another handler looks at it.
+Every third order has no address, and every fourth needs a second attempt. After three failures an order goes
+to a queue of dead letters, with the reason among its properties, and another handler reads the queue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("worker")
 
 
 class Shop:
-    """What the handlers work on."""
+    """The resources of the handlers."""
 
     def __init__(self) -> None:
         self.shipped: list[int] = []
@@ -43,7 +43,7 @@ class Shop:
 
 
 def make_app(broker: str, orders: str, dead: str, shop: Shop, expected: int | None) -> bmq.App:
-    """Put the service together; with ``expected``, it stops after so many orders."""
+    """Put the service together; with ``expected``, the service stops after so many orders."""
 
     def count(failure: Failure) -> None:
         shop.retries += failure.retry_in is not None
@@ -57,12 +57,12 @@ def make_app(broker: str, orders: str, dead: str, shop: Shop, expected: int | No
     @app.consumer(
         orders,
         concurrency=4,  # four orders at a time; 1, the default, would keep their order
-        max_unconfirmed_messages=16,  # no other worker gets what waits here: keep it low
+        max_unconfirmed_messages=16,  # delivered messages are not available to other workers: keep it low
         timeout=5.0,
         retry=bmq.Backoff(every=0.1, retries=2, then=bmq.DeadLetter(dead)),
     )
     async def handle(message: bmq.Message) -> None:
-        shop.ship(json.loads(message.data))  # an error here is an attempt that failed
+        shop.ship(json.loads(message.data))  # an error fails the attempt
         stop_when_done()
 
     @app.consumer(dead)

@@ -98,7 +98,7 @@ class Driver:
         received: what is counted of received messages.
         confirming: counts confirmations.
         queues: the queues that were opened, or are being opened, and are not closed.
-        sealed: nothing may be posted any more: closing has waited for handlers in flight long enough.
+        sealed: True once the close deadline has passed; new posts are rejected.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class Handlers:
             self._many = max(_SOME, 2 * len(self._held))
 
     def leave(self, held: object) -> None:
-        """It was handled. Any task may say so: an abandoned generator is closed by another one."""
+        """Mark the message as handled. May run in another task: asyncio closes abandoned generators."""
         self._held.pop(held, None)
         for waiter in self._waiters:
             waiter.ended(1)

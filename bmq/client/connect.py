@@ -47,7 +47,8 @@ class connect:
         server_hostname: the name to verify the broker's certificate against, if not the address's host.
         on_event: called with every session event, in the event loop.
         host_health: says whether this host is healthy; see :class:`bmq.HostHealth`.
-        interceptors: see its messages go out and come in; see :class:`bmq.Interceptor`.
+        interceptors: called for every message that the session posts and receives; see
+            :class:`bmq.Interceptor`.
         options: a :class:`bmq.SessionOptions`; its fields may also be given directly, as keywords.
 
     Raises:

@@ -488,7 +488,7 @@ class Consumer:
                 runs.popleft()
             index, number, _ = runs[-1]
             if places[0][1] < number + arrived - index:
-                # Somebody has passed on messages of the same event that come after some of these.
+                # Out of order: another consumer already handed us later messages of this event.
                 size = self._merge(list(numbered(messages, places)), arrival)
                 self._counts.arrived(messages, size)
                 self._count(len(messages), size)

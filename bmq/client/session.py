@@ -231,10 +231,10 @@ class Session:
             max_unconfirmed_messages: how many messages may be delivered and unconfirmed.
             max_unconfirmed_bytes: how many bytes of them.
             suspends_on_bad_host_health: take the queue out of service while the host is unhealthy.
-            default_subscription: when the queue begins to receive everything for those who receive from the
-                queue itself: None when the first of them does, True now, False never (they get a
-                ``UsageError``). Once begun, it stays until the queue is closed; a consumer of everything that
-                can be closed is ``queue.subscribe()``.
+            default_subscription: when the queue subscribes to all messages: None on the first ``receive()``
+                or iteration, True at once, False never (receiving from the queue is then a ``UsageError``).
+                The default subscription lasts until the queue is closed; ``queue.subscribe()`` makes a
+                consumer of all messages that can be closed.
             subscriptions: what to receive from the beginning, by :class:`bmq.Subscription` or what
                 :meth:`Queue.subscribe` takes as its selector. The broker gets them with the request that
                 opens the stream, and sends nothing else before. Each has a :class:`bmq.Consumer` in

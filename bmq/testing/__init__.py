@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """For tests of services: a pytest plugin, a fault-injecting proxy, simulation, and histories with a checker.
 
-pytest loads the plugin, :mod:`bmq.testing.plugin`, by itself where bmq is installed.
+pytest loads the plugin, :mod:`bmq.testing.plugin`, automatically if bmq is installed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
     "simulated",
 ]
 
-# Loaded when asked for: the plugin is imported by every run of pytest, whatever it tests.
+# Loaded on first use: every run of pytest imports the plugin.
 _MODULES = {
     "BackgroundBroker": "_background",
     "BrokenPromise": "_checker",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An app under test: it runs against a broker of its own, and what happened can be asked for."""
+"""Runs an app under test against a separate broker, and records its failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["TestApp"]
 
 
 class TestApp:
-    """Runs an app for a test, against an embedded broker, and remembers what became of its messages.
+    """Runs an app for a test, against an embedded broker, and records failed attempts.
 
     ::
 
@@ -36,21 +36,20 @@ class TestApp:
                 await test.drained(ORDERS)
                 test.broker.assert_posted(SHIPPED, count=1, properties={"number": 1})
 
-    The app's pauses between attempts take no time. Its broker is the embedded one here, whatever its address
-    is otherwise, and whatever BMQ_BROKER_URI says. An app that is a part of it (:meth:`bmq.App.include`) has
-    a broker of its own here: see :meth:`of`.
+    Pauses between attempts take no time. The app uses the test's embedded broker, despite its own address and
+    BMQ_BROKER_URI. Each included app (:meth:`bmq.App.include`) has a separate broker: see :meth:`of`.
 
     Args:
-        app: the app; it is as it was afterwards.
-        broker: a broker that runs, with ``posts_kept``, such as the fixture ``bmq_broker``; None makes one.
+        app: the app, unchanged after the test.
+        broker: a running broker with ``posts_kept``, such as the fixture ``bmq_broker``; None makes a broker.
 
     Attributes:
         app: the app.
         broker: the broker; see :meth:`bmq.broker.Broker.assert_posted`.
-        failures: every attempt that did not succeed, in order.
+        failures: all failed attempts, in order.
     """
 
-    __test__ = False  # no class of tests, whatever its name is
+    __test__ = False  # despite its name no class of tests
 
     def __init__(self, app: App[Any], broker: Broker | None = None) -> None:
         from bmq.workers import App
@@ -67,10 +66,10 @@ class TestApp:
         self._parts = [TestApp(part) for part in app._parts]
 
     def of(self, part: App[Any]) -> TestApp:
-        """Return the same for an app that is a part of this one: its broker, what failed in it.
+        """Return the test of an included app: its broker and its failures.
 
         Raises:
-            UsageError: it is no part.
+            UsageError: the app is not included.
         """
         for each in self._all():
             if each.app is part:
@@ -82,7 +81,7 @@ class TestApp:
 
     @property
     def retried(self) -> list[Failure]:
-        """The attempts that were followed by another one."""
+        """The failed attempts with a further attempt."""
         return [failure for failure in self.failures if failure.retry_in is not None]
 
     @property
@@ -104,17 +103,17 @@ class TestApp:
         properties: Mapping[str, PropertyInput] | None = None,
         codec: str | Codec[Any] = "application/json",
     ) -> Ack:
-        """Post a message to a queue: bytes as they are, anything else as a typed value.
+        """Post a message to a queue: bytes unchanged, other values as typed values.
 
         Args:
             uri: the queue's URI.
-            value: bytes, or a value of a type that :meth:`bmq.Queue.typed` takes.
-            properties: its properties, besides those that its fields are.
-            codec: how a value is encoded.
+            value: bytes, or a value of a type for :meth:`bmq.Queue.typed`.
+            properties: properties, besides the properties from the value's fields.
+            codec: encodes the value.
 
         Raises:
-            UsageError, InvalidPayload: there is no codec for such a value.
-            PostError: the broker did not accept it.
+            UsageError, InvalidPayload: no codec fits the value.
+            PostError: the broker did not accept the message.
         """
         name = QueueUri.parse(uri).canonical
         if name not in self._queues:
@@ -131,11 +130,11 @@ class TestApp:
         """Wait until every message of these queues was confirmed.
 
         Args:
-            uris: the queues; without any, all that the test has posted to.
-            timeout: seconds to wait for all of it.
+            uris: the queues; by default all queues with posts of the test.
+            timeout: seconds to wait for all queues together.
 
         Raises:
-            AssertionError: there are messages left; it says which, and what failed last.
+            AssertionError: messages are left; the text lists the messages, and the latest failure.
         """
         timeout = _checks.seconds("timeout", timeout)
         for uri in uris:
@@ -195,7 +194,7 @@ class TestApp:
 
 
 class _NoTime:
-    """A clock on which every pause is over at once."""
+    """A clock without pauses."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An embedded broker on a thread of its own, for programs and tests without an event loop."""
+"""An embedded broker on a separate thread, for programs and tests without an event loop."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def _with_arguments_of(
 
 
 class BackgroundBroker:
-    """An embedded broker on a thread of its own.
+    """An embedded broker on a separate thread.
 
     ::
 
         with BackgroundBroker() as broker:
             start_my_service(broker.uri)
 
-    The arguments are those of :class:`bmq.broker.Broker`. The broker itself belongs to its thread: reach it
-    only through :meth:`call`.
+    The arguments are those of :class:`bmq.broker.Broker`. The broker belongs to its thread: use only
+    :meth:`call` to reach the broker.
     """
 
     @_with_arguments_of(Broker)
@@ -43,17 +43,17 @@ class BackgroundBroker:
         unknown = set(options) - set(inspect.signature(Broker).parameters)
         if unknown:
             raise UsageError(f"a broker has no option {', '.join(sorted(unknown))}")
-        Broker(**options)  # what is wrong with the arguments is raised here, not in a thread
+        Broker(**options)  # raise errors of the arguments here, not in a thread
         self._options = options
         self._broker: Broker | None = None
         self._thread: LoopThread | None = None
         self.uri = ""
 
     def start(self) -> None:
-        """Start it and wait until clients can connect.
+        """Start the broker, and wait until clients can connect.
 
         Raises:
-            StateError: it is running.
+            StateError: the broker is running.
             OSError: the address cannot be used.
         """
         if self._thread is not None:
@@ -73,17 +73,17 @@ class BackgroundBroker:
         self._thread, self.uri = thread, self._broker.uri
 
     def stop(self) -> None:
-        """Stop it and wait until it is gone. Idempotent."""
+        """Stop the broker, and wait for the end. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is not None and self._broker is not None:
             thread.run(self._broker.stop())
             thread.end(None)
 
     def call(self, function: Callable[[Broker], T | Coroutine[Any, Any, T]]) -> T:
-        """Call a function, sync or async, with the broker, on its thread; returns what it returns.
+        """Call a function, sync or async, with the broker, on the broker's thread; return the result.
 
         Raises:
-            StateError: it is not running.
+            StateError: the broker is not running.
         """
         if self._thread is None or self._broker is None:
             raise StateError("the broker is not running")

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of a history: what was promised, compared with what happened.
+"""The check of a history: promises compared with events.
 
-The checker reads the events once, in their order, and keeps for each message what the rules still need. A
-message whose story has ended (acknowledged, and confirmed by every application) keeps all details while it is
-among the last ``_RECENT`` such messages, for a late duplicate. After that, its place in the order of posting
-and the applications that have received it are left of it. So time is linear in the number of events, and
-memory is a tuple per message and the details of the messages under way.
+The checker reads the events once, in their order, and keeps for each message the state that the rules still
+need. A finished message (acknowledged, and confirmed by every application) keeps all details while it is
+among the last ``_RECENT`` finished messages, for a late duplicate. Afterwards only its place in the order of
+posting and its receiving applications are kept. Time is therefore linear in the number of events, and memory
+is a tuple per message and the details of the messages under way.
 
-Alternatives that were rejected: counting while the program runs (the counts cannot be judged again after a
-failure, and each kind of test had its own); a search for a linear order of all operations, as for registers
-(a queue's rules need no search); forgetting ended messages altogether (then a late duplicate looks like a
-message that no process has posted).
+Rejected: counting while the program runs (counts cannot be judged again after a failure, and each kind of
+test had separate counts); a search for a linear order of all operations, as for registers (a queue's rules
+need no search); forgetting finished messages completely (a late duplicate would look like a message without a
+post).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bmq.errors import UsageError
 
 __all__ = ["DEFAULT_RULES", "RULES", "BrokenPromise", "Checker", "Problem", "Verdict"]
 
-#: The rules, and the promise that each checks.
+#: The rules, and the promise behind each.
 RULES: Final[Mapping[str, str]] = {
     "lost": "an acknowledged message reaches every application",
     "unfinished": "a received message is confirmed in the end",
@@ -46,7 +46,7 @@ RULES: Final[Mapping[str, str]] = {
     "once": "an effect happens once",
     "statistics": "the statistics of sessions equal the history",
 }
-#: Rules that not every queue promises to keep.
+#: Rules that some queues do not promise to keep.
 _CHOSEN: Final = frozenset({"key-order", "one-owner", "one-at-a-time", "late"})
 DEFAULT_RULES: Final = tuple(rule for rule in RULES if rule not in _CHOSEN)
 
@@ -54,20 +54,20 @@ _RECENT: Final = 10_000
 _PROBLEMS_KEPT: Final = 20
 
 _NONE, _ACKED, _REFUSED, _UNKNOWN = range(4)
-# Instead of the applications that have received it, of a message that none of them has to receive.
+# In place of the receiving applications, for a message without required receivers.
 _NOT_EXPECTED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A rule that a history breaks, at one message.
+    """A broken rule, at one message.
 
     Attributes:
         rule: the rule's name.
-        text: what happened, for people.
-        message: the message's GUID; None if the problem is about no single message.
+        text: the event, for people.
+        message: the message's GUID; None if no single message is concerned.
         queue: the URI of the queue, or None.
-        processes: the names of the processes that took part.
+        processes: the names of the processes involved.
         lines: the events, as ``FILE:LINE``, or as ``LINE`` for a history in memory.
     """
 
@@ -85,23 +85,23 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check has found.
+    """The result of a check.
 
     Attributes:
         problems: the broken rules, 20 of each at most.
-        broken: how many problems there are of each rule.
-        events: how many events were read.
-        processes: how many processes took part; one that was started again counts again.
-        posted: posts that were accepted by their queue.
-        acknowledged: posts that the broker has accepted.
-        refused: posts that the broker has not accepted, by status; those with an unknown outcome too.
+        broken: number of problems, by rule.
+        events: number of events read.
+        processes: number of processes; a restarted process counts again.
+        posted: posts accepted by their queue.
+        acknowledged: posts accepted by the broker.
+        refused: posts not accepted by the broker, by status; posts with an unknown outcome included.
         delivered: deliveries to processes.
-        duplicates: deliveries of a message that its application had before, by what became of the earlier
-            one: "confirmed here" (by this process, over the connection it came by), "in hand" (by this
-            process, and it was not confirmed in time), "other process".
+        duplicates: repeated deliveries to an application, by the fate of the earlier delivery: "confirmed
+            here" (by this process, over the same connection), "in hand" (in this process, and not confirmed
+            in time), "other process".
         confirmed: confirmations.
-        handled: attempts of handlers, by how they ended.
-        torn: the lines that were no JSON, such as the last one of a killed process.
+        handled: attempts of handlers, by outcome.
+        torn: lines without JSON, such as the last line of a killed process.
     """
 
     problems: tuple[Problem, ...]
@@ -141,7 +141,7 @@ class BrokenPromise(AssertionError):
     """A history breaks a rule.
 
     Attributes:
-        verdict: all that the check has found.
+        verdict: the complete result of the check.
     """
 
     def __init__(self, verdict: Verdict) -> None:
@@ -169,25 +169,25 @@ class _Process:
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number = name, number
         self.posted = self.acknowledged = self.refused = self.delivered = self.confirmed = 0
-        #: Posts without an outcome, by GUID: how many, where the last one is, and to which queue.
+        #: Posts without an outcome, by GUID: number, event of the latest post, and queue.
         self.unanswered: dict[str, tuple[int, str, _Queue]] = {}
-        #: By application and GUID, messages with a key that it has received and not confirmed: the key.
+        #: By application and GUID, the keys of messages received and not confirmed.
         self.holds: dict[tuple[str, str], tuple[str, str]] = {}
-        #: By application and key: the message that a handler has, and where that began.
+        #: By application and key: the message in a handler, and the event of the handler's start.
         self.handling: dict[tuple[str, str], tuple[str, str]] = {}
-        #: By application, session and GUID: where a handler began that has the message.
+        #: By application, session and GUID: the start of the handler with the message.
         self.busy: dict[tuple[str, str, str], str] = {}
 
 
 class _Queue:
-    """A queue, and the applications that read it.
+    """A queue and its applications.
 
     Attributes:
         uri: without ``?id=``.
         apps: the bit of each application, by its URI.
-        every: the bits of all of them.
-        judged: whether its problems count.
-        unread: whether no process is meant to read it.
+        every: the bits of all applications.
+        judged: whether problems of the queue count.
+        unread: whether the queue is meant to have no reader.
     """
 
     __slots__ = ("apps", "every", "judged", "unread", "uri")
@@ -217,14 +217,14 @@ class _Copy:
     """The last delivery of a message to one session of one application.
 
     Attributes:
-        guid: that of the delivery: a mover that posts a message again gives it another one.
-        connection: over which one it came.
+        guid: GUID of the delivery: a mover posts a message again under another GUID.
+        connection: the connection of the delivery.
         where: the event.
-        first: whether the application had not received the message before, and it came in order.
-        confirmed: True if it was confirmed while the connection lived, False if later; None if not.
-        handled: how the last attempt of a handler stands: invoke, ok, fail, unknown; None if there is none.
+        first: whether the delivery is the application's first, and in order.
+        confirmed: True if confirmed while the connection lived, False if later; None without a confirmation.
+        handled: state of the last attempt of a handler: invoke, ok, fail, unknown; None without an attempt.
         handled_at: the event.
-        attempt: its number.
+        attempt: number of the attempt.
     """
 
     __slots__ = ("attempt", "confirmed", "connection", "first", "guid", "handled", "handled_at", "where")
@@ -238,22 +238,22 @@ class _Copy:
 
 
 class _Message:
-    """A message whose story is not over, or is not over for long.
+    """A message under way, or finished recently.
 
     Attributes:
-        place: its place in the order of posting.
-        process: the process that has posted it; None if that is not known.
-        shared: whether another process has posted it, too: a dead letter, for example.
-        status: of its posts together.
-        since: the time from which it can be late.
-        target: the GUID under which it is passed on when it is due.
-        moved: whether it is one that was passed on.
-        request: the GUID of the request that it answers.
-        replied: whether a reply to it was acknowledged.
-        retries: the GUIDs of its durable retries when they are due.
-        copies: by application, process and session; the one delivered last is the last one.
+        place: place in the order of posting.
+        process: the posting process; None if unknown.
+        shared: whether another process has posted the message too: a dead letter, for example.
+        status: status of all posts together.
+        since: the time from which the message can be late.
+        target: the GUID under which a delayed message is passed on.
+        moved: whether the message is a passed-on copy.
+        request: the GUID of the answered request.
+        replied: whether a reply was acknowledged.
+        retries: the GUIDs of due durable retries.
+        copies: by application, process and session; the latest delivery is last.
         delivered, confirmed: the bits of applications.
-        pending: whether it counts as such.
+        pending: whether the message counts as pending.
     """
 
     __slots__ = (
@@ -296,7 +296,7 @@ class _Message:
         self.delivered = self.confirmed = 0
 
 
-#: What is left of a message that ended long ago: its place, who has received it, its queue and its process.
+#: The remains of a message finished long ago: place, receivers, queue and process.
 _Ended = tuple[int, int, _Queue, "_Process | None"]
 
 
@@ -304,14 +304,15 @@ class Checker:
     """Reads a history event by event, and returns a verdict at the end.
 
     Args:
-        rules: this and all that follows as for :func:`bmq.testing.check`.
+        rules: as for :func:`bmq.testing.check`, like all further arguments.
         without: names.
         queues: URIs.
         within: seconds.
         clock_error: seconds.
 
     Attributes:
-        pending: posts without an outcome, and acknowledged messages that an application has not confirmed.
+        pending: number of posts without an outcome, and of acknowledged messages without a confirmation by an
+            application.
 
     Raises:
         UsageError: an argument is out of its range.
@@ -342,16 +343,16 @@ class Checker:
         self._open: dict[str, _Message] = {}
         self._recent: OrderedDict[str, _Message] = OrderedDict()
         self._ended: dict[str, _Ended] = {}
-        # A delayed message that is posted again with another due time may be passed on under either GUID.
+        # A delayed message posted again with another due time may be passed on under either GUID.
         self._alias: dict[str, str] = {}
-        # The first reply to a request, by its GUID; where an effect has happened, by its name.
+        # The first reply to a request, by its GUID; the event of an effect, by its name.
         self._replies: dict[str, str] = {}
         self._effects: dict[str, str] = {}
-        # By what arrives in order: over which connection, the latest place, and which message that was.
+        # By ordered sequence: the connection, the latest place, and the message at the place.
         self._latest: dict[tuple[Any, ...], tuple[object, int, str, str]] = {}
-        # The GUIDs of messages that were delivered to several sessions of an application.
+        # The GUIDs of messages delivered to several sessions of an application.
         self._twice: dict[str, None] = {}
-        # By application and key: the processes that hold messages, how many, and since when.
+        # By application and key: the processes with messages, their number, and the time of the first.
         self._owners: dict[tuple[str, str], dict[int, tuple[int, str]]] = {}
         self._healed = 0.0
         self._problems: dict[str, list[Problem]] = {}
@@ -396,7 +397,7 @@ class Checker:
 
     def _started(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
         if process.posted or process.delivered or process.unanswered:
-            self._killed(process, where, event)  # without a record of it
+            self._killed(process, where, event)  # a kill without a record
 
     def _killed(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
         for guid, (count, _, _) in process.unanswered.items():
@@ -414,8 +415,8 @@ class Checker:
         for application in process.holds.values():
             self._release(process, application)
         process.holds.clear()
-        # What it had goes back. A session that has confirmed such a message before confirms it again, and the
-        # program does not see it.
+        # The process's messages return to the broker. A session that has confirmed such a message before
+        # confirms the message again, unseen by the program.
         for guid in list(self._twice):
             message = self._open.get(guid)
             if message is None:
@@ -428,7 +429,7 @@ class Checker:
             self._weigh(message)
 
     def _remembered(self, copies: Mapping[_Place, _Copy]) -> bool:
-        """Whether a process that lives has confirmed a copy."""
+        """Whether a living process has confirmed a copy."""
         lives = {each.number for each in self._processes.values()}
         return any(copy.confirmed is not None and number in lives for (number, _), copy in copies.items())
 
@@ -461,7 +462,7 @@ class Checker:
         self._weigh(message)
 
     def _post_later(self, message: _Message, event: Mapping[str, Any]) -> None:
-        """Expect a delayed message at its destination, under the GUID that the mover will give it."""
+        """Expect a delayed message at its destination, under the mover's GUID."""
         destination, due = event.get("destination"), event.get("due")
         if destination is None or due is None:
             return
@@ -495,8 +496,8 @@ class Checker:
             text = f"{event['message']} is a dead letter of {guid}, which no process of {uri} has received"
             self._problem("dead-letters", text, guid, origin.queue, [process], [origin.posted_at, where])
             return
-        # A retry is a message of its own: its letter says nothing about a copy of the original that a worker
-        # has handled well, such as one that was delivered again while the retry was waiting.
+        # A retry is a separate message: its dead letter says nothing about a well-handled copy of the
+        # original, such as a copy delivered again while the retry was waiting.
         own = [
             copy
             for message in (origin, *filter(None, map(self._known, origin.retries)))
@@ -531,7 +532,7 @@ class Checker:
         if waiting[0] > 1:
             process.unanswered[guid] = waiting[0] - 1, waiting[1], queue
         kind = event["type"]
-        if "error" in event:  # the queue has not accepted it
+        if "error" in event:  # not accepted by the queue
             process.posted -= 1
             self._posted -= 1
             if message is not None and message.status == _NONE and guid not in process.unanswered:
@@ -601,13 +602,13 @@ class Checker:
         place = _place(process, event)
         earlier = copies.pop(place, None)
         if earlier is not None and earlier.handled == "invoke":
-            # A worker that is still busy with it takes the new one for the old one.
+            # A worker busy with the old delivery takes the new delivery for the old.
             copy.handled, copy.handled_at, copy.attempt = "invoke", earlier.handled_at, earlier.attempt
         copies[place] = copy
         if len(copies) > 1:
             self._twice[message.guid] = None
         message.delivered |= bit
-        # The session confirms over the new connection what was confirmed after the loss of the old one.
+        # The session confirms over the new connection after a confirmation that followed the loss of the old.
         if earlier is None or earlier.confirmed is not False:
             message.confirmed &= ~bit
         if message.key is not None and "one-owner" in self._rules:
@@ -615,7 +616,7 @@ class Checker:
         self._weigh(message)
 
     def _delivered_late(self, guid: str, queue: _Queue, process: _Process, where: str) -> _Message:
-        """A message that is not among the recent ones is delivered."""
+        """Handle a delivery of a message outside of the recent messages."""
         guid = self._alias.get(guid, guid)
         ended = self._ended.pop(guid, None)
         if ended is None:
@@ -632,7 +633,7 @@ class Checker:
         return message
 
     def _compare(self, message: _Message, process: _Process, where: str, event: Mapping[str, Any]) -> None:
-        """Compare what arrives with what was posted."""
+        """Compare an arrival with its post."""
         guid, queue = message.guid, message.queue
         lines = [message.posted_at, where]
         damaged = event.get("damaged") or event.get("crc", message.crc) != message.crc
@@ -649,7 +650,7 @@ class Checker:
     def _again(
         self, message: _Message, copies: dict[_Place, _Copy], copy: _Copy, process: _Process, uri: str
     ) -> None:
-        """A message is delivered to an application that had it before."""
+        """Handle a repeated delivery to an application."""
         (number, _), earlier = next(reversed(copies.items()), ((-1, ""), copy))
         if number != process.number:
             self._duplicates["other process"] += 1
@@ -672,7 +673,7 @@ class Checker:
         process: _Process,
         where: str,
     ) -> None:
-        """Compare a message with the latest one of a sequence, which ends with its connection."""
+        """Compare a message with the latest of a sequence, which ends with its connection."""
         if rule not in self._rules:
             return
         ordered = (rule, *ordered)
@@ -691,7 +692,7 @@ class Checker:
         assert message.key is not None
         application = uri, message.key
         held = uri, message.guid
-        for number, _ in list(message.copies[uri]):  # another process has lost it
+        for number, _ in list(message.copies[uri]):  # lost by another process
             other = self._lives[number]
             if held in other.holds:
                 del other.holds[held]
@@ -731,7 +732,7 @@ class Checker:
             return
         lines = [copy.where, copy.handled_at, where]
         if event.get("connection", copy.connection) != copy.connection:
-            pass  # an earlier delivery is confirmed, and this one with it
+            pass  # an earlier delivery is confirmed, and this delivery with it
         elif copy.handled == "invoke" and copy.confirmed is None:
             text = f"{guid} of {uri} was confirmed while its handler was at work"
             self._problem("confirm", text, guid, message.queue, [process], lines)
@@ -831,7 +832,7 @@ class Checker:
                 f"{event.get('unacked_bytes', 0):,} bytes by its statistics, for none by its history"
             )
             self._problem("statistics", text, None, None, [process], [where])
-        # Sessions count deliveries that never reach the program, and confirmations that it does not make.
+        # Sessions count deliveries and confirmations that the program never sees.
         least = {"received": process.delivered, "confirmed": process.confirmed}
         for name, count in least.items():
             if event[name] < count:
@@ -866,11 +867,11 @@ class Checker:
         return self._open.get(guid) or self._recent.get(guid)
 
     def _expected(self, message: _Message) -> bool:
-        """Whether its applications have to receive it."""
+        """Whether the message's applications must receive it."""
         return message.target is None and message.request is None and not message.queue.unread
 
     def _weigh(self, message: _Message) -> None:
-        """Count a message that is under way, and put one aside whose story is over."""
+        """Count a message under way, and put a finished message aside."""
         every, status = message.queue.every, message.status
         pending = status == _ACKED and (message.confirmed != every or not every) and self._expected(message)
         if pending != message.pending:
@@ -915,10 +916,10 @@ class Checker:
                 kept.append(Problem(rule, text, message, uri, names, known))
 
     def verdict(self, torn: Iterable[str] = ()) -> Verdict:
-        """Judge what is missing at the end, and return what was found. No event may follow.
+        """Judge missing events at the end, and return the result. No event may follow.
 
         Args:
-            torn: lines that could not be read.
+            torn: unreadable lines.
         """
         for process in self._lives:
             for guid, (_, where, queue) in process.unanswered.items():
@@ -968,23 +969,23 @@ class Checker:
 
 
 def _place(process: _Process, event: Mapping[str, Any]) -> _Place:
-    """Where a message is: in which session of a process."""
+    """The place of a message: a session of a process."""
     return process.number, str(event.get("connection", "")).partition(".")[0]
 
 
 def _losses(connection: object) -> int:
-    """How many connections a session had lost when it had this one."""
+    """The number of connections that a session had lost before the delivery."""
     number = str(connection).partition(".")[2]
     return int(number) if number.isdecimal() else -1
 
 
 def _copy_of(message: _Message, process: _Process, event: Mapping[str, Any]) -> _Copy | None:
-    """The delivery that an event is about; without a connection, the last one to the process."""
+    """The delivery of an event; without a connection, the last delivery to the process."""
     copies = message.copies.get(event["queue"], {})
     if "connection" in event:
         copy = copies.get(_place(process, event))
         if copy is not None and _losses(event["connection"]) > _losses(copy.connection):
-            # Delivered again while it was in hand: not handed out once more, and the same copy.
+            # Delivered again while in hand: not handed out once more, and the same copy.
             copy.connection = event["connection"]
         return copy
     return next((copy for place, copy in reversed(copies.items()) if place[0] == process.number), None)

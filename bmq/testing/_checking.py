@@ -15,7 +15,7 @@ from bmq.testing._history import History, parsed
 
 __all__ = ["check", "examine"]
 
-#: Where events come from: a history, a file, or several of them.
+#: The source of events: a history, a file, or several of these.
 HistorySource: TypeAlias = History | str | os.PathLike[str] | Iterable["History | str | os.PathLike[str]"]
 
 
@@ -35,17 +35,17 @@ def check(
         bmq.testing.check(history, without=["order"], within=60)
 
     Args:
-        history: a :class:`History`, the path of a file, or several of these, which are merged by time.
-        rules: the names of the rules to check; None for those that every priority and fanout queue keeps:
+        history: a :class:`History`, the path of a file, or several of these, merged by time.
+        rules: the names of the rules to check; None for the rules of every priority and fanout queue:
             all but ``key-order``, ``one-owner``, ``one-at-a-time`` and ``late``.
         without: rules to leave out.
-        queues: the queues to judge, by their URIs without ``?id=``; None for all.
-        within: seconds in which a message arrives after its acknowledgement, its due time or the last
-            ``healed`` mark, whichever is last; adds the rule ``late``.
+        queues: the queues to judge, by URI without ``?id=``; None for all.
+        within: seconds from a message's acknowledgement, its due time or the last ``healed`` mark, whichever
+            is last, to its arrival; adds the rule ``late``.
         clock_error: seconds by which the clocks of processes may differ, for ``early``.
 
     Returns:
-        What was counted.
+        The counts.
 
     Raises:
         BrokenPromise: the history breaks a rule.
@@ -68,10 +68,10 @@ def examine(
     within: float | None = None,
     clock_error: float = 0.0,
 ) -> Verdict:
-    """Check a history as :func:`check` does, and return what was found instead of raising.
+    """Check a history like :func:`check`, and return the result instead of raising.
 
     Args:
-        history: this and all that follows as for :func:`check`.
+        history: as for :func:`check`, like all further arguments.
         rules: names.
         without: names.
         queues: URIs.
@@ -90,13 +90,13 @@ def examine(
 
 
 def _merged(source: HistorySource, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Yield the events of histories, in the order of their times: the source's name, the line, the event.
+    """Yield the events of histories, ordered by time: the source's name, the line, the event.
 
-    The events of one source stay in their order.
+    The events of a source stay in order.
 
     Args:
         source: the histories.
-        torn: receives the places of lines that are no JSON.
+        torn: receives the places of lines without JSON.
 
     Raises:
         UsageError: the source is none, or a line is no event.

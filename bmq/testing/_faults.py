@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random faults that can be printed and replayed: what chaos tests are made of."""
+"""Random faults for chaos tests, which can be printed and replayed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FaultKind = Literal[
     "cut", "reset", "cut client", "cut broker", "cut inside", "stall", "stall one way", "delay", "split",
     "throttle", "refuse", "corrupt",
 ]  # fmt: skip
-#: What :func:`plan_faults` draws from unless told otherwise: everything but corruption, after which a
-#: message may arrive that nobody sent.
+#: The default choice of :func:`plan_faults`: all kinds but corruption, after which a message may arrive
+#: that nobody has sent.
 FAULTS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind != "corrupt")
 
 
@@ -30,13 +30,13 @@ _MOST_FAULTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. Its repr is Python that makes it again.
+    """One fault. Its repr is a Python expression for the same fault.
 
     Attributes:
-        after: seconds of undisturbed traffic before it.
-        kind: what is done.
-        seconds: how long it lasts; 0 for what is done at once.
-        direction: "to broker" or "to client", for what has one.
+        after: seconds of undisturbed traffic before the fault.
+        kind: the kind of fault.
+        seconds: duration; 0 for an instantaneous fault.
+        direction: "to broker" or "to client", for faults with a direction.
         amount: bytes (of pieces, into an event, to corrupt), bytes a second, or seconds of delay.
 
     Raises:
@@ -59,9 +59,9 @@ class Fault:
         set_value(self, "amount", _checks.number("amount", self.amount, 0.0, _checks.INT64_MAX))
 
     async def apply(self, proxy: FaultProxy) -> None:
-        """Do it to a proxy, and undo it when its time is over.
+        """Apply the fault to a proxy, and undo the fault at the end of its duration.
 
-        Cancelling it undoes it at once.
+        Cancelling the call undoes the fault at once.
         """
         _checks.choice("proxy", proxy, FaultProxy)
         direction = Direction(self.direction) if self.direction else None
@@ -105,14 +105,14 @@ def plan_faults(
     pause: tuple[float, float] = (0.1, 1.0),
     duration: tuple[float, float] = (0.05, 1.0),
 ) -> list[Fault]:
-    """Draw faults. The same arguments draw the same ones.
+    """Draw faults. The same arguments draw the same faults.
 
     Args:
-        seed: what the draw starts from.
-        count: how many.
-        kinds: what to draw from.
-        pause: the shortest and the longest time of undisturbed traffic between two, in seconds.
-        duration: how long faults last that are not done at once, in seconds.
+        seed: the seed.
+        count: number of faults.
+        kinds: kinds to draw from.
+        pause: shortest and longest time of undisturbed traffic between two faults, in seconds.
+        duration: shortest and longest duration of faults that last, in seconds.
 
     Raises:
         InvalidArgument: an argument has another type, or is out of its range.
@@ -168,16 +168,16 @@ def random_faults(
     pause: tuple[float, float] = (0.1, 1.0),
     duration: tuple[float, float] = (0.05, 1.0),
 ) -> AsyncIterator[Fault]:
-    """Inject faults, one after the other; yields each when it is over.
+    """Inject faults in sequence; yields each fault at its end.
 
-    Print what it yields: :func:`replay_faults` does the same again. See :func:`plan_faults` for the
-    arguments. However it ends, the proxy is healed.
+    Print the faults to repeat them with :func:`replay_faults`. See :func:`plan_faults` for the arguments. At
+    the end the proxy is healed in any case.
     """
     return replay_faults(proxy, plan_faults(seed, count, kinds=kinds, pause=pause, duration=duration))
 
 
 def replay_faults(proxy: FaultProxy, faults: Iterable[Fault]) -> AsyncIterator[Fault]:
-    """Inject these faults; yields each when it is over. However it ends, the proxy is healed.
+    """Inject the given faults; yields each fault at its end. The proxy is healed in any case.
 
     Raises:
         InvalidArgument: an argument has another type.

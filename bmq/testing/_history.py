@@ -38,13 +38,13 @@ from bmq.wire.properties import Typed
 
 __all__ = ["EventType", "History", "Recorder", "parsed"]
 
-#: How an event relates to its operation.
+#: The relation of an event to its operation.
 EventType: TypeAlias = Literal["invoke", "ok", "fail", "unknown"]
 _TYPES: Final[frozenset[str]] = frozenset(get_args(EventType))
 
-#: Statuses after which the broker may have stored the message all the same.
+#: Statuses with which the broker may have stored the message nevertheless.
 _OPEN: Final = frozenset({AckStatus.UNKNOWN, AckStatus.TIMEOUT, AckStatus.CANCELED, AckStatus.NOT_CONNECTED})
-#: Properties of posts that the checker reads, and the fields that hold them.
+#: Properties of posts for the checker, and their fields.
 _FIELDS: Final = (
     (DUE, "due"),
     (DESTINATION, "destination"),
@@ -67,14 +67,14 @@ class History:
         ...
         bmq.testing.check(history)
 
-    Several operating system processes may append to one file, each with a ``History`` of its own; or each
-    writes its own file, and the check reads all of them.
+    Several operating system processes may append to one file, each with its own ``History``; or each process
+    writes a file, and the check reads all files.
 
     Args:
         path: the file to append to; None keeps the lines in memory.
-        key: the property whose value is a message's key, for the rules about keys; None for ``bmq_bucket``,
-            which ``post(..., key=...)`` sets.
-        clock: seconds since 1970.
+        key: the property with a message's key, for the rules about keys; None for ``bmq_bucket``, which
+            ``post(..., key=...)`` sets.
+        clock: returns seconds since 1970.
 
     Attributes:
         path: the file; None if the lines are in memory.
@@ -96,10 +96,10 @@ class History:
         self._clock = clock
         self._lines: list[bytes] = []
         self._file: int | None = None
-        # Of pending(): the check so far, and how many lines, or bytes of the file, it has read.
+        # For pending(): the check so far, and the number of lines, or bytes of the file, read so far.
         self._follower = Checker(rules=[])
         self._read = 0
-        # Processes that run.
+        # Running processes.
         self._running: dict[str, Recorder] = {}
         self.path: Path | None = None
         if path is not None:
@@ -114,14 +114,14 @@ class History:
     def process(self, name: str) -> Recorder:
         """Return a recorder for a process that starts now.
 
-        A process is what can fail on its own: usually a program with one session. A process that starts again
-        after it was killed has the same name and a new recorder.
+        A process is a part that can fail on its own: usually a program with one session. A process restarted
+        after a kill has the same name and a new recorder.
 
         Args:
             name: the name of the process in the history.
 
         Raises:
-            UsageError: this history has a process of that name that was neither closed nor killed.
+            UsageError: the history has a process of the name that was neither closed nor killed.
         """
         name = _checks.text("name", name, empty=False)
         if name in self._running:
@@ -132,10 +132,10 @@ class History:
         return recorder
 
     def killed(self, name: str) -> None:
-        """Record that a process was killed: the outcomes of its operations under way stay unknown.
+        """Record a kill of a process: the outcomes of its operations under way stay unknown.
 
-        The code that kills the process calls this; the process itself cannot. Its recorder records nothing
-        more.
+        The code that kills the process calls this method, because the process cannot. The process's recorder
+        records nothing more.
 
         Args:
             name: the name of the process.
@@ -146,42 +146,42 @@ class History:
             recorder._dead = True
 
     def fault(self, kind: str, **attributes: Any) -> None:
-        """Record that a fault begins.
+        """Record the beginning of a fault.
 
         Args:
-            kind: what kind of fault.
-            attributes: more about it, as JSON values.
+            kind: the kind of fault.
+            attributes: further details, as JSON values.
         """
         self.record("faults", "fault", "invoke", kind=_checks.text("kind", kind), **attributes)
 
     def applications(self, uri: str, app_ids: Iterable[str] = ("",)) -> None:
-        """Record which applications read a queue.
+        """Record the applications of a queue.
 
-        Without this, they are those that have received a message of it.
+        By default these are the applications that have received a message of the queue.
 
         Args:
             uri: the queue's URI, without ``?id=``.
-            app_ids: the appIds of a fanout queue; ``[""]`` for other queues, ``[]`` for a queue that no
-                process reads.
+            app_ids: the appIds of a fanout queue; ``[""]`` for other queues, ``[]`` for a queue without
+                readers.
         """
         app_ids = _checks.texts("app_ids", app_ids, empty=True)
         self.record("history", "applications", "ok", queue=_checks.text("uri", uri), app_ids=app_ids)
 
     def healed(self) -> None:
-        """Record that no fault is left. The check measures from here how long messages take to arrive."""
+        """Record the end of all faults. The check measures the arrival of messages from here."""
         self.record("faults", "fault", "ok")
 
     def record(self, process: str, op: str, type: EventType, **fields: Any) -> None:
-        """Append one event, for programs that hooks do not see.
+        """Append one event, for programs without hooks.
 
         Args:
             process: the name of the process.
             op: the operation.
-            type: how the event relates to the operation.
-            fields: more about it, as JSON values; see the page *Histories* of the documentation.
+            type: the relation of the event to the operation.
+            fields: further details, as JSON values; see the page *Histories* of the documentation.
 
         Raises:
-            UsageError: there is no such type, or a field is no JSON value.
+            UsageError: the type does not exist, or a field is no JSON value.
         """
         _checks.text("process", process, empty=False)
         _checks.text("op", op, empty=False)
@@ -192,10 +192,10 @@ class History:
             raise UsageError(f"a field of {op} is no JSON value: {error}") from None
 
     def events(self, **fields: Any) -> Iterator[dict[str, Any]]:
-        """Yield the events so far that have these fields, for assertions of your own.
+        """Yield the events so far with these fields, for assertions of your own.
 
         Args:
-            fields: the values that the fields must have: ``op="deliver"``, for example.
+            fields: required values of fields: ``op="deliver"``, for example.
         """
         for _, _, event in parsed("", self._so_far(), []):
             if all(event.get(name) == value for name, value in fields.items()):
@@ -215,10 +215,10 @@ class History:
         return self._lines if self.path is None else self.path.read_bytes().splitlines()
 
     def pending(self) -> int:
-        """Return how many messages are under way, for a test that waits for the end.
+        """Return the number of messages under way, for a test that waits for the end.
 
-        These are the posts without an outcome, and the acknowledged messages that an application has not
-        confirmed. Only what was recorded since the last call is read.
+        These are posts without an outcome, and acknowledged messages without a confirmation by an
+        application. Only events since the last call are read.
         """
         torn: list[str] = []
         for name, line, event in self._newer(torn):
@@ -226,7 +226,7 @@ class History:
         return self._follower.pending
 
     def _newer(self, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-        """The events that :meth:`pending` has not read."""
+        """The events not yet read by :meth:`pending`."""
         if self.path is None:
             lines = self._lines[self._read :]
             self._read += len(lines)
@@ -240,7 +240,7 @@ class History:
         return parsed("", lines, torn)
 
     def close(self) -> None:
-        """Close the file; later events are lost. Calling it again does nothing."""
+        """Close the file; later events are lost. Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -253,7 +253,7 @@ class History:
 
     def _line(self, process: str, op: str, type: str, fields: Mapping[str, Any]) -> bytes:
         event = {"at": self._clock(), "process": process, "op": op, "type": type, **fields}
-        return orjson.dumps(event, default=str)  # a property of a wrong type is recorded as its text
+        return orjson.dumps(event, default=str)  # a property of a wrong type is recorded as text
 
     def _append(self, lines: list[bytes]) -> None:
         if self.path is None:
@@ -270,8 +270,9 @@ class History:
 class Recorder(Interceptor):
     """Records the operations of one process, made by :meth:`History.process`.
 
-    It is an interceptor for the sessions of the process: posts with their outcomes, deliveries, confirmations
-    and the attempts of handlers are recorded. ``on_event`` records lost connections and buckets of groups.
+    The recorder is an interceptor for the sessions of the process: it records posts with their outcomes,
+    deliveries, confirmations and the attempts of handlers. ``on_event`` records lost connections and buckets
+    of groups.
 
     Attributes:
         name: the name of the process.
@@ -286,9 +287,9 @@ class Recorder(Interceptor):
         self._record("process", "invoke")
 
     def close(self) -> None:
-        """Record that the process has ended in good order: every post has its outcome.
+        """Record the clean end of the process: every post has its outcome.
 
-        Calling it again does nothing.
+        Idempotent.
         """
         if not self._dead:
             self._record("process", "ok")
@@ -317,9 +318,9 @@ class Recorder(Interceptor):
 
     @contextmanager
     def effect(self, name: str) -> Generator[None]:
-        """Record what a handler does to the world, which shall happen once.
+        """Record an effect of a handler on the world, which must happen once.
 
-        The check's rule ``once`` reports effects of the same name that ended well twice. ::
+        The check's rule ``once`` reports effects of the same name with two good ends. ::
 
             with shop.effect(f"charge order {number}"):
                 await charge(number)
@@ -337,9 +338,10 @@ class Recorder(Interceptor):
         self._record("effect", "ok", name=name)
 
     def statistics(self, *sessions: Session) -> None:
-        """Record what sessions say that they have done, for a comparison with the history.
+        """Record the statistics of sessions, for a comparison with the history.
 
-        Call it when all posts have their outcomes, and the sessions are all that this recorder has seen.
+        Call the method when all posts have their outcomes. The sessions must be all sessions of this
+        recorder.
 
         Args:
             sessions: the sessions.
@@ -367,7 +369,7 @@ class Recorder(Interceptor):
     # the hooks
 
     def on_post(self, queue: Queue, posts: Sequence[Post]) -> list[str]:
-        """Record that messages are posted."""
+        """Record posts of messages."""
         history, uri = self._history, queue.uri
         lines: list[bytes] = []
         guids: list[str] = []
@@ -402,7 +404,7 @@ class Recorder(Interceptor):
         self._append(lines)
 
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
-        """Record that the process receives messages."""
+        """Record deliveries to the process."""
         history, uri = self._history, consumer.queue.uri
         number = self._consumers.setdefault(consumer, len(self._consumers))
         lines: list[bytes] = []
@@ -424,13 +426,13 @@ class Recorder(Interceptor):
         self._append(lines)
 
     def _connection(self, message: Message) -> str:
-        """Return over which connection a message came: its session's number, and the number of losses."""
+        """Return the connection of a message: its session's number, and the number of losses."""
         session = message.subscription.queue.session
         _, losses = message._arrival  # pyright: ignore[reportPrivateUsage]
         return f"{self._sessions.setdefault(session, len(self._sessions))}.{losses}"
 
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
-        """Record that the process confirms messages."""
+        """Record confirmations of the process."""
         history, uri = self._history, consumer.queue.uri
         lines: list[bytes] = []
         for message in messages:
@@ -476,12 +478,12 @@ class Recorder(Interceptor):
 
 
 def parsed(name: str, lines: Iterable[bytes], torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Yield the events of lines, with the name of their source and the number of the line.
+    """Yield the events of lines, with the name of their source and the line number.
 
     Args:
-        name: of the source.
+        name: name of the source.
         lines: the lines.
-        torn: receives the places of lines that are no JSON.
+        torn: receives the places of lines without JSON.
 
     Raises:
         UsageError: a line is no event.

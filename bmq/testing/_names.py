@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names and domains that tests make up."""
+"""Names and domains for tests."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SETTINGS = {field.name for field in fields(DomainConfig)} - {"name", "mode"}
 
 
 def fresh_queue_uri(domain: str, hint: str = "queue") -> str:
-    """Return the URI of a queue that nobody else uses.
+    """Return the URI of a queue without other users.
 
     Args:
-        domain: its domain.
-        hint: what its name begins with, as far as it is legal in a name.
+        domain: the queue's domain.
+        hint: beginning of the name, reduced to legal characters.
 
     Raises:
         InvalidURI: the domain has no legal name.
@@ -43,7 +43,7 @@ def domain_like(mode: str, number: int, settings: Mapping[str, Any]) -> DomainCo
     ``subscriptions`` may be a mapping of appIds to expressions, and ``app_ids`` any sequence.
 
     Raises:
-        UsageError: there is no such mode or setting.
+        UsageError: the mode or a setting does not exist.
     """
     modes = [each.value for each in Mode]
     if mode not in modes:

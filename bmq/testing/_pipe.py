@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One direction of a proxied connection: bytes in, bytes out, and what is done to them in between."""
+"""One direction of a proxied connection: bytes in, bytes out, and faults in between."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from bmq.wire.event import HEADER_SIZE, LENGTH
 
 __all__ = ["Conditions", "Direction", "Endpoint", "EventCounter", "Pipe", "Trigger"]
 
-#: What one side may have sent and the other not yet received. Reading pauses above it.
+#: Bytes sent by one side and not yet received by the other. Reading pauses above this number.
 _MAX_WAITING = 1024 * 1024
 _MAX_WAITING_CHUNKS = 4096
-#: A throttled pipe sends this often.
+#: Seconds between two sends of a throttled pipe.
 _THROTTLE_INTERVAL = 0.02
 _LENGTH_BYTES = LENGTH.size
 _SMALLEST_EVENT = HEADER_SIZE
 
 
 class Direction(Enum):
-    """Which way bytes go."""
+    """The direction of bytes."""
 
     TO_BROKER = "to broker"
     TO_CLIENT = "to client"
@@ -34,7 +34,7 @@ class Direction(Enum):
 
 @dataclass(slots=True)
 class Conditions:
-    """How a line is, in one direction; see ``Line`` for what each means."""
+    """The conditions of a line, in one direction; see ``Line`` for each."""
 
     stalled: bool = False
     swallowing: bool = False
@@ -45,7 +45,7 @@ class Conditions:
     _waiting: dict[asyncio.Future[None], None] = field(default_factory=dict[asyncio.Future[None], None])
 
     def set(self, **values: object) -> None:
-        """Change some, and tell those that wait for a change."""
+        """Change some conditions, and wake the waiting tasks."""
         for name, value in values.items():
             setattr(self, name, value)
         for waiter in self._waiting:
@@ -57,7 +57,7 @@ class Conditions:
         return Conditions(self.stalled, self.swallowing, self.delay, self.jitter, self.split, self.rate)
 
     async def change(self, timeout: float | None) -> None:
-        """Wait until they change, or until ``timeout`` seconds have passed."""
+        """Wait for a change, or until ``timeout`` seconds have passed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[waiter] = None
         try:
@@ -89,7 +89,7 @@ class Endpoint(asyncio.Protocol):
             self._connected(self)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what came and when; stop reading when it is too much."""
+        """Keep bytes with their time; stop reading above the limit."""
         self._inbox.append((self._loop.time(), data))
         self._waiting += len(data)
         if not self._paused and self._full and self.transport is not None:
@@ -102,27 +102,27 @@ class Endpoint(asyncio.Protocol):
         return self._waiting >= _MAX_WAITING or len(self._inbox) >= _MAX_WAITING_CHUNKS
 
     def eof_received(self) -> bool:
-        """Note that nothing more comes; what goes the other way goes on."""
+        """Note the end of the input; the opposite direction continues."""
         self._ended = True
         self._readable.set()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that it is over."""
+        """Note the end of the connection."""
         self._lost = True
         self._readable.set()
         self._writable.set()
 
     def pause_writing(self) -> None:
-        """Note that the operating system takes no more bytes."""
+        """Note that the operating system accepts no more bytes."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Note that it takes bytes again."""
+        """Note that the operating system accepts bytes again."""
         self._writable.set()
 
     async def take(self) -> tuple[float, bytes] | None:
-        """Return the next bytes and when they came; None when the peer has ended its side.
+        """Return the next bytes with their time; None after the end of the peer's side.
 
         Raises:
             ConnectionResetError: the connection was lost.
@@ -142,7 +142,7 @@ class Endpoint(asyncio.Protocol):
         return came
 
     async def send(self, data: bytes) -> None:
-        """Send bytes, and wait until there is room for more.
+        """Send bytes, and wait for room for more.
 
         Raises:
             ConnectionResetError: the connection was lost.
@@ -154,7 +154,7 @@ class Endpoint(asyncio.Protocol):
             raise ConnectionResetError("connection lost")
 
     def end(self) -> None:
-        """Tell the peer that nothing more comes."""
+        """Tell the peer the end of the stream."""
         if not self._lost and self.transport is not None and self.transport.can_write_eof():
             self.transport.write_eof()
 
@@ -168,7 +168,7 @@ class Endpoint(asyncio.Protocol):
 class EventCounter:
     """Counts the events of a byte stream by their length fields.
 
-    A stream that is not the protocol's stops being counted at the first length that cannot be one.
+    The count of a stream of another protocol stops at the first impossible length.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class EventCounter:
 
     @property
     def needed(self) -> int:
-        """How many bytes until the event ends, or until its length is known."""
+        """Bytes until the end of the event, or until its length is known."""
         if self._lost:
             return _MAX_WAITING
         return self._left or _LENGTH_BYTES - len(self._length)
@@ -205,7 +205,7 @@ class EventCounter:
 
 @dataclass(slots=True)
 class Trigger:
-    """Something to do once so many bytes or events have passed."""
+    """An action after a given number of bytes or events."""
 
     action: Callable[[], None]
     position: int | None = None
@@ -213,14 +213,14 @@ class Trigger:
 
 
 class Pipe:
-    """Forwards bytes from one endpoint to the other, under its conditions.
+    """Forwards bytes between two endpoints, under conditions.
 
     Attributes:
-        direction: which way.
-        conditions: how the line is; change them through :meth:`Conditions.set`.
-        forwarded: how many bytes have left, swallowed ones included.
-        stopped: whether it takes nothing more.
-        sink_gone: whether what it takes is thrown away, whatever the conditions.
+        direction: the direction.
+        conditions: the conditions; change them through :meth:`Conditions.set`.
+        forwarded: bytes that have left, swallowed bytes included.
+        stopped: whether the pipe takes no more bytes.
+        sink_gone: whether all bytes are thrown away, despite the conditions.
     """
 
     def __init__(self, direction: Direction, conditions: Conditions, random: Random) -> None:
@@ -229,8 +229,8 @@ class Pipe:
         self.forwarded = 0
         self.stopped = False
         self.sink_gone = False
-        # One for each: how many delays are drawn depends on how the operating system delivers bytes, and the
-        # sizes must not depend on that.
+        # Separate generators: the number of drawn delays depends on the operating system's delivery of bytes,
+        # and sizes must not depend on the system.
         self._sizes = Random(random.random())
         self._delays = Random(random.random())
         self._counter = EventCounter()
@@ -255,15 +255,15 @@ class Pipe:
             self._triggers.append(Trigger(action, events=self.events + events))
 
     def edit(self, offset: int, changes: list[Callable[[int], int]]) -> None:
-        """Change bytes that are still to come, the first of them ``offset`` after the next one."""
+        """Change bytes of the future, the first at ``offset`` after the next byte."""
         for index, change in enumerate(changes, self.forwarded + offset):
             self._edits[index] = change
 
     async def run(self, source: Endpoint, sink: Endpoint) -> None:
-        """Forward until the source ends.
+        """Forward until the end of the source.
 
         Raises:
-            ConnectionResetError: one of the two was lost.
+            ConnectionResetError: an endpoint was lost.
         """
         while not self.stopped and (came := await source.take()) is not None:
             arrived, data = came
@@ -303,14 +303,14 @@ class Pipe:
             while conditions.rate and (left := sent_at + size / conditions.rate - loop.time()) > 0:
                 await conditions.change(left)
             if conditions.split:
-                # So that a receiver in this process reads the pieces one by one.
+                # Lets a receiver in this process read the pieces separately.
                 await asyncio.sleep(0)
 
     def _piece(self, size: int) -> int:
         """Return how many of ``size`` bytes can go at once."""
         conditions = self.conditions
         if conditions.split:
-            # Boundaries are places in the stream: what is read at once depends on the operating system.
+            # Boundaries are places in the stream: the size of a read depends on the operating system.
             if self._boundary <= self.forwarded:
                 self._boundary = self.forwarded + self._sizes.randint(*conditions.split)
             size = min(size, self._boundary - self.forwarded)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy that does to a connection what networks do: cut, stall, delay, split, corrupt, throttle."""
+"""A TCP proxy with the faults of a network: cut, stall, delay, split, corrupt, throttle."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _POSIX = os.name == "posix"
 
 
 def _linger(posix: bool) -> bytes:
-    """SO_LINGER on, for 0 seconds: closing sends RST instead of FIN. Windows has two shorts there."""
+    """SO_LINGER on, for 0 seconds: closing sends RST instead of FIN. Windows has two shorts."""
     return struct.pack("ii" if posix else "hh", 1, 0)
 
 
@@ -43,10 +43,10 @@ class Side(Enum):
 
 
 class Line(ABC):
-    """What can be done to one connection, or to all of them at once.
+    """The faults for one connection, or for all connections at once.
 
-    ``direction`` None means both directions. Nothing here waits: a call takes effect for every byte that has
-    not left the proxy yet. Settings stay until changed or until :meth:`heal`.
+    ``direction`` None means both directions. No call waits: a call takes effect for every byte that has not
+    left the proxy yet. Settings stay until changed or until :meth:`heal`.
     """
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Line(ABC):
     def _postpone(self, action: Callable[[ProxiedConnection], None]) -> None: ...
 
     def stall(self, direction: Direction | None = None) -> None:
-        """Let no more bytes pass, and lose none: senders feel it once buffers of about 1 MiB are full."""
+        """Stop all bytes without a loss: senders notice once buffers of about 1 MiB are full."""
         self._set(direction, stalled=True)
 
     def resume(self, direction: Direction | None = None) -> None:
@@ -67,21 +67,21 @@ class Line(ABC):
         self._set(direction, stalled=False)
 
     def swallow(self, direction: Direction | None = None) -> None:
-        """Read bytes and throw them away, the end of the stream included, as a broken middlebox does."""
+        """Read bytes and drop them, the end of the stream included, like a broken middlebox."""
         self._set(direction, swallowing=True)
 
     def delay(self, seconds: float, direction: Direction | None = None, *, jitter: float = 0.0) -> None:
-        """Let bytes leave ``seconds`` after they came, plus up to ``jitter`` seconds; their order is kept."""
+        """Delay bytes by ``seconds`` plus up to ``jitter`` seconds, in order."""
         self._set(
             direction, delay=_checks.seconds("seconds", seconds), jitter=_checks.seconds("jitter", jitter)
         )
 
     def split(self, size: int | tuple[int, int] | None = 1, direction: Direction | None = None) -> None:
-        """Send in pieces of ``size`` bytes (or of a random size within bounds); None sends as it comes."""
+        """Send in pieces of ``size`` bytes, or of a random size within bounds; None undoes the split."""
         self._set(direction, split=None if size is None else _sizes(size))
 
     def throttle(self, bytes_per_second: float | None, direction: Direction | None = None) -> None:
-        """Let no more than this pass in each direction; None takes the limit away."""
+        """Limit the throughput of each direction; None removes the limit."""
         if bytes_per_second is not None:
             bytes_per_second = _checks.number(
                 "bytes_per_second", bytes_per_second, _SLOWEST, otherwise=" or None (stall() stops all),"
@@ -89,7 +89,7 @@ class Line(ABC):
         self._set(direction, rate=bytes_per_second)
 
     def heal(self) -> None:
-        """Undo every setting, in both directions. What was swallowed or cut stays lost."""
+        """Undo every setting, in both directions. Swallowed and cut bytes stay lost."""
         self._set(None, stalled=False, swallowing=False, delay=0.0, jitter=0.0, split=None, rate=None)
 
     def corrupt(
@@ -104,11 +104,11 @@ class Line(ABC):
 
         Args:
             direction: of the bytes.
-            offset: how many bytes pass unharmed before.
-            xor: flip these bits, of one byte or of several; by default all of one byte.
-            replace: put these bytes in place of the real ones instead.
+            offset: number of bytes that pass unharmed before.
+            xor: flip these bits, of one byte or of several; by default all bits of one byte.
+            replace: replacement for the real bytes, in place of ``xor``.
 
-        With no connection open it is done to the next one.
+        Without an open connection, the change applies to the next connection.
         """
         if xor is not None and replace is not None:
             raise InvalidArgument("give either xor or replace")
@@ -134,9 +134,9 @@ class Line(ABC):
         nbytes: int | None = None,
         events: int | None = None,
     ) -> None:
-        """Call ``action`` with a connection once so many more of its bytes, or whole events, have passed.
+        """Call ``action`` with a connection after the given number of further bytes, or whole events.
 
-        The next byte leaves only after the action. With no connection open it is armed for the next one.
+        The next byte leaves only after the action. Without an open connection, the next connection counts.
 
         Raises:
             InvalidArgument: not exactly one of ``nbytes`` and ``events`` is given, or an argument has another
@@ -166,7 +166,7 @@ class Line(ABC):
         side: Side | None = None,
         reset: bool = False,
     ) -> None:
-        """Cut a connection once so many more of its bytes, or whole events, have passed.
+        """Cut a connection after the given number of further bytes, or whole events.
 
         Raises:
             InvalidArgument: as :meth:`when`.
@@ -224,13 +224,13 @@ def _replacer(value: int) -> Callable[[int], int]:
 
 
 class ProxiedConnection(Line):
-    """A connection through the proxy; everything of :class:`Line` is done to it alone.
+    """A connection through the proxy, with all methods of :class:`Line`.
 
     Attributes:
         number: 1 for the proxy's first connection.
         to_broker: the direction from the client to the broker, with ``forwarded`` bytes and ``events``.
-        to_client: the other one.
-        closed: set when it is over.
+        to_client: the opposite direction.
+        closed: set at the end of the connection.
     """
 
     def __init__(self, proxy: FaultProxy, number: int, client: Endpoint) -> None:
@@ -249,11 +249,11 @@ class ProxiedConnection(Line):
         self.closed = asyncio.Event()
         self._tasks: dict[Direction, asyncio.Task[None]] = {}
         self._whole = True
-        #: Runs until the connection is over and its sockets are closed.
+        #: Runs until the end of the connection, with closed sockets.
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def _pipe(self, direction: Direction) -> Pipe:
-        """Return one direction of it."""
+        """Return one direction of the connection."""
         return self.to_broker if direction is Direction.TO_BROKER else self.to_client
 
     @property
@@ -262,11 +262,11 @@ class ProxiedConnection(Line):
         return self._whole and not self.closed.is_set()
 
     def cut(self, side: Side | None = None, *, reset: bool = False) -> None:
-        """End the connection, for both sides at once or so that only one of them notices.
+        """End the connection, for both sides at once or noticed by one side only.
 
         Args:
-            side: None for both. When only one side is cut, the other keeps its connection until it closes it
-                or :meth:`cut` is called again: nothing arrives on it, and what it sends is lost.
+            side: None for both. If one side is cut, the other side keeps its connection until it closes the
+                connection or :meth:`cut` is called again: no bytes arrive, and sent bytes are lost.
             reset: with a TCP reset instead of an orderly end.
         """
         _cutting(side, reset)
@@ -305,10 +305,10 @@ class ProxiedConnection(Line):
                 Direction.TO_BROKER: loop.create_task(self.to_broker.run(self._client, broker)),
                 Direction.TO_CLIENT: loop.create_task(self.to_client.run(broker, self._client)),
             }
-            # An orderly end of one direction leaves the other one alone; a loss ends both.
+            # An orderly end of one direction leaves the opposite direction open; a loss ends both.
             await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
         except OSError:
-            pass  # no broker there: the client sees its connection end
+            pass  # without a broker, the client's connection ends
         finally:
             for task in self._tasks.values():
                 task.cancel()
@@ -322,7 +322,7 @@ class ProxiedConnection(Line):
         self.closed.set()
 
     async def wait(self) -> None:
-        """Wait until it is over and its sockets are closed; unbounded."""
+        """Wait for the end, with closed sockets; unbounded."""
         await asyncio.wait([self._task])
 
     def __repr__(self) -> str:
@@ -337,7 +337,7 @@ class ProxiedConnection(Line):
 def _no_delay(endpoint: Endpoint) -> None:
     if endpoint.transport is not None:
         sock = endpoint.transport.get_extra_info("socket")
-        with suppress(OSError):  # macOS: the peer has closed it already, which the loop reports next
+        with suppress(OSError):  # macOS: already closed by the peer, as the loop reports next
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
@@ -360,21 +360,21 @@ class FaultProxy(Line):
             ...
             proxy.cut()                     # the session reconnects through the proxy
 
-    What is called on the proxy itself is done to every open connection, and settings also to later ones.
-    It belongs to the event loop it was started in.
+    Calls on the proxy itself apply to every open connection, and settings also to later connections.
+    The proxy belongs to the event loop of its start.
 
     Args:
         target: the broker, ``tcp://host:port``. TLS passes through untouched.
-        host: the address to listen on.
-        port: the port; 0 takes a free one.
-        seed: what random delays and sizes come from. The same seed makes the same ones.
+        host: the listening address.
+        port: the port; 0 selects a free port.
+        seed: the seed of random delays and sizes. The same seed makes the same faults.
 
     Attributes:
-        connections: the open ones, oldest first.
-        accepted: how many there have been.
+        connections: the open connections, oldest first.
+        accepted: number of connections so far.
         address: host and port of the broker.
-        host: the address it listens on.
-        seed: what random delays and sizes come from.
+        host: the listening address.
+        seed: the seed of random delays and sizes.
     """
 
     def __init__(self, target: str, *, host: str = "127.0.0.1", port: int = 0, seed: int = 0) -> None:
@@ -401,10 +401,10 @@ class FaultProxy(Line):
         """Begin to listen.
 
         Raises:
-            StateError: it has been started.
+            StateError: the proxy has been started.
             OSError: the address cannot be used.
 
-        Cancelling it closes what has begun to listen; it can be started again.
+        Cancelling the call closes the listening sockets; the proxy can be started again.
         """
         if self._port:
             raise StateError("a proxy is started once")
@@ -424,7 +424,7 @@ class FaultProxy(Line):
             connection.cut()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        # Let the event loop run once: it closes the transports that were aborted.
+        # One turn of the event loop closes the aborted transports.
         await asyncio.sleep(0)
 
     async def __aenter__(self) -> FaultProxy:
@@ -436,11 +436,11 @@ class FaultProxy(Line):
     ) -> None:
         await self.close()
 
-    # ---- what it is
+    # ---- state
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The listening port."""
         if not self._port:
             raise StateError(
                 "the proxy has no port before it is started: async with FaultProxy(...) as proxy"
@@ -455,12 +455,12 @@ class FaultProxy(Line):
 
     @property
     def bytes_to_broker(self) -> int:
-        """Bytes that have passed from clients to the broker, on all connections there have been."""
+        """Bytes from clients to the broker, on all connections so far."""
         return self._total(Direction.TO_BROKER)
 
     @property
     def bytes_to_client(self) -> int:
-        """Bytes that have passed from the broker to clients."""
+        """Bytes from the broker to clients, on all connections so far."""
         return self._total(Direction.TO_CLIENT)
 
     def _total(self, direction: Direction) -> int:
@@ -481,20 +481,20 @@ class FaultProxy(Line):
             connection.cut(side, reset=reset)
 
     def refuse(self) -> None:
-        """Refuse new connections, as a host does on which no broker runs. Open ones go on."""
+        """Refuse new connections, like a host without a broker. Open connections continue."""
         if self._server is not None:
             self._server.close()
             self._server = None
             self._reserved = _reserve(self.host, self.port)
 
     async def accept(self) -> None:
-        """Take new connections again after :meth:`refuse`.
+        """Accept new connections again after :meth:`refuse`.
 
-        Cancelling it changes nothing, or too late: then new connections are taken.
+        A cancelled call either changes nothing, or accepts connections.
         """
         if self._reserved is None:
             return
-        # In two steps: a server that is cancelled while it begins to serve must not be lost.
+        # In two steps: a server cancelled while starting must not be lost.
         server = await asyncio.get_running_loop().create_server(
             lambda: Endpoint(self._begin), sock=self._reserved, backlog=_BACKLOG, start_serving=False
         )
@@ -510,7 +510,7 @@ class FaultProxy(Line):
             self._reserved = None
 
     async def wait_accepted(self, count: int) -> None:
-        """Wait until there have been so many connections; unbounded."""
+        """Wait for the given number of connections; unbounded."""
         count = _checks.integer("count", count)
         while self.accepted < count:
             news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -535,7 +535,7 @@ class FaultProxy(Line):
                 news.set_result(None)
 
     def _forget(self, connection: ProxiedConnection) -> None:
-        """Note that a connection is over."""
+        """Note the end of a connection."""
         if connection in self.connections:
             self.connections.remove(connection)
             for direction in Direction:
@@ -560,10 +560,10 @@ class FaultProxy(Line):
 
 
 def _reserve(host: str, port: int) -> socket.socket:
-    """Take a port without listening on it, so that whoever connects is refused."""
+    """Take a port without listening, so that clients are refused."""
     reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if _POSIX:  # on Windows it would let others take the port as well
+        if _POSIX:  # on Windows the option would let other programs take the port
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.setblocking(False)
         reserved.bind((host, port))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # pyright: reportPrivateUsage=false
-"""Faults of a simulation: drawn one by one from the seed, so that each of them can be left out alone."""
+"""Faults of a simulation, drawn one by one from the seed, so that each fault can be left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SimulatedFault = Literal[
     "refuse", "partition", "one way", "crash", "power", "restart", "move",
     "kill", "pause", "busy", "clock",
 ]  # fmt: skip
-#: What :meth:`bmq.testing.Simulation.faults` draws from unless told otherwise.
+#: The default choice of :meth:`bmq.testing.Simulation.faults`.
 SIMULATED_FAULTS: Final[tuple[SimulatedFault, ...]] = get_args(SimulatedFault)
 
 _OF_CONNECTIONS: Final = ("cut", "reset", "half close", "stall", "silence")
@@ -33,7 +33,7 @@ _OF_PROCESSES: Final = ("kill", "pause", "busy", "clock")
 
 
 class _Faults:
-    """The faults of one call, and what takes each of them back."""
+    """The faults of one call, with the way to end each fault."""
 
     def __init__(
         self, simulation: Simulation, kinds: Sequence[SimulatedFault], victims: Sequence[SimulatedProcess]
@@ -53,11 +53,11 @@ class _Faults:
         self._conditions: dict[str, Any] = {}
 
     async def run(self, until: float, pause: tuple[float, float], duration: tuple[float, float]) -> None:
-        """Do one fault after the other; they last while others begin."""
+        """Start one fault after the other; faults may overlap."""
         simulation, engine = self._simulation, self._engine
         while self._kinds:
             number = simulation._fault_number = simulation._fault_number + 1
-            # A generator of its own: what is drawn for one fault stays the same when another is left out.
+            # Separate generators: a fault's draw stays the same when another fault is left out.
             random = Random(f"{simulation.seed}/fault/{number}")
             wait = random.uniform(*pause)
             if engine.now + wait > until:
@@ -145,13 +145,13 @@ class _Faults:
         else:
             how = "loses its power" if kind == "power" else "crashes"
             self._note(number, f"{broker.host} {how} for {seconds:.3f} s")
-            # Messages of so late were not acknowledged: no segment is as fast.
+            # Messages this recent were not acknowledged: no segment is as fast.
             broker.crash(machine=kind == "power", lose=self._network._network.latency[0] * 0.99)
         host = random.choice(broker._hosts) if kind == "move" else None
 
         def start() -> None:
             if broker.running:
-                self._later(0.1, start)  # it has not ended yet
+                self._later(0.1, start)  # still running
             else:
                 broker.start(host)
 

@@ -2,18 +2,18 @@
 # pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
 """Virtual time, and one event loop for each simulated process.
 
-A simulation is a list of events, ordered by virtual time. Taking the next event moves the clock to that
-event: nothing ever waits. Events at the same time are taken in an order that the seed draws.
+A simulation is a list of events, ordered by virtual time. Taking the next event moves the clock to the event,
+without waiting. The seed decides the order of events at the same time.
 
-Every process has an event loop of its own, as a real process has: tasks, locks and futures of two processes
-do not mix, and a process can be stopped or killed alone. One event of the simulation is one turn of one loop:
-all callbacks that are ready run, in the order in which they were scheduled, as asyncio promises. The seed
-decides which process has the next turn, how long its turn takes, and when its timers and its network events
-come; it never breaks a promise of asyncio, so each failure is one that could happen.
+Every process has a separate event loop, like a real process: tasks, locks and futures of two processes do not
+mix, and a process can be stopped or killed alone. One event of the simulation is one turn of one loop: all
+ready callbacks run, in the order of scheduling, as asyncio promises. The seed decides the process of the next
+turn, the duration of the turn, and the times of timers and network events. The seed never breaks a promise of
+asyncio, so each failure could really happen.
 
 Callbacks take time, and so does reading a clock: a microsecond or several, drawn from the seed. A loop that
-polls a clock ends, and shares of a turn are used up as on a real machine. The loop's own ``time()`` is free:
-how often asyncio calls it depends on the version of Python.
+polls a clock therefore ends, and shares of a turn are used up as on a real machine. The loop's own ``time()``
+is free, because the number of calls by asyncio depends on the version of Python.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Event", "SimLoop", "place_of"]
 
-#: Cancelled events are swept out when there are so many, and more of them than others.
+#: Cancelled events are swept out above this number, if they outnumber the rest.
 _SWEEP: Final = 200
-#: Each so many events garbage is collected: at points that depend on the run alone.
+#: Events between two garbage collections: points that depend on the run alone.
 _COLLECT: Final = 200_000
 
 
 class Event:
-    """Something that happens at a time.
+    """An event at a virtual time.
 
     Attributes:
         when: the virtual time.
-        action: called then; None once it is cancelled or has happened.
+        action: called at the time; None once cancelled or called.
     """
 
     __slots__ = ("_engine", "action", "arguments", "when")
@@ -60,7 +60,7 @@ class Event:
         self.arguments: Any = arguments
 
     def cancel(self) -> None:
-        """Have it not happen; idempotent."""
+        """Cancel the event; idempotent."""
         if self.action is not None:
             self.action = self.arguments = None
             self._engine.cancelled += 1
@@ -70,16 +70,16 @@ class Engine:
     """The clock of a simulation, and its events.
 
     Args:
-        random: decides the order of events at the same time, and how long turns take.
+        random: decides the order of events at the same time, and the duration of turns.
         start: the first virtual time, in seconds.
 
     Attributes:
         now: the virtual time.
-        elapsed: how much of the present turn has passed, in seconds.
-        cost: how long a callback or a reading of a clock takes, in seconds.
-        turns: the number of events that have happened.
-        cancelled: the number of cancelled events that are still in the list.
-        running: the event loop that has its turn; None between turns.
+        elapsed: part of the present turn so far, in seconds.
+        cost: duration of a callback or of a reading of a clock, in seconds.
+        turns: number of past events.
+        cancelled: number of cancelled events in the list.
+        running: the event loop with the present turn; None between turns.
     """
 
     def __init__(self, random: Random, start: float) -> None:
@@ -104,7 +104,7 @@ class Engine:
         return self.now + self.elapsed
 
     def at(self, when: float, action: Callable[..., object], *arguments: object) -> Event:
-        """Have something happen at a time, or now if that time has passed."""
+        """Schedule an event at a time, or now if the time has passed."""
         event = Event(self, max(when, self.now), action, arguments)
         heapq.heappush(self._heap, (event.when, self.random.random(), next(self._numbers), event))
         if self.cancelled > _SWEEP and self.cancelled * 2 > len(self._heap):
@@ -114,7 +114,7 @@ class Engine:
         return event
 
     def step(self, until: float) -> bool:
-        """Have the next event happen; return False if there is none before a time."""
+        """Run the next event; return False without an event before a time."""
         heap = self._heap
         while heap:
             when, _, _, event = heap[0]
@@ -133,23 +133,23 @@ class Engine:
         return False
 
     def clear(self) -> None:
-        """Forget everything that would happen."""
+        """Forget all future events."""
         self._heap.clear()
         self.cancelled = 0
 
     @property
     def idle(self) -> bool:
-        """Whether nothing will ever happen again."""
+        """Whether no event is left."""
         return all(each[3].action is None for each in self._heap)
 
     @property
     def collect_now(self) -> bool:
-        """Whether it is time to collect garbage."""
+        """Whether garbage collection is due."""
         return self.turns % _COLLECT == 0
 
 
 class _Future(asyncio.Future[Any]):
-    """A future whose place in a set follows from the run, and not from its address."""
+    """A future whose place in a set follows from the run, not from its address."""
 
     __slots__ = ("_number",)
 
@@ -162,7 +162,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose place in a set follows from the run, and not from its address."""
+    """A task whose place in a set follows from the run, not from its address."""
 
     def __init__(self, coro: Any, *, loop: SimLoop, **options: Any) -> None:
         self._number = next(loop.numbers)
@@ -173,7 +173,7 @@ class _Task(asyncio.Task[Any]):
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer that takes its event along when it is cancelled."""
+    """A timer that cancels its event."""
 
     __slots__ = ("event",)
 
@@ -189,9 +189,9 @@ class SimLoop(asyncio.BaseEventLoop):
 
     Args:
         engine: the clock and the events.
-        host: the machine on which the process runs.
+        host: the machine of the process.
         name: the process's name, for people.
-        random: how long calls in threads take.
+        random: decides the duration of calls in threads.
 
     Attributes:
         engine: the clock and the events.
@@ -199,12 +199,12 @@ class SimLoop(asyncio.BaseEventLoop):
         name: the process's name.
         dead: whether the process was killed, or has ended.
         numbers: the numbers of futures and tasks.
-        problems: what was reported to the exception handler.
+        problems: reports to the exception handler.
     """
 
     def __init__(self, engine: Engine, host: Host, name: str, random: Random) -> None:
         super().__init__()
-        self._thread_id: int | None = -1  # it runs as long as its process does
+        self._thread_id: int | None = -1  # as if running, for the life of the process
         self.engine = engine
         self.host = host
         self.name = name
@@ -216,7 +216,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._turn_event: Event | None = None
         self._busy_until = 0.0
         self._names = count(1)
-        #: Kept until the simulation is over: closing a coroutine would run its cleanup.
+        #: Kept until the end of the simulation: closing a coroutine would run its cleanup.
         self.remains: list[object] = []
         self.set_exception_handler(lambda _, context: self.problems.append(context))
         self._hooks = (self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)  # type: ignore[attr-defined]
@@ -260,7 +260,7 @@ class SimLoop(asyncio.BaseEventLoop):
             return
         self._ready.append(handle)  # type: ignore[attr-defined]
         engine = self.engine
-        # At the end of a turn the next one is scheduled anyway.
+        # The end of a turn schedules the next turn anyway.
         if self._turn_event is None and not self._paused and engine.running is not self:
             self._turn_event = engine.at(max(engine.now + engine.elapsed, self._busy_until), self._turn)
 
@@ -269,7 +269,7 @@ class SimLoop(asyncio.BaseEventLoop):
         engine, loop = (
             self.engine,
             cast("Any", self),
-        )  # asyncio does not declare what its loops have in common
+        )  # asyncio does not declare the common part of its loops
         ready = loop._ready
         engine.running = self
         engine.elapsed = 0.0
@@ -311,18 +311,18 @@ class SimLoop(asyncio.BaseEventLoop):
 
     @property
     def paused(self) -> bool:
-        """Whether it has no turns."""
+        """Whether the loop has no turns."""
         return self._paused
 
     def busy(self, seconds: float) -> None:
-        """Have the next turn after some seconds at the earliest: the machine does something else."""
+        """Delay the next turn by some seconds at least: the machine is busy."""
         self._busy_until = max(self._busy_until, self.engine.now) + seconds
         if self._turn_event is not None:
             self._turn_event.cancel()
             self._turn_event = self.engine.at(self._busy_until, self._turn)
 
     def kill(self) -> None:
-        """End it without running any more of its code."""
+        """End the loop without running more code of the process."""
         if not self.dead:
             self.dead = True
             self.pause()
@@ -331,10 +331,10 @@ class SimLoop(asyncio.BaseEventLoop):
             self._ready.clear()  # type: ignore[attr-defined]
 
     def __del__(self) -> None:
-        """Nothing has to be closed: there is no file descriptor."""
+        """Close nothing: the loop has no file descriptor."""
 
     def bury(self) -> None:
-        """Let go of everything a killed process has left; its coroutines are closed."""
+        """Release all objects of a killed process; its coroutines are closed."""
         self.dead = True
         self._thread_id = None
         self.remains.clear()
@@ -357,7 +357,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Call a function as a thread would, after a while that the seed draws; no thread is involved."""
+        """Call a function like a thread, after a time drawn from the seed, without a thread."""
         future = self.create_future()
 
         def call() -> None:
@@ -376,7 +376,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return future
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """There is none."""
+        """Do nothing: the loop has no executor."""
 
     # the network
 
@@ -402,7 +402,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.host.listen(self, protocol_factory, host, port)
 
 
-#: What create_connection and create_server take besides host and port, and what does not matter here.
+#: Arguments of create_connection and create_server beside host and port, without an effect here.
 _HARMLESS: Final = {
     "family", "proto", "flags", "local_addr", "happy_eyeballs_delay", "interleave", "all_errors",
     "ssl_handshake_timeout", "ssl_shutdown_timeout", "server_hostname", "backlog", "reuse_address",
@@ -440,7 +440,7 @@ for _name in (
 
 
 def place_of(task: asyncio.Task[Any]) -> str:
-    """Return where a task waits: the innermost places of its coroutines, the outermost first."""
+    """Return a task's position: the innermost places of its coroutines, the outermost first."""
     places: list[str] = []
     waiting: Any = task.get_coro()
     while waiting is not None and len(places) < 12:

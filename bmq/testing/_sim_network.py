@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
-"""The simulated network: hosts, connections between them, and everything that goes wrong with connections.
+"""The simulated network: hosts, their connections, and the faults of connections.
 
-A connection is modelled as TCP behaves. Written bytes leave the transport's buffer while the peer's window
-has room, cross the network in segments that stay in order, wait in the peer's window, and are read in the
-peer's next turn. So a process that is paused stops its peers by and by, a process that is killed loses the
-bytes in its own buffer and no others, and bytes for a closed socket are answered with a reset. Blocked
-segments are not lost: they arrive when the path is open again, unless the sender gave up before.
+A connection behaves like TCP. Written bytes leave the transport's buffer while the peer's window has room,
+cross the network in ordered segments, wait in the peer's window, and are read in the peer's next turn. A
+paused process therefore stops its peers gradually, a killed process loses only the bytes in its own buffer,
+and bytes for a closed socket are answered with a reset. Blocked segments are not lost: they arrive when the
+path is open again, unless the sender has given up.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from bmq.testing._sim_loop import Engine, Event, SimLoop
 
 __all__ = ["Connection", "Host", "Network", "Transport"]
 
-#: What asyncio reads from a socket at once.
+#: Bytes that asyncio reads from a socket at once.
 _READ: Final = 256 * 1024
-#: Seconds after which TCP gives up: a connection attempt, and bytes that are not acknowledged.
+#: Seconds after which TCP gives up: a connection attempt, and unacknowledged bytes.
 _CONNECT_PATIENCE: Final = 127.0
 _SEND_PATIENCE: Final = 924.0
 _LOOPBACK: Final = "127.0.0.1"
 _LOOPBACK_LATENCY: Final = 20e-6
 _ANY: Final = ("", "0.0.0.0", "::")
 _HERE: Final = ("localhost", "::1")
-#: A write is cut into so many segments at most.
+#: Segments of one write, at most.
 _MOST_SEGMENTS: Final = 40
 
 
@@ -47,20 +47,20 @@ def _os_error(number: int) -> OSError:
 
 
 class Network:
-    """Hosts, and the state of the paths between them.
+    """Hosts, and the state of the paths between hosts.
 
     Args:
         engine: the clock and the events.
-        random: latencies and sizes of segments.
+        random: decides latencies and sizes of segments.
 
     Attributes:
-        latency: the least and the greatest time that a segment takes, in seconds.
+        latency: minimum and maximum time of a segment on the network, in seconds.
         rate: bytes a second of each connection; infinite for no limit.
-        segment: the least and the greatest size of a segment, in bytes; None for as large as written.
-        window: bytes of one connection that may be on their way or unread.
+        segment: minimum and maximum size of a segment, in bytes; None for the size of the write.
+        window: bytes of one connection under way or unread, at most.
         hosts: the hosts by name.
-        connections: the connections that are open.
-        delivered: how many bytes have arrived.
+        connections: the open connections.
+        delivered: bytes that have arrived.
     """
 
     def __init__(self, engine: Engine, random: Random) -> None:
@@ -82,7 +82,7 @@ class Network:
     # hosts
 
     def host(self, name: str) -> Host:
-        """Return a host, a new one if there is none of that name."""
+        """Return a host, created if necessary."""
         found = self.hosts.get(name)
         if found is None:
             number = len(self.hosts) + 1
@@ -97,20 +97,20 @@ class Network:
     # paths
 
     def partition(self, one: Host, other: Host, *, both: bool = True) -> None:
-        """Let nothing through from one host to another."""
+        """Block all bytes from one host to another."""
         self._cut_off[one, other] = None
         if both:
             self._cut_off[other, one] = None
 
     def heal(self, one: Host | None = None, other: Host | None = None) -> None:
-        """Let everything through again: between two hosts, or between all."""
+        """Unblock the path between two hosts, or all paths."""
         for pair in list(self._cut_off):
             if (one is None or one in pair) and (other is None or other in pair):
                 del self._cut_off[pair]
         self.changed()
 
     def is_open(self, one: Host, other: Host) -> bool:
-        """Whether segments get from one host to another."""
+        """Whether the path from one host to another is open."""
         return one is other or (one.up and other.up and (one, other) not in self._cut_off)
 
     def wait(self, sender: Any) -> None:
@@ -118,7 +118,7 @@ class Network:
         self._waiting[sender] = None
 
     def changed(self) -> None:
-        """Have everything that waits for a path try again."""
+        """Wake everything that waits for a path."""
         waiting, self._waiting = self._waiting, {}
         for each in waiting:
             each.arm()
@@ -130,7 +130,7 @@ class Network:
         return self.random.uniform(*self.latency)
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Cut what is sent into segments."""
+        """Cut data into segments."""
         if self.segment is None:
             yield data
             return
@@ -155,14 +155,14 @@ class Network:
     # the record
 
     def note(self, kind: int, number: int, data: bytes) -> None:
-        """Add something that arrived to the digest."""
+        """Add arrived bytes to the digest."""
         self.delivered += len(data)
         self._hash.update(struct.pack("<dBI", self.engine.now, kind, number))
         self._hash.update(data)
 
     @property
     def digest(self) -> str:
-        """Stands for every byte that arrived, and its time."""
+        """A hash of all arrived bytes with their times."""
         return self._hash.hexdigest()
 
     def number(self) -> int:
@@ -172,17 +172,17 @@ class Network:
 
 
 class Host:
-    """A machine: it has a name, an address, ports, and processes.
+    """A machine with a name, an address, ports, and processes.
 
     Attributes:
-        network: where it is.
-        name: its name.
-        address: its IP address.
-        up: whether it takes part in the network.
+        network: the network.
+        name: name of the host.
+        address: IP address.
+        up: whether the host takes part in the network.
         booting: whether connections wait until a process listens for the first time.
-        refusing: ports at which connections are refused.
+        refusing: ports with refused connections.
         listeners: the servers by port.
-        transports: its ends of connections.
+        transports: the host's ends of connections.
     """
 
     def __init__(self, network: Network, name: str, address: str) -> None:
@@ -197,12 +197,12 @@ class Host:
         self._next_port = 40000
 
     def free_port(self) -> int:
-        """Return a port that nothing listens on."""
+        """Return a free port."""
         self._next_port += 1
         return self._next_port
 
     def release(self, loop: SimLoop) -> None:
-        """Do what a kernel does when a process ends: close its sockets."""
+        """Close the sockets of an ended process, like a kernel."""
         for port, server in list(self.listeners.items()):
             if server._loop is loop:
                 del self.listeners[port]
@@ -217,7 +217,7 @@ class Host:
         """Return the address of a host.
 
         Raises:
-            OSError: there is none of that name.
+            OSError: the name is unknown.
         """
         text = name.decode() if isinstance(name, bytes) else name
         if (
@@ -258,7 +258,7 @@ class Host:
         """Connect to a server of the simulation.
 
         Raises:
-            OSError: nothing listens there, or the host does not answer.
+            OSError: no server listens, or the host does not answer.
         """
         attempt = _Attempt(loop, self.resolve(host), int(str(port)))
         try:
@@ -304,7 +304,7 @@ class _Pipe:
         return self._network.window - self.unread
 
     def send(self, data: bytes | None) -> None:
-        """Put bytes, or the end of them, on their way."""
+        """Send bytes, or the end of the stream."""
         network, engine = self._network, self._network.engine
         now = engine.now + engine.elapsed
         if data is None:
@@ -331,7 +331,7 @@ class _Pipe:
                 self._event = self._network.engine.at(due, self._arrive)
 
     def stall(self, until: float) -> None:
-        """Let nothing through before a time."""
+        """Block the direction until a time."""
         self.stalled_until = until
         if self._event is not None:
             self._event.cancel()
@@ -374,7 +374,7 @@ class _Pipe:
         self.arm()
 
     def drop(self) -> None:
-        """Lose what is on its way."""
+        """Lose all segments under way."""
         self._flight.clear()
         self._network._waiting.pop(self, None)
         for each in (self._event, self._patience):
@@ -388,13 +388,13 @@ def _reset() -> OSError:
 
 
 class Connection:
-    """A connection between two processes, with the faults it may suffer.
+    """A connection between two processes, with its possible faults.
 
     Attributes:
-        number: counts connections.
-        network: where it is.
-        client: the end that connected.
-        server: the end that accepted.
+        number: serial number.
+        network: the network.
+        client: the connecting end.
+        server: the accepting end.
     """
 
     def __init__(self, network: Network, client: Transport, server: Transport) -> None:
@@ -412,14 +412,14 @@ class Connection:
         return f"#{self.number} {self.client.host.name} > {self.server.host.name}"
 
     def reset(self) -> None:
-        """Lose it: both ends get a reset, and what is on its way is lost."""
+        """Reset both ends; segments under way are lost."""
         for end in (self.client, self.server):
             end.out.drop()
             end.out.broken = True
             end.fail(_reset())
 
     def cut(self) -> None:
-        """End it: both ends see the end of the stream, and what is on its way is lost."""
+        """End the stream at both ends; segments under way are lost."""
         for end in (self.client, self.server):
             end.out.drop()
             end.out.broken = True
@@ -427,19 +427,19 @@ class Connection:
             end.arrived(None)
 
     def half_close(self, *, towards_client: bool) -> None:
-        """End one direction: what is on its way there is lost, and the other direction goes on."""
+        """End one direction: its segments under way are lost, and the opposite direction continues."""
         source, target = (self.server, self.client) if towards_client else (self.client, self.server)
         source.out.drop()
         source.out.broken = True
         target.arrived(None)
 
     def stall(self, seconds: float, *, towards_client: bool) -> None:
-        """Let nothing through in one direction for a while, or, with infinity, ever again."""
+        """Block one direction for a time, or with infinity for ever."""
         pipe = self.server.out if towards_client else self.client.out
         pipe.stall(self.network.engine.now + seconds)
 
     def ended(self, end: Transport) -> None:
-        """Note that an end is gone."""
+        """Note the end of one end."""
         end.host.transports.pop(end, None)
         if self.client.gone and self.server.gone:
             self.network.connections.pop(self, None)
@@ -480,7 +480,7 @@ class Transport(_FlowControlMixin):
     # beginning
 
     def begin(self, protocol: Any) -> None:
-        """Give the protocol the transport; called by the process in its turn."""
+        """Give the transport to the protocol; called by the process in its turn."""
         self._protocol = protocol
         self._call(self._made)
         self._call(self._start_reading)
@@ -501,7 +501,7 @@ class Transport(_FlowControlMixin):
     # the kernel's side
 
     def arrived(self, data: bytes | None) -> None:
-        """Take bytes, or the end of them, from the network."""
+        """Receive bytes, or the end of the stream, from the network."""
         if self.gone:
             return
         if data is None:
@@ -511,15 +511,15 @@ class Transport(_FlowControlMixin):
         self._look()
 
     def fail(self, error: OSError) -> None:
-        """Lose the connection, and everything that is not read yet."""
+        """Lose the connection with all unread bytes."""
         if not self.gone and not self._conn_lost:
             self._inbox.clear()
             self._call(self._force_close, error)
 
     def release(self) -> None:
-        """Close the socket: what left the buffer still arrives, unless something is unread.
+        """Close the socket: sent bytes still arrive, unless some input is unread.
 
-        A connection that its process never accepted is reset.
+        A connection never accepted by its process is reset.
         """
         if self.gone:
             return
@@ -538,7 +538,7 @@ class Transport(_FlowControlMixin):
         self.connection.ended(self)
 
     def vanish(self) -> None:
-        """Be gone without a sign: the machine has lost its power."""
+        """Disappear without a sign: the machine has lost its power."""
         if not self.gone:
             self.gone = True
             self._inbox.clear()
@@ -715,7 +715,7 @@ class Transport(_FlowControlMixin):
 
 
 class _Name:
-    """Stands for a listening socket: it has an address."""
+    """Imitates a listening socket, which has only an address."""
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
@@ -740,7 +740,7 @@ class Server(asyncio.AbstractServer):
         self._closed: asyncio.Future[None] | None = None
 
     def accepts(self, address: str) -> bool:
-        """Whether it listens on an address of its host."""
+        """Whether the server listens on an address of its host."""
         return self._address in _ANY or self._address == address
 
     def accept(self, transport: Transport) -> None:
@@ -758,7 +758,7 @@ class Server(asyncio.AbstractServer):
 
     @property
     def sockets(self) -> tuple[Any, ...]:
-        """Stand-ins for the listening sockets; only their addresses can be asked for."""
+        """Imitations of the listening sockets, with addresses only."""
         return (_Name((self._address, self._port)),) if self.is_serving() else ()
 
     def is_serving(self) -> bool:
@@ -798,7 +798,7 @@ class Server(asyncio.AbstractServer):
 
 
 class _Attempt:
-    """A connection on its way: a segment there, and the answer back."""
+    """A connection on its way: a segment to the server, and the answer."""
 
     def __init__(self, loop: SimLoop, address: str, port: int) -> None:
         self.loop = loop

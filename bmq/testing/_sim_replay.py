@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which seeds run, and how the run of one seed is repeated."""
+"""The choice of seeds, and the repetition of a run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["replayed", "seeds_to_run", "skipped_faults"]
 
-#: The environment variables with the seed of a run that is repeated, and the numbers of faults to leave out.
+#: The environment variables with the seed to repeat, and the numbers of faults to leave out.
 REPLAY: Final = "BMQ_SIM_SEED"
 SKIP: Final = "BMQ_SIM_SKIP"
 
 
 def seeds_to_run(first: int, count: int) -> list[int]:
-    """Return the seeds: those of the arguments, or the one in the environment.
+    """Return the seeds: from the arguments, or the seed in the environment.
 
     Raises:
         InvalidArgument: the environment variable is no number.
@@ -37,14 +37,14 @@ def seeds_to_run(first: int, count: int) -> list[int]:
 
 
 def skipped_faults() -> frozenset[int]:
-    """Return the numbers of the faults that are left out, from the environment."""
+    """Return the numbers of faults to leave out, from the environment."""
     given = os.environ.get(SKIP, "")
     return frozenset(int(each) for each in given.replace(",", " ").split() if each.isdigit())
 
 
 @contextmanager
 def replayed(simulation: Simulation) -> Generator[None]:
-    """Say of a failure how the run is repeated; trace a run that is a repetition."""
+    """Add the way of repetition to a failure; trace a repeated run."""
     handler: logging.Handler | None = None
     before = os.environ.get("BMQ_TRACE")
     if os.environ.get(REPLAY):

@@ -19,7 +19,7 @@ __all__ = ["simulated"]
 def simulated(
     *, seeds: int = 20, first: int = 1, limit: float = 30 * 86400.0
 ) -> Callable[[Callable[..., Coroutine[Any, Any, object]]], Callable[..., None]]:
-    """Make a test of a coroutine function: it runs as the process ``main`` of one simulation for each seed.
+    """Make a test of a coroutine function, run as the process ``main`` of a simulation for each seed.
 
     ::
 
@@ -28,9 +28,9 @@ def simulated(
             broker = sim.broker()
             ...
 
-    A failure ends the test, and says the seed, the drawn options, the last faults and the end of the history.
-    With that seed in the environment variable ``BMQ_SIM_SEED`` the test runs only this seed, with the wire
-    trace in the log.
+    A failure ends the test, and reports the seed, the drawn options, the last faults and the end of the
+    history. With the seed in the environment variable ``BMQ_SIM_SEED`` the test runs only this seed, with the
+    wire trace in the log.
 
     Args:
         seeds: the number of seeds.
@@ -58,7 +58,7 @@ def simulated(
                 simulation = Simulation(seed, limit=limit)
                 simulation.run(functools.partial(test, simulation, *fixtures, **named))
 
-        # What is left are pytest's fixtures.
+        # The remaining parameters are pytest's fixtures.
         run.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined]
         del run.__wrapped__
         return run

@@ -39,7 +39,7 @@ T = TypeVar("T")
 _START: Final = 1000.0
 _EPOCH: Final = 1893456000.0
 _PORT: Final = 30114
-#: Virtual seconds that processes may take to end when the simulation is over.
+#: Virtual seconds for processes to end after the simulation.
 _GRACE: Final = 3600.0
 _LAST_FAULTS: Final = 10
 _LAST_EVENTS: Final = 15
@@ -47,17 +47,17 @@ _MOST_TASKS: Final = 40
 
 
 class SimulationError(AssertionError):
-    """A simulated program did something wrong: it cannot go on, left an exception, or does not end."""
+    """A simulated program has failed: it cannot continue, has left an exception, or does not end."""
 
 
 class SimulatedProcess:
-    """A program of its own: its event loop, its host, its clock, its random numbers.
+    """A simulated process, with an event loop, a host, a clock and random numbers.
 
     Made by :meth:`Simulation.process`. Only code of the same process can await its tasks and futures.
 
     Attributes:
-        name: its name, which is also that of its host unless another was given.
-        incarnation: how often it was started.
+        name: the process's name, and by default the name of its host.
+        incarnation: number of starts.
     """
 
     def __init__(
@@ -90,23 +90,23 @@ class SimulatedProcess:
 
     @property
     def state(self) -> str:
-        """Whether it is "running", "paused", "killed" or "ended"."""
+        """The state: "running", "paused", "killed" or "ended"."""
         if self._loop is None or self._loop.dead:
             return "ended" if self._done else "killed"
         return "paused" if self._loop.paused else "running"
 
     @property
     def running(self) -> bool:
-        """Whether its code may run, now or after :meth:`resume`."""
+        """Whether the process's code may run, now or after :meth:`resume`."""
         return self.state in ("running", "paused")
 
     @property
     def clock(self) -> float:
-        """How far its clock of the day is ahead of the simulation's, in seconds."""
+        """Seconds by which the process's clock of the day is ahead of the simulation's."""
         return self._ahead
 
     def jump(self, seconds: float) -> None:
-        """Set its clock of the day forward, or back with a negative number; its monotonic clock goes on.
+        """Set the clock of the day forward, or back with a negative number; the monotonic clock continues.
 
         Raises:
             InvalidArgument: the seconds are no number.
@@ -115,7 +115,7 @@ class SimulatedProcess:
 
     @property
     def recorder(self) -> Recorder:
-        """Its recorder in the simulation's history; a new one each time the process was started."""
+        """The process's recorder in the simulation's history; a new recorder after each start."""
         if self._recorder is None:
             self._recorder = self._simulation.history.process(self.name)
         return self._recorder
@@ -125,10 +125,10 @@ class SimulatedProcess:
             self._loop.busy(seconds)
 
     def start(self) -> None:
-        """Start it again after it has ended or was killed.
+        """Start the process again after its end or a kill.
 
         Raises:
-            StateError: it is running.
+            StateError: the process is running.
         """
         if self.running:
             raise StateError(f"the process {self.name} is running")
@@ -161,14 +161,14 @@ class SimulatedProcess:
         loop.call_soon(self._begin, context=context)
 
     def _time(self) -> float:
-        # Not read(): every log record has a time, and what is logged must not change the run.
+        # Not read(): every log record has a time, and logging must not change the run.
         return _EPOCH - _START + self._simulation._engine.time() + self._ahead
 
     def _begin(self) -> None:
         assert self._loop is not None
         loop = self._loop
         self._task = loop.create_task(self._run(loop), name=self.name)
-        # In a callback: a task that is cancelled before its first step runs nothing of its coroutine.
+        # In a callback: a task cancelled before its first step runs no part of its coroutine.
         self._task.add_done_callback(lambda _: self._ended(loop))
 
     async def _run(self, loop: SimLoop) -> None:
@@ -209,13 +209,13 @@ class SimulatedProcess:
                 each.set_result(None)
 
     def kill(self, *, machine: bool = False) -> None:
-        """End it at once: none of its code runs any more, no cleanup either. Idempotent.
+        """End the process at once: no more code runs, no cleanup either. Idempotent.
 
-        Its kernel closes its connections, as after SIGKILL.
+        The kernel closes the process's connections, as after SIGKILL.
 
         Args:
-            machine: the whole machine loses its power: its peers hear nothing, and connecting to it does not
-                even fail, until the process is started again.
+            machine: whether the whole machine loses its power: peers hear nothing, and attempts to connect do
+                not even fail, until the process is started again.
         """
         machine = _checks.boolean("machine", machine)
         if self._loop is not None and not self._loop.dead:
@@ -230,17 +230,17 @@ class SimulatedProcess:
             self._wake()
 
     def pause(self) -> None:
-        """Stop it, as SIGSTOP does: its peers still connect and send, and get no answer. Idempotent."""
+        """Stop the process, as SIGSTOP does: peers still connect and send, without an answer. Idempotent."""
         if self._loop is not None and not self._loop.dead:
             self._loop.pause()
 
     def resume(self) -> None:
-        """Let it go on after :meth:`pause`. Idempotent."""
+        """Continue the process after :meth:`pause`. Idempotent."""
         if self._loop is not None and not self._loop.dead:
             self._loop.resume()
 
     def stop(self) -> None:
-        """Ask it to end: its coroutine is cancelled, as Ctrl-C does. Idempotent."""
+        """Request the end of the process: its coroutine is cancelled, as by Ctrl-C. Idempotent."""
         loop = self._loop
         if loop is not None and not loop.dead:
             self._stopping = True
@@ -252,17 +252,17 @@ class SimulatedProcess:
             self._task.cancel()
 
     def restart(self) -> None:
-        """Kill it if it runs, and start it again."""
+        """Kill the process if it runs, and start it again."""
         self.kill()
         self.start()
 
     async def wait(self) -> Any:
-        """Wait until it has ended or was killed; return what its coroutine returned, None if it was killed.
+        """Wait for the end of the process; return its coroutine's result, None after a kill.
 
         Raises:
-            Exception: what its coroutine raised.
+            Exception: raised by the coroutine.
 
-        Cancelling it changes nothing.
+        Cancelling the call changes nothing.
         """
         if self.running:
             waiter = asyncio.get_running_loop().create_future()
@@ -275,18 +275,18 @@ class SimulatedProcess:
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Nobody reads what a killed process reports."""
+    """Drop the reports of a killed process."""
 
 
 class SimulatedBroker:
-    """A broker of a simulation: it keeps what it stores while its process dies, starts again, or moves.
+    """A broker of a simulation, whose stored messages survive the death, restart or move of its process.
 
     Made by :meth:`Simulation.broker`.
 
     Attributes:
         broker: the broker itself: ``broker.queues``, ``broker.posted(uri)``, ``broker.faults``.
-        process: the process it runs in.
-        uri: the addresses of all its hosts, for clients.
+        process: the broker's process.
+        uri: the addresses of all hosts, for clients.
     """
 
     def __init__(self, simulation: Simulation, hosts: Sequence[str], options: dict[str, Any]) -> None:
@@ -320,21 +320,21 @@ class SimulatedBroker:
 
     @property
     def running(self) -> bool:
-        """Whether its process runs."""
+        """Whether the broker's process runs."""
         return self.process.running
 
     @property
     def host(self) -> str:
-        """The host it runs on, or ran on last."""
+        """The present or last host."""
         return self.process._host.name
 
     def crash(self, *, machine: bool = False, lose: float = 0.0) -> None:
-        """Kill it. What it stored is there again after :meth:`start`. Idempotent.
+        """Kill the broker. Stored messages are available again after :meth:`start`. Idempotent.
 
         Args:
             machine: see :meth:`SimulatedProcess.kill`.
-            lose: seconds; messages that came within the last ones were not stored yet, and are lost. With
-                more than a segment takes to a client, messages are lost that were acknowledged.
+            lose: seconds; messages that arrived within this time were not stored yet, and are lost. A time
+                longer than a segment's way to a client also loses acknowledged messages.
         """
         machine, lose = _checks.boolean("machine", machine), _checks.seconds("lose", lose)
         if self.process.running:
@@ -342,14 +342,14 @@ class SimulatedBroker:
             self.broker._vanish(lose)
 
     def start(self, host: str | None = None) -> None:
-        """Start it after :meth:`crash`, with what it had stored.
+        """Start the broker after :meth:`crash`, with its stored messages.
 
         Args:
-            host: another one of its hosts; None for the one it ran on last.
+            host: another host of the broker; None for the last host.
 
         Raises:
-            StateError: it is running.
-            UsageError: the host is none of those that were given to :meth:`Simulation.broker`.
+            StateError: the broker is running.
+            UsageError: the host was not given to :meth:`Simulation.broker`.
         """
         host = _checks.optional(_checks.text, "host", host)
         if host is not None:
@@ -362,10 +362,10 @@ class SimulatedBroker:
         self.process.start()
 
     def restart(self, *, keep: bool = True) -> None:
-        """Crash it if it runs, and start it again.
+        """Crash the broker if it runs, and start it again.
 
         Args:
-            keep: whether its messages survive.
+            keep: whether messages survive.
         """
         keep = _checks.boolean("keep", keep)
         self.crash()
@@ -375,10 +375,10 @@ class SimulatedBroker:
         self.start()
 
     def failover(self) -> None:
-        """Crash it, and start it on its next host with what it had stored.
+        """Crash the broker, and start it on its next host with its stored messages.
 
         Raises:
-            UsageError: it has one host only.
+            UsageError: the broker has only one host.
         """
         if len(self._hosts) < 2:
             raise UsageError("a broker needs a second host for a failover: sim.broker('node1', 'node2')")
@@ -387,14 +387,14 @@ class SimulatedBroker:
         self.start(following)
 
     def stop(self) -> None:
-        """Ask it to end in good order: it tells its clients, which come back when it runs again."""
+        """Request a clean end of the broker: it tells its clients, which return after the next start."""
         self.process.stop()
 
 
 class SimulatedNetwork:
-    """The network of a simulation, and what can go wrong with it.
+    """The network of a simulation, and its faults.
 
-    The host of a process has its name. All faults last until they are taken back.
+    The host of a process has the process's name. All faults last until ended.
     """
 
     def __init__(self, network: Network) -> None:
@@ -402,7 +402,7 @@ class SimulatedNetwork:
 
     @property
     def connections(self) -> list[Connection]:
-        """The connections that are open, the oldest first.
+        """The open connections, the oldest first.
 
         Each has the methods ``cut()``, ``reset()``, ``half_close(towards_client=...)`` and
         ``stall(seconds, towards_client=...)``.
@@ -417,13 +417,13 @@ class SimulatedNetwork:
         segment: tuple[int, int] | None = None,
         window: int = 256 * 1024,
     ) -> None:
-        """Set what holds for all segments from now on; what is not given gets its default.
+        """Set the conditions of all future segments; omitted conditions return to their defaults.
 
         Args:
-            latency: the least and the greatest time that a segment takes, in seconds.
+            latency: minimum and maximum time of a segment on the network, in seconds.
             rate: bytes a second of each connection.
-            segment: the least and the greatest size of a segment, in bytes; None for as large as written.
-            window: bytes of a connection that may be on their way or unread; a slow reader has a small one.
+            segment: minimum and maximum size of a segment, in bytes; None for the size of the write.
+            window: bytes of a connection under way or unread; small for a slow reader.
         """
         low, high = (_checks.seconds("latency", each) for each in _pair("latency", latency))
         sizes = None
@@ -440,20 +440,20 @@ class SimulatedNetwork:
                 end.writable()  # the window may be larger than before
 
     def partition(self, one: str, other: str, *, both: bool = True) -> None:
-        """Let nothing through between two hosts: bytes wait, and connections are not even refused.
+        """Block the path between two hosts: bytes wait, and connections are not even refused.
 
         Args:
             one: a host.
-            other: another one.
+            other: another host.
             both: whether in both directions, or only from ``one`` to ``other``.
         """
         both = _checks.boolean("both", both)
         self._network.partition(self._host(one), self._host(other), both=both)
 
     def heal(self) -> None:
-        """Take all faults back: partitions, stalls, refusals, and what :meth:`set` did.
+        """End all faults: partitions, stalls, refusals, and the conditions of :meth:`set`.
 
-        Connections that have lost bytes stay broken, until an end notices.
+        Connections with lost bytes stay broken, until an end notices.
         """
         self.set()
         for host in self._network.hosts.values():
@@ -469,7 +469,7 @@ class SimulatedNetwork:
         self._network.heal(self._host(one), self._host(other))
 
     def refuse(self, host: str, port: int = _PORT, *, refuse: bool = True) -> None:
-        """Refuse connections to a port, or accept them again; those that are open stay open."""
+        """Refuse connections to a port, or accept them again; open connections stay open."""
         found = self._host(host)
         port = _checks.integer("port", port, 1, 65535)
         if _checks.boolean("refuse", refuse):
@@ -486,7 +486,7 @@ class SimulatedNetwork:
 
 @dataclass(frozen=True, slots=True)
 class _Did:
-    """A fault that was done: when, and which."""
+    """A past fault, with its time."""
 
     at: float
     what: str
@@ -496,7 +496,7 @@ class _Did:
 
 
 class Simulation:
-    """A world under virtual time: the same seed makes the same run, byte for byte.
+    """A simulated world under virtual time: the same seed makes the same run, byte for byte.
 
     ::
 
@@ -517,22 +517,22 @@ class Simulation:
 
             sim.run(main)
 
-    Nothing waits: an hour passes as fast as the program has nothing to do. The program's own ``time.time()``,
+    Virtual time passes without waiting: an idle hour takes no time. The program's own ``time.time()``,
     ``time.monotonic()``, ``random``, ``secrets`` and ``uuid.uuid4()`` follow the simulation while it runs.
 
     Args:
-        seed: draws the schedule, the network, and what the program takes from ``random``.
-        limit: the virtual seconds after which the run is given up.
+        seed: decides the schedule, the network, and the program's numbers from ``random``.
+        limit: virtual seconds after which the run is given up.
 
     Attributes:
         seed: the seed.
         network: the network.
-        random: random numbers for the program's plan; a stream apart from schedule and network.
-        drawn: what :meth:`draw` drew, by name.
-        fault_numbers: the numbers of the faults that :meth:`faults` has done.
-        history: what processes with a :attr:`recorder` did, for :func:`bmq.testing.check`. Its clock is the
-            simulation's own.
-        digest: stands for every byte that has crossed the network, and its time.
+        random: random numbers for the program's plan, independent of schedule and network.
+        drawn: the results of :meth:`draw`, by name.
+        fault_numbers: the numbers of the faults from :meth:`faults` so far.
+        history: the operations of processes with a :attr:`recorder`, for :func:`bmq.testing.check`. Its clock
+            is the simulation's.
+        digest: a hash of all bytes on the network with their times.
 
     Raises:
         InvalidArgument: the seed is no integer, or the limit is no duration.
@@ -554,7 +554,7 @@ class Simulation:
         self._pids = count(100)
         self._fault_number = 0
         self._skipped = skipped_faults()
-        # What takes the present faults back, the oldest first.
+        # The ends of the present faults, the oldest first.
         self._mending: dict[object, Callable[[], object]] = {}
         self.fault_numbers: list[int] = []
         self.history = History(clock=self._true_time)
@@ -571,15 +571,15 @@ class Simulation:
 
     @property
     def digest(self) -> str:
-        """Stands for every byte that has crossed the network, and its time."""
+        """A hash of all bytes on the network with their times."""
         return self.network._network.digest
 
     def draw(self, name: str, usual: T, *others: T) -> T:
-        """Draw a value: the usual one in half of all seeds, else one of the others, however absurd.
+        """Draw a value: the usual value in half of all seeds, otherwise another value, however absurd.
 
         Args:
-            name: what it is, for the report of a failure.
-            usual: the value that programs usually have.
+            name: name of the value, for the report of a failure.
+            usual: the usual value of programs.
             others: other values.
         """
         name = _checks.text("name", name)
@@ -588,11 +588,11 @@ class Simulation:
         return drawn
 
     def note(self, what: str, *, number: int | None = None) -> None:
-        """Note a fault that the program has caused, for the history and the report of a failure.
+        """Note a fault caused by the program, for the history and the report of a failure.
 
         Args:
             what: the fault.
-            number: the number of the fault; None for one that :meth:`faults` has not drawn.
+            number: the number of the fault; None for a fault outside of :meth:`faults`.
         """
         what = _checks.text("what", what)
         number = _checks.optional(_checks.integer, "number", number)
@@ -623,16 +623,16 @@ class Simulation:
         pause: tuple[float, float] = (0.02, 0.6),
         duration: tuple[float, float] = (0.01, 1.5),
     ) -> None:
-        """Do faults that the seed draws, and take all of them back at the end.
+        """Inject faults drawn from the seed, and end all faults at the end.
 
         Args:
             seconds: virtual seconds from the first fault to the end.
             kinds: the kinds to draw from; None for all.
-            victims: processes that may be killed and started again, paused, or have their clocks set.
-            pause: the least and the greatest time between two faults, in seconds.
-            duration: the least and the greatest time that a fault lasts, in seconds.
+            victims: processes that may be killed and restarted, paused, or have their clocks set.
+            pause: minimum and maximum time between two faults, in seconds.
+            duration: minimum and maximum duration of a fault, in seconds.
 
-        Cancelling it takes the faults back too.
+        Cancelling the call ends the faults too.
         """
         seconds = _checks.seconds("seconds", seconds)
         chosen = SIMULATED_FAULTS if kinds is None else _checks.items("kinds", kinds, "kinds of faults")
@@ -646,9 +646,9 @@ class Simulation:
         await run_faults(self, seconds, chosen, victims, (max(low, 1e-3), max(high, 1e-3)), (least, most))
 
     def heal(self) -> None:
-        """Take all faults back: paths are open, brokers run, and so do processes that :meth:`faults` stopped.
+        """End all faults: paths are open, brokers run, and processes stopped by :meth:`faults` run again.
 
-        Connections that have lost bytes stay broken, until an end notices.
+        Connections with lost bytes stay broken, until an end notices.
         """
         self.network.heal()
         waiting, self._mending = list(self._mending.items()), self._mending
@@ -660,13 +660,13 @@ class Simulation:
     def process(
         self, name: str, main: Callable[..., Awaitable[Any]], *arguments: object, host: str | None = None
     ) -> SimulatedProcess:
-        """Start a process that runs a coroutine function, as ``asyncio.run`` would.
+        """Start a process that runs a coroutine function, like ``asyncio.run``.
 
         Args:
-            name: its name.
+            name: the process's name.
             main: the coroutine function.
-            arguments: its arguments.
-            host: the host it runs on; by default one of its own name.
+            arguments: arguments of the function.
+            host: the process's host; by default a separate host of the same name.
 
         Raises:
             UsageError: another process has the name.
@@ -687,8 +687,8 @@ class Simulation:
         """Start a broker.
 
         Args:
-            hosts: the host it runs on, and others to which it may move; "broker" if none is given.
-            options: those of :class:`bmq.broker.Broker`, but for ``host``.
+            hosts: the broker's host, and further hosts for moves; by default "broker".
+            options: as for :class:`bmq.broker.Broker`, except ``host``.
         """
         names = [_checks.text("host", each, empty=False) for each in hosts or ("broker",)]
         broker = SimulatedBroker(self, names, options)
@@ -696,15 +696,15 @@ class Simulation:
         return broker
 
     async def until(self, condition: Callable[[], Any], timeout: float = 3600.0, every: float = 0.01) -> Any:
-        """Wait until something is true; return it.
+        """Wait until a condition is true; return the result.
 
         Args:
-            condition: is called again and again.
+            condition: called repeatedly.
             timeout: virtual seconds to wait.
             every: virtual seconds between two calls.
 
         Raises:
-            TimeoutError: it is not true after that time.
+            TimeoutError: the condition was not true in time.
         """
         _checks.function("condition", condition, 0, plain=True)
         timeout = _checks.seconds("timeout", timeout)
@@ -719,21 +719,21 @@ class Simulation:
     # running
 
     def run(self, main: Callable[..., Coroutine[Any, Any, T]], *arguments: object) -> T:
-        """Run a coroutine function as the process ``main``, until it ends; then end all other processes.
+        """Run a coroutine function as the process ``main`` to its end; then end all other processes.
 
         Args:
             main: the coroutine function.
-            arguments: its arguments.
+            arguments: arguments of the function.
 
         Returns:
-            What it returns.
+            The function's result.
 
         Raises:
             StateError: the simulation has run already.
             UsageError: an event loop is running.
-            SimulationError: nothing can ever happen again; the limit has passed; a process failed, left an
-                exception that nothing retrieved, or does not end.
-            Exception: what the coroutine raised.
+            SimulationError: no event can ever happen again; the limit has passed; a process failed, left an
+                unretrieved exception, or does not end.
+            Exception: raised by the coroutine.
         """
         if self._over:
             raise StateError("the simulation is over: make another one")
@@ -766,7 +766,7 @@ class Simulation:
         return result
 
     def _bury(self) -> None:
-        """Let go of everything that processes have left."""
+        """Release all objects of the processes."""
         self._engine.clear()
         self.network._network.clear()
         for each in self._processes:
@@ -789,7 +789,7 @@ class Simulation:
         raise SimulationError(f"{why}; waiting tasks:\n{self.waiting()}")
 
     def waiting(self) -> str:
-        """Return which tasks wait, and where: a line each."""
+        """Return the waiting tasks with their positions, a line each."""
         lines: list[str] = []
         for each in self._processes:
             loop = each._loop
@@ -802,7 +802,7 @@ class Simulation:
         return "\n".join(lines) or "  none"
 
     def _end(self) -> None:
-        """End all processes in good order: clients first, then brokers."""
+        """End all processes cleanly: clients first, then brokers."""
         self.heal()
         brokers = [each.process for each in self._brokers]
         clients = [each for each in self._processes if each not in brokers]
@@ -814,8 +814,8 @@ class Simulation:
                 self._step(left, until)
 
     def _problems(self, main: SimulatedProcess) -> list[str]:
-        """What processes have left: exceptions that nothing retrieved."""
-        # Exceptions of tasks and futures are reported when these are collected.
+        """The unretrieved exceptions of processes."""
+        # Exceptions of tasks and futures are reported at their collection.
         gc.collect()
         found: list[str] = []
         for process in self._processes:
@@ -834,7 +834,7 @@ class Simulation:
         """Collect garbage at points that depend on the run alone."""
         enabled = gc.isenabled()
         gc.disable()
-        # Garbage of before stays until afterwards, and what is alive is not looked at again and again.
+        # Older garbage stays until the end, and living objects are not examined again and again.
         gc.freeze()
         try:
             yield
@@ -844,7 +844,7 @@ class Simulation:
                 gc.enable()
 
     def report(self) -> str:
-        """Return what a run of this seed was like: the seed, what was drawn, and the last faults."""
+        """Return the description of a seed's run: the seed, drawn values, and the last faults."""
         drawn = ", ".join(f"{name}={value!r}" for name, value in self.drawn.items()) or "nothing"
         faults = "\n".join(f"  {each}" for each in self._did) or "  none"
         history = "\n".join(f"  {line}" for line in self.history.tail(_LAST_EVENTS)) or "  nothing"
@@ -867,7 +867,7 @@ def _told(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _silence() -> Generator[None]:
-    """Report nothing about coroutines of killed processes, which are closed now."""
+    """Report nothing about the closed coroutines of killed processes."""
     before, disabled = sys.unraisablehook, logging.root.manager.disable
     sys.unraisablehook = lambda _: None
     logging.disable(logging.CRITICAL)
@@ -883,9 +883,9 @@ def _silence() -> Generator[None]:
 
 @contextlib.contextmanager
 def _patched(seed: int) -> Generator[None]:
-    """Have the program's own clocks and random numbers follow the simulation.
+    """Let the program's own clocks and random numbers follow the simulation.
 
-    Other threads keep the real ones: the world is a context variable.
+    Other threads keep the real clocks: the world is a context variable.
     """
     current = _world.current
     real_sleep, real_urandom = time_module.sleep, os.urandom

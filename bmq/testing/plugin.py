@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pytest plugin: a broker, sessions and a proxy for each test.
 
-pytest finds it by itself where bmq is installed. Fixtures that need an event loop work with pytest-asyncio,
-in both of its modes; :func:`bmq_background_broker` works without. Where the environment variable
-BMQ_BROKER_URI names a broker, that one is used instead of an embedded one.
+pytest loads the plugin automatically if bmq is installed. Fixtures with an event loop work with
+pytest-asyncio, in both of its modes; :func:`bmq_background_broker` works without. If the environment variable
+BMQ_BROKER_URI names a broker, the fixtures use the named broker in place of an embedded broker.
 
 =========================  ============================================================================
-``bmq_broker``             a broker: embedded and new, or the one that BMQ_BROKER_URI names
+``bmq_broker``             a broker: embedded and new, or the broker in BMQ_BROKER_URI
 ``bmq_broker_options``     override it to return keyword arguments for :class:`bmq.broker.Broker`
-``bmq_connect``            ``await bmq_connect(**options)`` makes a session with it, closed after the test
-``bmq_session``            one such session
-``bmq_queue_uri``          the URI of a queue that nobody else uses, in ``bmq.test.mem.priority``
-``bmq_new_queue_uri``      ``bmq_new_queue_uri(domain)`` makes more of them, in any domain
+``bmq_connect``            ``await bmq_connect(**options)`` makes a session, closed after the test
+``bmq_session``            a session with the broker
+``bmq_queue_uri``          the URI of a queue for this test alone, in ``bmq.test.mem.priority``
+``bmq_new_queue_uri``      ``bmq_new_queue_uri(domain)`` makes more URIs, in any domain
 ``bmq_domain``             ``bmq_domain(mode, **settings)`` makes a domain and returns its name
-``bmq_proxy``              a fault-injecting proxy in front of the broker; sessions go through it
-``bmq_background_broker``  an embedded broker on a thread of its own, for tests without an event loop
+``bmq_proxy``              a fault-injecting proxy in front of the broker, used by sessions
+``bmq_background_broker``  an embedded broker on a separate thread, for tests without an event loop
 ``bmq_simulation``         a simulation; the test runs for 20 seeds: ``@pytest.mark.bmq_seeds(100)``
 =========================  ============================================================================
 """
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Nothing else here: every run of pytest imports this module, whatever it tests.
+# Nothing else here: every run of pytest imports this module.
 if TYPE_CHECKING:
     from bmq.broker import Broker
     from bmq.client.session import Session
@@ -43,7 +43,7 @@ _SEEDS = 20
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
-    """Make a fixture of an async generator; without pytest-asyncio, one that says what is missing."""
+    """Make a fixture of an async generator; without pytest-asyncio, the fixture explains the problem."""
     if importlib.util.find_spec("pytest_asyncio") is not None:
         import pytest_asyncio
 
@@ -61,7 +61,7 @@ def _async_fixture(function: Callable[..., Any]) -> Any:
 
 
 def _check_loop(request: pytest.FixtureRequest) -> None:
-    """Refuse a test that runs on another event loop than its fixtures: it would wait for ever."""
+    """Refuse a test on another event loop than its fixtures: the test would wait for ever."""
     marker = request.node.get_closest_marker("asyncio")
     if marker is None:
         return
@@ -76,7 +76,7 @@ def _check_loop(request: pytest.FixtureRequest) -> None:
 
 
 class NamedBroker:
-    """The broker that BMQ_BROKER_URI names: an address, and nothing to look into.
+    """The broker in BMQ_BROKER_URI: only an address.
 
     Attributes:
         uri: the address for clients.
@@ -94,7 +94,7 @@ class NamedBroker:
 
 @pytest.fixture
 def bmq_broker_options() -> Mapping[str, Any]:
-    """Keyword arguments for the embedded broker; override it in a module or a conftest.py."""
+    """Keyword arguments for the embedded broker; override the fixture in a module or a conftest.py."""
     return {}
 
 
@@ -102,7 +102,7 @@ def bmq_broker_options() -> Mapping[str, Any]:
 async def bmq_broker(
     request: pytest.FixtureRequest, bmq_broker_options: Mapping[str, Any]
 ) -> AsyncIterator[Broker | NamedBroker]:
-    """A broker: embedded and new for this test, or the one that BMQ_BROKER_URI names."""
+    """A broker: embedded and new for this test, or the broker in BMQ_BROKER_URI."""
     _check_loop(request)
     named = os.environ.get(_VARIABLE)
     if named:
@@ -121,12 +121,12 @@ async def bmq_broker(
 async def bmq_proxy(
     bmq_broker: Broker | NamedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[FaultProxy]:
-    """A fault-injecting proxy in front of the broker; ``bmq_session`` and ``bmq_connect`` go through it."""
+    """A fault-injecting proxy in front of the broker, used by ``bmq_session`` and ``bmq_connect``."""
     from bmq.testing._proxy import FaultProxy
 
     async with FaultProxy(bmq_broker.uri) as proxy:
         if os.environ.get(_VARIABLE):
-            # It overrides every address given in code, also in the code that is tested.
+            # The variable would take the place of missing addresses, also in the code under test.
             monkeypatch.setenv(_VARIABLE, proxy.uri)
         yield proxy
 
@@ -137,8 +137,8 @@ async def bmq_connect(
 ) -> AsyncIterator[Callable[..., Awaitable[Session]]]:
     """Make sessions: ``await bmq_connect(**options)``; each is closed after the test.
 
-    The address may be given first; without it, it is the proxy's if the test uses ``bmq_proxy``, else the
-    broker's.
+    The address may be the first argument. The default is the proxy's address if the test uses ``bmq_proxy``,
+    otherwise the broker's.
     """
     from bmq.client.connect import connect
 
@@ -166,7 +166,7 @@ async def bmq_session(bmq_connect: Callable[..., Awaitable[Session]]) -> AsyncIt
 
 @pytest.fixture
 def bmq_new_queue_uri(request: pytest.FixtureRequest) -> Callable[..., str]:
-    """Make URIs of queues that nobody else uses: ``bmq_new_queue_uri(domain)``."""
+    """Make URIs of queues for this test alone: ``bmq_new_queue_uri(domain)``."""
     from bmq.testing._names import fresh_queue_uri
 
     def new(domain: str = _DOMAIN) -> str:
@@ -177,7 +177,7 @@ def bmq_new_queue_uri(request: pytest.FixtureRequest) -> Callable[..., str]:
 
 @pytest.fixture
 def bmq_queue_uri(bmq_new_queue_uri: Callable[..., str]) -> str:
-    """The URI of a queue that nobody else uses, in ``bmq.test.mem.priority``."""
+    """The URI of a queue for this test alone, in ``bmq.test.mem.priority``."""
     return bmq_new_queue_uri()
 
 
@@ -185,9 +185,9 @@ def bmq_queue_uri(bmq_new_queue_uri: Callable[..., str]) -> str:
 def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
     """Make domains: ``bmq_domain("fanout", app_ids=["billing"], message_ttl=60)`` returns a name.
 
-    The mode is "priority", "fanout" or "broadcast"; the rest are fields of
-    :class:`bmq.broker.DomainConfig`, by default as in ``bmq.test.mem.<mode>``. A broker that BMQ_BROKER_URI
-    names takes no new domains: the test is skipped there.
+    The mode is "priority", "fanout" or "broadcast". The settings are fields of
+    :class:`bmq.broker.DomainConfig`, by default as in ``bmq.test.mem.<mode>``. The broker in BMQ_BROKER_URI
+    takes no new domains: the test is skipped.
     """
     if isinstance(bmq_broker, NamedBroker):
         pytest.skip(f"makes a domain, which cannot be done to the broker that {_VARIABLE} names")
@@ -204,7 +204,7 @@ def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
 
 @pytest.fixture
 def bmq_background_broker(bmq_broker_options: Mapping[str, Any]) -> Iterator[BackgroundBroker]:
-    """An embedded broker on a thread of its own, for tests without an event loop; ``.uri`` is its address."""
+    """An embedded broker on a separate thread, for tests without an event loop; ``.uri`` is the address."""
     from bmq.testing._background import BackgroundBroker
 
     options: dict[str, Any] = {"posts_kept": _POSTS_KEPT, **bmq_broker_options}
@@ -229,10 +229,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def bmq_simulation(request: pytest.FixtureRequest) -> Simulation:
-    """A simulation, for a test that is no coroutine; the test runs once for each of 20 seeds.
+    """A simulation, for a plain test function, run once for each of 20 seeds.
 
-    ``@pytest.mark.bmq_seeds(100)`` changes their number, and the environment variable BMQ_SIM_SEED chooses
-    one of them.
+    ``@pytest.mark.bmq_seeds(100)`` changes the number, and the environment variable BMQ_SIM_SEED chooses a
+    single seed.
     """
     from bmq.testing._simulation import Simulation
 
@@ -241,7 +241,7 @@ def bmq_simulation(request: pytest.FixtureRequest) -> Simulation:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Add what a simulation was like to the report of a failure."""
+    """Add the description of a simulation to the report of a failure."""
     report = yield
     simulation = getattr(item, "funcargs", {}).get("bmq_simulation")
     if simulation is not None and report.when == "call" and report.failed:

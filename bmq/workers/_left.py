@@ -21,7 +21,7 @@ logger = logging.getLogger("bmq.workers")
 
 # After so many more left messages, those that were confirmed meanwhile are dropped.
 _LOOK_AFTER = 64
-# Where others confirm, full limits are normal; they are logged when nothing arrives for so many seconds.
+# With manual confirmation a full window is normal. Log it after this many idle seconds.
 _PATIENCE = 10.0
 
 

@@ -47,9 +47,9 @@ class NoRetry:
     """One attempt.
 
     Attributes:
-        then: "leave", "skip", "discard", or a :class:`DeadLetter`. What is left or skipped stays in the
-            queue, unconfirmed, and is delivered again once the queue is closed; what is left counts against
-            the consumer's limits, and ends delivery when they are full of it.
+        then: "leave", "skip", "discard", or a :class:`DeadLetter`. "leave" keeps the message unconfirmed and
+            inside the window; a window full of such messages stops delivery. "skip" keeps the message
+            unconfirmed beside the window. Both are delivered again once the queue is closed.
 
     Raises:
         UsageError: ``then`` is none of these.

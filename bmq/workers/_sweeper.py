@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody for the messages that nobody takes.
+"""A lowest-priority consumer for messages that match no other subscription.
 
-Where several filters share a queue, a message that none of them matches stays. That is harmless until it is
-delivered again, because a filter went away that had it: a broker delivers such messages first, and nothing
-else to the application until somebody takes them. A sweeper is that somebody.
+A message without a matching subscription stays in the queue. The message is harmless until its consumer
+leaves: a broker delivers the messages of a departed consumer first, and delivers nothing else to the
+application before a consumer takes them. A sweeper takes them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loader: takes readings by the batch and puts them into a database, each once, whatever happens.
+"""A loader: receives readings in batches and stores each reading once in a database, despite crashes.
 
     bmq broker --port 30114 &
     READINGS=postgresql+psycopg://me@localhost/weather bmq run loader --dir examples/batch_loader
     bmq post bmq://bmq.test.mem.priority/readings '{"sensor": "roof", "celsius": 21.5}'
 
-Without READINGS it is a file of SQLite. A batch is one transaction, and is confirmed after its commit. When
-the process dies in between, the broker delivers the batch again; the GUID of a message is the same then, and
-is the table's key, so nothing is there twice.
+Without READINGS the database is an SQLite file. A batch is one transaction, confirmed after the commit. If
+the process dies in between, the broker delivers the batch again, with the same GUIDs. The GUID is the table's
+key, so no reading is stored twice.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def load(readings: list[Reading], messages: list[bmq.Message]) -> None:
         {"guid": message.guid, "sensor": reading.sensor, "celsius": reading.celsius}
         for reading, message in zip(readings, messages, strict=True)
     ]
-    store(app.state.engine, rows)  # in a thread of its own; confirmed when this returns
+    store(app.state.engine, rows)  # runs in a thread; the batch is confirmed on return
 
 
 def store(engine: Engine, rows: list[dict[str, Any]]) -> None:
-    """Insert what is not there yet, in one transaction."""
+    """Insert the new rows, in one transaction."""
     dialect = postgresql if engine.dialect.name == "postgresql" else sqlite
     with engine.begin() as connection:
         connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)

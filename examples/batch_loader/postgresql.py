@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PostgreSQL server for tests, where PostgreSQL is installed; its data and its socket are in a folder."""
+"""A PostgreSQL server for tests, if PostgreSQL is installed; data and socket are in a folder."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def _programs() -> Path | None:
     return next((each for each in found if (each / "pg_ctl").exists()), None)
 
 
-#: The folder of PostgreSQL's programs, which Debian does not have in the PATH; None where there are none.
+#: The folder of PostgreSQL's programs, outside of Debian's PATH; None without PostgreSQL.
 PROGRAMS = _programs()
 
 
 @contextmanager
 def running() -> Generator[str, None, None]:
-    """Run a server; gives the URL of an empty database.
+    """Run a server; yields the URL of an empty database.
 
     Raises:
-        AssertionError: there is no PostgreSQL, or it does not start; the text has what it said.
+        AssertionError: PostgreSQL is missing, or does not start; the text has the server's output.
     """
     assert PROGRAMS is not None
     programs = PROGRAMS

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the loader beside it, in SQLite and, where it is installed, in PostgreSQL.
+"""Tests of the loader in this folder, with SQLite, and with PostgreSQL if installed.
 
-A crash between commit and confirmation stores nothing twice.
+A crash between commit and confirmation stores no reading twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlalchemy import create_engine, select
 import bmq
 from bmq.testing import BackgroundBroker, TestApp
 
-#: The loader as a process, which dies after its first commit, or ends when it has stored everything.
+#: The loader as a process, which dies after its first commit, or ends once all readings are stored.
 PROGRAM = """
 import asyncio, os, sys
 import bmq, loader
@@ -105,7 +105,7 @@ def test_a_crash_between_commit_and_confirmation_stores_nothing_twice(database: 
 
     with BackgroundBroker() as broker:
         bmq.run(post(broker.uri))
-        # It dies after the first batch; what it had committed is delivered again to the next one.
+        # The first process dies after a batch; the committed batch is delivered again to the next process.
         died = run(broker.uri, "dies")
         assert died.returncode == 7, died.stderr
         stored = int(died.stdout)

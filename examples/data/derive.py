@@ -45,7 +45,7 @@ def package_data() -> Path:
 
 
 def known(row: dict[str, str]) -> dict[str, str]:
-    """What is unknown is NA in the package, and empty here."""
+    """Unknown values are NA in the package, and empty here."""
     return {column: "" if value == "NA" else value for column, value in row.items()}
 
 

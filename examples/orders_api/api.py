@@ -5,8 +5,9 @@
     uvicorn api:api --app-dir examples/orders_api
     curl -X PUT --json '{"customer": 7, "address": "1 Main Street"}' localhost:8000/orders/1
 
-ships them in the same process. With many to ship, `uvicorn api:front --app-dir examples/orders_api` takes
-orders only, in as many processes as it needs, and `bmq run orders --dir examples/orders_api` ships them.
+This runs API and shipping in the same process. With many orders to ship, let `uvicorn api:front --app-dir
+examples/orders_api` only accept orders, in any number of processes, and `bmq run orders --dir
+examples/orders_api` ship the orders.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ router = fastapi.APIRouter()
 async def place(
     number: Annotated[int, fastapi.Path(ge=1)], wanted: Wanted, request: fastapi.Request
 ) -> Placed:
-    """A request that is repeated, its answer lost, has the same GUID: the broker keeps one message."""
+    """A repeated request, after a lost answer, has the same GUID: the broker keeps one message."""
     order = Order(number=number, customer=wanted.customer, address=wanted.address)
     orders: bmq.TypedQueue[Order] = request.state.orders
     ack = await orders.post(order, guid=derived_guid("order", str(number)), timeout=5)
@@ -70,7 +71,7 @@ def ready(request: fastapi.Request, response: fastapi.Response) -> dict[str, str
 
 
 def refused(request: fastapi.Request, error: Exception) -> fastapi.Response:
-    """What the client can do about it: try again, or nothing."""
+    """The client's options: try again, or give up."""
     assert isinstance(error, bmq.Error)
     again = error.retryable or isinstance(error, bmq.TimedOut)
     headers = {"Retry-After": "5"} if again else {}

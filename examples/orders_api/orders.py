@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders, and who ships them: what the web service beside this posts, and the handler that takes it.
+"""Orders and their shipping: the model for the web service in this folder, and the handler.
 
     bmq run orders --dir examples/orders_api
 
-runs the handler by itself; the web service can also run it in its own process.
+runs only the handler; the web service can also run the handler in its own process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ app = bmq.App()
 
 
 class Order(pydantic.BaseModel):
-    """Checks the request, and is what travels; the customer is a property too, to subscribe by."""
+    """Checks the request, and is the payload; the customer is also a property for subscriptions."""
 
     number: int = pydantic.Field(ge=1)
     customer: Annotated[int, bmq.Property("CustomerId")]
@@ -44,7 +44,7 @@ async def open_queues() -> None:
 @app.consumer(
     ORDERS,
     concurrency=16,
-    key="CustomerId",  # what one customer has ordered is shipped in that order
+    key="CustomerId",  # ship each customer's orders in sequence
     timeout=10.0,
     retry=bmq.Backoff(every=1.0, retries=5, factor=2.0, then=bmq.DeadLetter(DEAD)),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the service beside it: they need pytest, pytest-asyncio and httpx, and no broker."""
+"""Tests of the service in this folder, with pytest, pytest-asyncio and httpx, and without a broker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the worker beside it. They need pytest and pytest-asyncio, and no broker."""
+"""Tests of the worker in this folder, with pytest and pytest-asyncio, and without a broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Carrier:
-    """Refuses an order as often as it is told to."""
+    """Refuses an order a given number of times."""
 
     def __init__(self) -> None:
         self.refuses: dict[int, int] = {}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker for orders: typed messages, lanes by customer, dead letters for what cannot be shipped.
+"""A worker for orders: typed messages, lanes by customer, dead letters for orders without an address.
 
     bmq broker --port 30114 &
     bmq run worker --dir examples/orders_worker
     bmq post bmq://bmq.test.mem.priority/orders '{"number": 1, "customer": 7, "address": "1 Main Street"}'
 
-Orders of one customer are shipped in the order they were placed, those of different customers side by side.
+Orders of one customer are shipped in the order of posting, orders of different customers in parallel.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Shipped:
 
 
 class Carrier:
-    """Who takes the parcels; a test has another one."""
+    """Ships parcels; replaced in tests."""
 
     async def take(self, order: Order) -> None:
         log.info("order %d goes to %s", order.number, order.address)
@@ -61,14 +61,14 @@ async def open_queues() -> None:
 )
 async def ship(order: Order) -> None:
     if not order.address:
-        raise bmq.Reject("no address")  # tried again it would fail again
-    await app.state.carrier.take(order)  # what this raises is an attempt that failed
+        raise bmq.Reject("no address")  # a retry would fail again
+    await app.state.carrier.take(order)  # an error fails the attempt
     await app.state.shipped.post(Shipped(order.number, order.customer))
 
 
 @app.consumer(DEAD)
 async def look(message: bmq.Message) -> None:
-    """Somebody has to: here it is the log. No value: what is no order comes here too."""
+    """Log every dead letter. Takes the raw message: it may not be a valid Order."""
     reason, tried = message.properties["deadletter.error"], message.properties["deadletter.attempts"]
     log.warning("put aside after %s attempts: %s: %r", tried, reason, message.data)
 

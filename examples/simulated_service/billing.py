@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service that books payments, in four versions: three have a bug, the last one has none."""
+"""A service that books payments, in four versions: three with a bug, the last without."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Store:
         return self.balances.get(account, 0)
 
     async def save(self, account: str, balance: int, guid: str) -> None:
-        """Write a balance, and note the payment, in one transaction."""
+        """Write a balance and the payment's GUID, in one transaction."""
         await asyncio.sleep(random.uniform(0.001, 0.02))
         self.balances[account] = balance
         self.booked.add(guid)
 
     async def archive(self, guid: str) -> None:
-        """Keep a copy of the payment; a second copy replaces the first one."""
+        """Keep a copy of the payment; a second copy replaces the first."""
         await asyncio.sleep(random.uniform(0.001, 0.02))
 
 
 async def book(message: bmq.Message, store: Store, recorder: Recorder) -> None:
-    """Add a payment to its account."""
+    """Add a payment to the balance of its account."""
     account = str(message.properties["account"])
     with recorder.effect(f"book {message.guid}"):
         balance = await store.balance(account)
@@ -53,7 +53,7 @@ def confirms_early(app: bmq.App, store: Store, recorder: Recorder) -> None:
 
 
 def books_twice(app: bmq.App, store: Store, recorder: Recorder) -> None:
-    """A bug: a payment that is delivered again is booked again."""
+    """A bug: a redelivered payment is booked again."""
 
     @app.consumer(PAYMENTS)
     async def handle(message: bmq.Message) -> None:
@@ -61,7 +61,7 @@ def books_twice(app: bmq.App, store: Store, recorder: Recorder) -> None:
 
 
 def loses_updates(app: bmq.App, store: Store, recorder: Recorder) -> None:
-    """A bug: two handlers read the same balance, and the second one overwrites what the first one wrote."""
+    """A bug: two handlers read the same balance, and the second overwrites the result of the first."""
 
     @app.consumer(PAYMENTS, concurrency=4)
     async def handle(message: bmq.Message) -> None:
@@ -70,7 +70,7 @@ def loses_updates(app: bmq.App, store: Store, recorder: Recorder) -> None:
 
 
 def is_right(app: bmq.App, store: Store, recorder: Recorder) -> None:
-    """Payments of one account are booked one after the other, each once, and confirmed afterwards."""
+    """Payments of an account are booked in sequence, each once, and confirmed afterwards."""
 
     @app.consumer(PAYMENTS, concurrency=4, key="account")
     async def handle(message: bmq.Message) -> None:

@@ -14,7 +14,7 @@ SHIPPED = "bmq://bmq.test.mem.priority/shipped"
 
 
 async def ship_orders(broker: str | None, orders: str = ORDERS, shipped: str = SHIPPED) -> None:
-    """Run until cancelled. An order is confirmed only once its report is stored."""
+    """Run until cancelled. An order is confirmed only after its report is stored."""
     async with bmq.connect(broker, process_name="shipping") as session:
         reports = await session.open_queue(shipped, write=True)
         queue = await session.open_queue(orders, read=True)
@@ -28,9 +28,9 @@ async def ship_orders(broker: str | None, orders: str = ORDERS, shipped: str = S
 
 
 async def handle(orders: bmq.Consumer, reports: bmq.Queue) -> None:
-    """Ship what one consumer receives."""
+    """Ship the orders of one consumer."""
     async for order in orders:
-        async with order:  # confirmed when the block ends well, delivered again when it does not
+        async with order:  # confirmed on a clean exit, delivered again after an error
             number = json.loads(order.data)["number"]
             await reports.post(json.dumps({"shipped": number}).encode())
 

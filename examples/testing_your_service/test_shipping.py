@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the service beside it: copy both and begin from here.
+"""Tests of the service in this folder: copy both files as a start.
 
-Needs pytest and pytest-asyncio; the fixtures come with bmq. Nothing has to be started: each test has a broker
-of its own. With BMQ_BROKER_URI set, the same tests run against that broker.
+The tests need pytest and pytest-asyncio; the fixtures come with bmq. Each test starts its own broker. With
+BMQ_BROKER_URI set, the same tests run against the given broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture
 def uris(bmq_new_queue_uri: Callable[[], str]) -> tuple[str, str]:
-    """Queues for orders and for reports that no other test uses."""
+    """Queues for orders and for reports, used by no other test."""
     return bmq_new_queue_uri(), bmq_new_queue_uri()
 
 
@@ -47,7 +47,7 @@ async def reports(bmq_session: bmq.Session, uris: tuple[str, str]) -> bmq.Queue:
 
 
 async def shipped(reports: bmq.Queue) -> int:
-    """The number of the next order that was reported as shipped."""
+    """The number of the next order reported as shipped."""
     message = await reports.receive(timeout=10)
     message.confirm()
     number: int = json.loads(message.data)["shipped"]
@@ -74,7 +74,7 @@ async def test_nothing_is_lost_when_the_connection_is(
     bmq_proxy.cut()
     for number in (2, 3):
         await orders.post(json.dumps({"number": number}).encode())
-    # A report may come twice: the order was shipped, and the connection gone before it was confirmed.
+    # A report may arrive twice: the order was shipped, and the connection lost before the confirmation.
     numbers: set[int] = set()
     while numbers < {2, 3}:
         numbers.add(await shipped(reports))
