@@ -13,14 +13,13 @@ import typer
 from rich.text import Text
 
 from bmq.cli import files
-from bmq.cli.capture import is_capture, tcp_streams
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, emit_json, note, out, printable
 from bmq.cli.recording import TO_BROKER, Recorded, read_recording
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
 from bmq.wire.anatomy import Part, dissect, summary
-from bmq.wire.event import HEADER_SIZE, LENGTH, looks_right
+from bmq.wire.event import HEADER_SIZE, LENGTH
 
 __all__ = ["command"]
 
@@ -49,8 +48,7 @@ async def command(
             "--file",
             "-f",
             metavar="FILE",
-            help="Bytes as they travelled, hexadecimal digits, what bmq record wrote, or a packet capture "
-            "(pcap, pcapng). - is standard input.",
+            help="Raw bytes, hexadecimal digits, or a recording of bmq record. - is standard input.",
         ),
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", "-s", help="One line an event.")] = False,
@@ -64,7 +62,6 @@ async def command(
 
     $ bmq decode 00000008410b0200
     $ bmq decode --file conversation.ndjson --brief
-    $ tcpdump -i lo -w - port 30114 | bmq decode --file - --brief
     """
     if bool(texts) is (file is not None):
         raise BadInput("give hexadecimal digits, or a file")
@@ -95,21 +92,7 @@ async def _streams(texts: list[str], file: str | None) -> AsyncIterator[_Stream]
         yield _Stream("", data=_unhex("".join(texts), "the argument"))
         return
     data = await files.whole(file)
-    if is_capture(data):
-        found = False
-        for stream in tcp_streams(data):
-            title = f"{stream.source} to {stream.target}"
-            if not _looks_right(bytes(stream.data)):
-                continue
-            found = True
-            if stream.missing:
-                note(
-                    f"bmq decode: {title}: the capture lacks {stream.missing} bytes; what follows is left out"
-                )
-            yield _Stream(title, data=bytes(stream.data))
-        if not found:
-            raise BadInput(f"{file} has no connection that begins with an event of the protocol")
-    elif data[:1] == b"{" and file != files.STDIN:
+    if data[:1] == b"{" and file != files.STDIN:
         events, complaint = read_recording(file)
         if complaint:
             note(f"bmq decode: {complaint}")
@@ -139,10 +122,6 @@ def _unhex(text: str, where: str) -> bytes:
     except ValueError as error:
         hint = f"; to read that file: --file {text}" if len(text) < 4096 and Path(text).is_file() else ""
         raise BadInput(f"{where}: no hexadecimal digits: {error}{hint}") from None
-
-
-def _looks_right(data: bytes) -> bool:
-    return len(data) >= HEADER_SIZE and looks_right(data)
 
 
 def _cut(stream: _Stream) -> tuple[list[bytes], str]:

@@ -18,7 +18,6 @@ __all__ = [
     "LENGTH",
     "TWO_WORDS",
     "Event",
-    "looks_right",
     "pack_event_header",
     "pack_schema_event",
     "read_event",
@@ -100,12 +99,6 @@ def pack_schema_event(event_type: int, codec: int, body: bytes) -> bytes:
 def type_of(data: bytes) -> int:
     """Return the type in an event's header, without checking the header; 0 if the header ends before it."""
     return int.from_bytes(data[_TYPE_BYTES], "big") >> _TYPE_SHIFT & _TYPE_MASK
-
-
-def looks_right(data: bytes) -> bool:
-    """Whether bytes may begin with an event of this protocol: no fragment, below 256 MiB, known version."""
-    fragment, length, version, *_ = _unpack(data)
-    return not fragment and length < 1 << 28 and version == PROTOCOL_VERSION
 
 
 def read_event(data: bytes) -> Event:

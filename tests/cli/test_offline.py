@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -184,56 +183,6 @@ def test_a_recording_that_ends_in_the_middle_of_a_line(offline: Bmq, tmp_path: P
     ran = offline("decode", "--file", str(tmp_path / "bad.jsonl"))
     assert ran.status == 2
     assert "line 1" in ran.err
-
-
-def segment(source: int, target: int, sequence: int, payload: bytes, flags: int = 16) -> bytes:
-    """An Ethernet frame with a TCP segment."""
-    tcp = struct.pack(">HHIIBBHHH", source, target, sequence % 2**32, 0, 5 << 4, flags, 65535, 0, 0) + payload
-    head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0, b"\x7f\0\0\1", b"\x7f\0\0\1")
-    return bytes(12) + b"\x08\0" + head + tcp
-
-
-def pcap(frames: list[bytes]) -> bytes:
-    packets = b"".join(struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame for frame in frames)
-    return struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + packets
-
-
-def pcapng(frames: list[bytes]) -> bytes:
-    def block(kind: int, body: bytes) -> bytes:
-        body += bytes(-len(body) % 4)
-        return struct.pack("<II", kind, len(body) + 12) + body + struct.pack("<I", len(body) + 12)
-
-    section = block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
-    interface = block(1, struct.pack("<HHI", 1, 0, 65535))
-    packets = [block(6, struct.pack("<IIIII", 0, 0, 0, len(f), len(f)) + f) for f in frames]
-    return section + interface + b"".join(packets)
-
-
-@pytest.mark.parametrize("container", [pcap, pcapng])
-def test_a_packet_capture(offline: Bmq, tmp_path: Path, container: object) -> None:
-    """Segments out of order, repeated and overlapping; numbers that wrap; another conversation in between."""
-    data = stream("official-basic", 1, "c2b")
-    first = 2**32 - 100
-    frames = [segment(5000, 30114, first, b"", flags=2), segment(1, 80, 7, b"GET / HTTP/1.1\r\n")]
-    pieces = [(at, data[at : at + 90]) for at in range(0, len(data), 90)]
-    for left, right in zip(pieces[::2], [*pieces[1::2], None], strict=False):
-        frames += [
-            segment(5000, 30114, first + 1 + at, piece) for at, piece in filter(None, (right, left, left))
-        ]
-    frames.append(segment(5000, 30114, first + 1 + 45, data[45:135]))
-    (tmp_path / "capture").write_bytes(container(frames))  # type: ignore[operator]
-    ran = offline("decode", "--file", str(tmp_path / "capture"), "--brief")
-    assert ran.status == 0
-    assert ran.lines[0] == "127.0.0.1:5000 to 127.0.0.1:30114"
-    (tmp_path / "plain").write_bytes(data)
-    assert ran.lines[1:] == offline("decode", "--file", str(tmp_path / "plain"), "--brief").lines
-
-
-def test_a_capture_that_is_cut(offline: Bmq, tmp_path: Path) -> None:
-    (tmp_path / "capture").write_bytes(pcap([segment(1, 2, 3, b"x")])[:-5])
-    ran = offline("decode", "--file", str(tmp_path / "capture"))
-    assert ran.status == 2
-    assert "ends in the middle of a packet" in ran.err
 
 
 # ---- which broker
