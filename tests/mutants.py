@@ -103,9 +103,9 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
 }
 
-#: The areas whose bugs the simulation alone should find, and the seeds that it runs for each bug.
+#: The areas whose bugs the simulation alone should find, the seeds for each bug, and the worlds for each seed.
 SIMULATED = ("client", "protocol", "broker", "groups", "delays", "workers")
-SIMULATED_SEEDS = 20
+SIMULATED_SEEDS, SIMULATED_WORLDS = 20, 8
 
 #: What does nothing but I/O: its bugs are found by everything or by nothing.
 WITHOUT = {"client/_driver", "engine/event_stream"}
@@ -412,8 +412,11 @@ def simulate(copy: Path, seeds: range, chosen: Sequence[str], tracer: coverage.C
     from tests.simulation.__main__ import WORLDS, run
 
     logging.disable(logging.CRITICAL)
+    worlds = list(chosen or WORLDS)
+    most = len(worlds) if tracer is not None else SIMULATED_WORLDS
     for seed in seeds:
-        for world in chosen or WORLDS:
+        for number in range(seed * most, seed * most + min(most, len(worlds))):
+            world = worlds[number % len(worlds)]
             (copy / "running.txt").write_text(f"{world}, seed {seed}")
             if tracer is not None:
                 tracer.switch_context(world)
@@ -706,6 +709,9 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     if options.simulated:
+        import sqlalchemy  # noqa: F401  here so that no child has to import them
+        import taskiq  # noqa: F401
+
         simulated(drawn)
         return
     suites = dict.fromkeys(suite for area, mutants in drawn.items() if mutants for suite in AREAS[area][1])
