@@ -103,7 +103,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
 }
 
-#: The areas whose bugs the simulation alone should find, the seeds for each bug, and the worlds for each seed.
+#: Areas whose bugs the simulation alone should find; the seeds for each bug, and the worlds for each seed.
 SIMULATED = ("client", "protocol", "broker", "groups", "delays", "workers")
 SIMULATED_SEEDS, SIMULATED_WORLDS = 20, 8
 

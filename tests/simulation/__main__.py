@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass
 from itertools import islice
 
 from bmq.testing import Simulation, Verdict
+from bmq.testing._sim_replay import REPLAY, seeds_to_run
 from tests.simulation.services import SERVICES
 from tests.simulation.worlds import WORLDS as FIRST
 
@@ -50,7 +51,7 @@ class Counts:
 
 def one(name: str, seed: int) -> tuple[str, int, str, Counts]:
     """Run a world in a process of the pool."""
-    logging.disable(logging.CRITICAL)
+    quiet()
     error, simulation, verdict = run(name, seed)
     counts = Counts(simulation.now, len(simulation.fault_numbers))
     if verdict is not None:
@@ -82,9 +83,15 @@ def shrink(name: str, seed: int) -> tuple[list[int], str]:
     return sorted(skipped), error
 
 
-def work(names: list[str], first: int, count: int) -> Iterator[tuple[str, int]]:
+def quiet() -> None:
+    """Log nothing, except for a run that is repeated: its wire trace is wanted."""
+    if REPLAY not in os.environ:
+        logging.disable(logging.CRITICAL)
+
+
+def work(names: list[str], seeds: list[int]) -> Iterator[tuple[str, int]]:
     """Yield what is to be run: all worlds of one seed before the next seed."""
-    for seed in range(first, first + count):
+    for seed in seeds:
         for name in names:
             yield name, seed
 
@@ -99,14 +106,14 @@ def main() -> int:
         "--world", action="append", choices=sorted(WORLDS), help="only this one; may be repeated"
     )
     options = parser.parse_args()
-    names = options.world or list(WORLDS)
+    names, seeds = options.world or list(WORLDS), seeds_to_run(options.first, options.seeds)
     total, began, counts, failed = (
-        options.seeds * len(names),
+        len(seeds) * len(names),
         time.monotonic(),
         Counts(),
         list[tuple[str, int]](),
     )
-    todo, done = work(names, options.first, options.seeds), 0
+    todo, done = work(names, seeds), 0
     with ProcessPoolExecutor(options.jobs) as pool:
         while batch := list(islice(todo, options.jobs * _AT_ONCE)):
             for name, seed, error, counted in pool.map(_one_of, batch):
@@ -123,12 +130,12 @@ def main() -> int:
                 flush=True,
             )
     print()
-    logging.disable(logging.CRITICAL)
+    quiet()
     for name, seed in failed[:5]:
         skipped, error = shrink(name, seed)
         print(f"{name}, seed {seed}, with the fewest faults:\n{error}")
         left_out = " ".join(map(str, skipped))
-        command = f"python -m tests.simulation --first {seed} --seeds 1 --jobs 1 --world '{name}'"
+        command = f"python -m tests.simulation --jobs 1 --world '{name}'"
         print(f"BMQ_SIM_SEED={seed} BMQ_SIM_SKIP='{left_out}' {command}\n")
     for name, seed in failed:
         print(f"failed: {name}, seed {seed}")
