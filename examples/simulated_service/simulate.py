@@ -2,7 +2,7 @@
 """Simulate the billing service: connections break, the service dies, the broker crashes.
 
 python examples/simulated_service/simulate.py books_twice --seeds 20
-python examples/simulated_service/simulate.py books_twice --replay 3
+BMQ_SIM_SEED=3 python examples/simulated_service/simulate.py books_twice
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 
 import billing
@@ -81,10 +82,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Simulate the billing service.")
     parser.add_argument("version", choices=VERSIONS)
     parser.add_argument("--seeds", type=int, default=20, help="how many seeds (20)")
-    parser.add_argument("--replay", type=int, help="one seed, with the log of the client")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO if options.replay is not None else logging.CRITICAL)
-    for seed in [options.replay] if options.replay is not None else range(options.seeds):
+    replay = os.environ.get("BMQ_SIM_SEED")  # the simulation then shows the wire trace
+    if replay is None:
+        logging.disable(logging.CRITICAL)
+    for seed in range(options.seeds) if replay is None else [int(replay)]:
         try:
             simulate(VERSIONS[options.version], seed)
         except AssertionError as error:
