@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import sys
 import termios
 from collections.abc import AsyncIterator
@@ -65,6 +66,16 @@ def test_doctor_says_what_to_do(run: Bmq, offline: Bmq, closed_port: int) -> Non
     ran = offline("doctor", "--broker", "tcp://no-such-host.invalid")
     assert ran.status == 3
     assert ran.lines[0].startswith("FAIL  resolve")
+
+
+def test_doctor_names_a_broker_that_hangs(offline: Bmq) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # accepts, and says nothing
+        ran = offline(
+            "doctor", "--timeout", "0.2", "--broker", f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        )
+    assert ran.status == 3
+    assert ran.lines[2].startswith("FAIL  negotiate")
+    assert "does the broker hang" in ran.out
 
 
 def test_doctor_tells_blocked_delivery_from_no_answer_and_takes_its_message_back(
