@@ -196,8 +196,8 @@ async def _negotiate(steps: _Steps, target: BrokerTarget, stack: AsyncExitStack)
         "negotiate",
         connect(),
         lambda _: f"the broker took the session, {who}",
-        "The port accepts connections, and no session begins: does the broker hang, is it a BlazingMQ broker, "
-        "does it want TLS (tcps://), and if it wants credentials (--user), are these right?",
+        "The port accepts connections, and no session begins: does the broker hang, is it a BlazingMQ "
+        "broker, does it want TLS (tcps://), and if it wants credentials (--user), are these right?",
     )
 
 
