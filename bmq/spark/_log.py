@@ -13,11 +13,11 @@ import os
 import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from bmq.errors import StateError
-from bmq.spark._arrow import RecordBatch, fs, pa
+from bmq.spark._arrow import RecordBatch, fs, pa, pc
 from bmq.spark._checkpoint import filesystem
 from bmq.spark._ledger import GuidSets
 from bmq.spark._raw import Source, guid_keys, raw_schema, sources_of
@@ -268,6 +268,25 @@ class BatchLog:
             for number, keys in enumerate(guids.values()):
                 arrays = [pa.array(keys, pa.binary(16)), pa.array([number] * len(keys), pa.uint16())]
                 file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        self._name(partial, name)
+
+    def copy_guids(self, name: str, batches: Sequence[LoggedBatch]) -> None:
+        """Write a file of the GUIDs of batches of one schema."""
+        partial = f"{self.root}/{name}{_PARTIAL}"
+        with ExitStack() as stack:
+            files = [stack.enter_context(self._opened(batch.path)) for batch in batches]
+            schema = pa.schema(_GUIDS, metadata=files[0].schema.metadata)
+            sink = stack.enter_context(self.fs.open_output_stream(partial))
+            out = stack.enter_context(pa.ipc.new_file(sink, schema))
+            for file in files:
+                for number in range(file.num_record_batches):
+                    rows = file.get_batch(number)
+                    out.write_batch(
+                        pa.RecordBatch.from_arrays([rows.column(1), rows.column(5)], schema=schema)
+                    )
+        self._name(partial, name)
+
+    def _name(self, partial: str, name: str) -> None:
         if self.local:
             self._sync(partial)
         self.fs.move(partial, f"{self.root}/{name}")
@@ -284,10 +303,12 @@ class BatchLog:
                 sources = sources_of(file.schema)
                 for at in range(file.num_record_batches):
                     batch = file.get_batch(at)
-                    if batch.num_rows:
-                        first: int = batch.column(1)[0].as_py()
-                        uri = sources[first][0]
-                        found.setdefault(uri, set()).update(batch.column(0).to_pylist())
+                    numbers = batch.column(1)
+                    for number in numbers.unique().to_pylist():
+                        keys = batch.column(0)
+                        if len(sources) > 1:
+                            keys = keys.filter(pc.equal(numbers, number))
+                        found.setdefault(sources[number][0], set()).update(keys.to_pylist())
         return found
 
     def mark(self, start: int, end: int) -> None:
@@ -300,9 +321,7 @@ class BatchLog:
         partial = f"{self.root}/{name}{_PARTIAL}"
         with self.fs.open_output_stream(partial) as sink:
             sink.write(json.dumps(document, indent=1).encode())
-        if self.local:
-            self._sync(partial)
-        self.fs.move(partial, f"{self.root}/{name}")
+        self._name(partial, name)
 
     def noted(self, name: str) -> Any:
         """Return what :meth:`note` wrote; None if it is not there, or no such file."""

@@ -297,25 +297,38 @@ class Reads:
 
     def _note_confirmed(self, state: _State, wanted: set[bytes] | None) -> int:
         """Note durably which rows are confirmed, before the broker is told."""
+        batches = self._rows(state.number).batches()
+        name = f"confirmed-{state.number:06d}-{state.parts:04d}.arrow"
+        left = 0
+        if wanted is None and not state.parts:
+            count = sum(each.end - each.start for each in batches)
+            self._log.copy_guids(name, batches)
+            state.parts = 1
+        else:
+            count, left = self._note_some(state, name, wanted)
+        if not left:
+            state.status = _CONFIRMED
+        self._note(state)
+        return count
+
+    def _note_some(self, state: _State, name: str, wanted: set[bytes] | None) -> tuple[int, int]:
+        """Note the rows that are wanted and not confirmed; return how many, and how many are left."""
         before = self._log.read_guids(state.confirmed_files)
         rows = self._rows(state.number)
         confirmed: dict[str, list[bytes]] = {}
         count = left = 0
         for batch in rows.batches():
             for uri, keys in rows.guids(batch.path):
-                some = [key for key in keys if key not in before.get(uri, set())]
+                gone = before.get(uri, set[bytes]())
+                some = [key for key in keys if key not in gone]
                 chosen = some if wanted is None else [key for key in some if key in wanted]
                 confirmed.setdefault(uri, []).extend(chosen)
                 count += len(chosen)
                 left += len(some) - len(chosen)
         if count:
-            name = f"confirmed-{state.number:06d}-{state.parts:04d}.arrow"
             self._log.write_guids(name, confirmed)
             state.parts += 1
-        if not left:
-            state.status = _CONFIRMED
-        self._note(state)
-        return count
+        return count, left
 
 
 class Drain:
