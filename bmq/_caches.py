@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The caches of the process: each has a bound, a name, and its place in one register.
+"""The process-wide caches: a register of dicts with bounds.
 
-Encoders, compiled expressions and parsed headers repeat from message to message, so they are kept beyond the
-session that made them. Their keys come from peers and applications, so each cache has a bound. A full cache
-is emptied: a peer that never repeats a key costs what it would cost without a cache, and a usual program
-never fills one.
+Encoders, compiled expressions and parsed headers repeat from message to message, so the results are kept
+beyond the session. Keys come from peers and applications, so each cache has a bound, and a full cache is
+emptied. A peer that never repeats a key causes the cost of a missing cache. A usual program never fills a
+cache.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ V = TypeVar("V")
 
 
 class Cache(dict[K, V]):
-    """A dict with a bound. Reading is that of a dict; :meth:`keep` adds.
+    """A dict with a bound; :meth:`keep` adds entries.
 
     Args:
-        name: the cache's name in :data:`CACHES`.
+        name: name in :data:`CACHES`.
         size: largest number of entries.
-        always: entries that stay when the cache is emptied.
+        always: permanent entries.
     """
 
     __slots__ = ("_always", "size")
@@ -36,23 +36,23 @@ class Cache(dict[K, V]):
         CACHES[name] = cast("Cache[object, object]", self)
 
     def keep(self, key: K, value: V) -> V:
-        """Add an entry, and return its value; a full cache is emptied first."""
+        """Add an entry, after emptying a full cache; return the value."""
         if len(self) >= self.size:
             self.empty()
         self[key] = value
         return value
 
     def empty(self) -> None:
-        """Remove the entries, except those that stay always."""
+        """Remove all entries except the permanent ones."""
         self.clear()
         self.update(self._always)
 
 
-#: Every cache of the process, by its name.
+#: All caches of the process, by name.
 CACHES: dict[str, Cache[object, object]] = {}
 
 
 def clear_caches() -> None:
-    """Empty every cache of the process, for a test that counts memory."""
+    """Empty all caches, for tests that count memory."""
     for cache in CACHES.values():
         cache.empty()

@@ -38,20 +38,19 @@ def gathers(transport: asyncio.BaseTransport) -> bool:
 
 
 class LoopThread:
-    """An event loop in a daemon thread: the only one in this library.
+    """An event loop in a daemon thread.
 
-    Blocking sessions, Spark's tasks, Arrow's sources and the broker in the background run on such threads.
-    The thread belongs to the process that made it: a fork has neither the thread nor the right to use its
-    sockets.
+    Blocking sessions, Spark's tasks, Arrow's sources and the background broker run on these threads. A fork
+    has no copy of the thread, and must leave the thread's sockets alone.
 
     Args:
-        name: the thread's name.
-        log: receives errors of callbacks that end the event loop.
+        name: name of the thread.
+        log: logger for errors of callbacks.
 
     Attributes:
-        loop: the event loop; closed by the thread when the thread ends.
-        over: whether the thread ends.
-        forked: whether this is another process, made by a fork.
+        loop: event loop; the thread closes the loop at its end.
+        over: whether the thread is ending.
+        forked: whether the current process is a fork.
     """
 
     def __init__(self, name: str, log: logging.Logger = logger) -> None:
@@ -70,29 +69,29 @@ class LoopThread:
                 try:
                     self.loop.run_forever()
                 except BaseException:
-                    # A callback may raise SystemExit, which ends an event loop, but must not end this one.
+                    # SystemExit in a callback ends run_forever; the loop has to go on.
                     self._log.exception("a callback ended the event loop; it goes on")
         finally:
             self.loop.close()
 
     @property
     def current(self) -> bool:
-        """Whether the caller is this thread."""
+        """Whether the caller runs in the thread."""
         return threading.current_thread() is self._thread
 
     def soon(self, function: Callable[..., object], *args: object) -> None:
-        """Have the event loop call a function; nothing happens if the loop is closed. Any thread may call."""
+        """Schedule a function in the event loop, from any thread; no effect after the loop was closed."""
         try:
             self.loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             pass
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine in the event loop. Any other thread may call."""
+        """Start a coroutine in the event loop, from another thread."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine in the event loop and wait for it. Any other thread may call.
+        """Run a coroutine in the event loop and wait for the result, from another thread.
 
         Args:
             work: the coroutine; cancelled if the wait ends early.
@@ -100,7 +99,7 @@ class LoopThread:
 
         Raises:
             TimeoutError: the coroutine took longer.
-            BaseException: what the coroutine raises.
+            BaseException: raised by the coroutine.
         """
         future = self.submit(work)
         try:

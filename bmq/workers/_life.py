@@ -10,10 +10,10 @@ Invariants:
 - Every question about the life is a question about the state: no flag stands beside the table.
 - In STARTING a stop cancels the task that starts the app. In RUNNING and DRAINING a stop cancels the tasks
   of the handlers. Such a task finishes its messages after the first cancellation, and ends at the second.
-- Whatever happens, ENDED comes last, and leads to STOPPED: an app can run again.
+- ENDED is the last input of every run, and leads to STOPPED: an app can run again.
 
-Rejected: a state of its own for a stop while the app starts. The same happens afterwards as while the app
-drains: nothing new begins, and everything that was opened is closed.
+Rejected: a separate state for a stop in STARTING. The rest of the run equals that of DRAINING: no new work
+begins, and all sessions are closed.
 """
 
 from __future__ import annotations

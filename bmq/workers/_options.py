@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a handler: one class for every way to register one."""
+"""The options of handlers: one class for all ways to register a handler."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy, check_give_u
 
 __all__ = ["AckPolicy", "HandlerOptions", "Key", "OnError", "checked_clock"]
 
-#: Called with every attempt that did not succeed; it may be async.
+#: Hook for failed attempts, sync or async.
 OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
 
-#: What messages are kept in order by: the name of a property, or a function of the message.
+#: Ordering key of messages: name of a property, or function of the message.
 Key: TypeAlias = str | Callable[[Message], Hashable]
 
-# More tasks, or threads, than this would be a mistake.
+# A larger number of tasks or threads is a mistake.
 MAX_CONCURRENCY = 1_000_000
 
 
@@ -52,26 +52,26 @@ class AckPolicy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
-    """How a handler receives messages, and what follows its outcome; checked when made.
+    """Subscription, concurrency, confirmation and retries of a handler; checked when made.
 
-    :func:`bmq.consume`, :meth:`bmq.App.consumer`, :meth:`bmq.App.batch_consumer`, :meth:`bmq.App.responder`
-    and :class:`bmq.taskiq.BmqBroker` take some of these as arguments.
+    :func:`bmq.consume`, :meth:`bmq.App.consumer`, :meth:`bmq.App.batch_consumer` and
+    :meth:`bmq.App.responder` take some of these options as arguments.
 
     Attributes:
-        subscription: the selector of the handler's messages; None for all messages.
+        subscription: selector of messages; None for all messages.
         priority: priority of the subscription; None for the queue's.
-        max_unconfirmed_messages: limit of messages in the handler's hands; None for the queue's.
-        max_unconfirmed_bytes: limit of their size in bytes; None for the queue's.
-        discard_unmatched: whether messages that do not match are confirmed without a call.
+        max_unconfirmed_messages: limit of unconfirmed messages; None for the queue's.
+        max_unconfirmed_bytes: limit of unconfirmed bytes; None for the queue's.
+        discard_unmatched: whether to confirm unmatched messages without a call.
         concurrency: number of messages, or batches, handled at once.
-        key: the order to keep between messages.
-        ack: when a message is confirmed.
-        retry: policy for failed messages; the default policy if None was given.
-        quarantine: the queue for messages that end their process; None for no quarantine.
-        after: number of ended processes before a message goes into quarantine.
+        key: ordering key.
+        ack: time of the confirmation.
+        retry: policy for failed messages; never None after the checks.
+        quarantine: queue for messages that end their process; None for no quarantine.
+        after: number of ended processes before the quarantine.
         timeout: seconds of an attempt; None for no limit.
         rate: messages a second; None for no limit.
-        on_error: hook for attempts that did not succeed.
+        on_error: hook for failed attempts.
 
     Raises:
         UsageError: an option is out of range.
@@ -127,12 +127,12 @@ class HandlerOptions:
 
     @property
     def limited(self) -> bool:
-        """Whether an option is given that belongs to a consumer."""
+        """Whether an option of the consumer is given."""
         given = (self.subscription, self.priority, self.max_unconfirmed_messages, self.max_unconfirmed_bytes)
         return self.discard_unmatched or any(each is not None for each in given)
 
     def subscribe(self, queue: Queue) -> Consumer:
-        """Return a consumer of a queue with this subscription."""
+        """Return a consumer of a queue, with the subscription and its limits."""
         return queue.subscribe(
             self.subscription,
             priority=self.priority,
@@ -142,7 +142,7 @@ class HandlerOptions:
         )
 
     def checked_uri(self, queue: str) -> QueueUri:
-        """Return the URI of a queue that is not open yet, after checking the options that depend on it.
+        """Return the URI of a queue, after checking the options that depend on the queue.
 
         Raises:
             InvalidURI, InvalidExpression: the queue or the subscription is not legal.
@@ -169,7 +169,7 @@ class HandlerOptions:
         """Check the quarantine of the messages of a queue.
 
         Raises:
-            UsageError: the messages cannot be put into quarantine.
+            UsageError: a quarantine is impossible.
         """
         check_quarantine(
             self.quarantine,
@@ -180,10 +180,10 @@ class HandlerOptions:
         )
 
     def check_handler(self, handler: Callable[..., object], shape: Shape[Any] | None) -> None:
-        """Check that a handler, and the values it takes, go with these options.
+        """Check the options together with a handler and its type of values.
 
         Raises:
-            UsageError: they do not.
+            UsageError: the options contradict the handler.
             InvalidExpression: the subscription or the key does not fit the type of the values.
         """
         if shape is not None:
@@ -236,7 +236,7 @@ def checked_clock(clock: Clock | None) -> Clock | None:
 
 
 def _policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:
-    """Return the policy, or the default where none was given."""
+    """Return the policy; for None the default policy."""
     _checks.choice("ack", ack, AckPolicy)
     if retry is not None:
         if not callable(getattr(type(retry), "delay", None)) or isinstance(retry, type):

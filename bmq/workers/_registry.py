@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is registered with an app: handlers, sweepers, waiting queues, functions for its start and its end."""
+"""The register of an app: handlers, sweepers, waiting queues, startup and shutdown functions."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Registration:
     """A handler of a queue.
 
     Attributes:
-        uri: the queue.
-        handler: the decorated object.
-        function: the function that is called with messages.
-        options: the handler's options.
-        shape: the type of the handler's values; None if the handler takes messages.
-        batches: the bounds of batches; None if the handler takes single messages.
+        uri: URI of the queue.
+        handler: decorated object.
+        function: function called with messages.
+        options: options of the handler.
+        shape: type of the values; None for a handler of messages.
+        batches: bounds of batches; None for a handler of single messages.
     """
 
     uri: QueueUri
@@ -47,7 +47,7 @@ class Registration:
     batches: Batches | None = None
 
     def is_of(self, handler: object) -> bool:
-        """Whether this is the registration of a handler. A method is another object each time."""
+        """Whether a handler is registered here. Methods are compared: each access makes another object."""
         return self.handler is handler or (inspect.ismethod(handler) and self.handler == handler)
 
 
@@ -64,12 +64,12 @@ class Waiting:
 
 
 class Registry:
-    """The parts that an app is made of.
+    """The parts of an app.
 
     Attributes:
-        handlers: the handlers, in the order of their registration.
-        sweepers: the sweepers.
-        waiting: the waiting queues; None for one with a mover of default options.
+        handlers: handlers, in the order of registration.
+        sweepers: sweepers.
+        waiting: waiting queues, with the arguments of the mover; None for default arguments.
         startup: functions to call before the first message.
         shutdown: functions to call after the last message.
     """
@@ -83,15 +83,15 @@ class Registry:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether the app has no work."""
         return not (self.handlers or self.sweepers or self.waiting)
 
     def add(self, new: Registration) -> None:
         """Add a handler, and the waiting queue of its durable retries.
 
         Raises:
-            UsageError: the handler has these messages already, or shares them with a handler of another type
-                of values.
+            UsageError: the handler is registered for these messages already, or would share messages with a
+                handler of another type of values.
         """
         text = _text_of(new.options.subscription)
         for each in self.handlers:
@@ -125,7 +125,7 @@ class Registry:
         self.waiting[uri] = waiting
 
     def outputs(self) -> set[str]:
-        """Return the queues, without application, that the app posts dead letters to."""
+        """Return the URIs, without application, of the dead-letter queues."""
         return {QueueUri.parse(uri).canonical for uri in self._letters() if isinstance(uri, str)}
 
     def _letters(self) -> Iterator[object]:
@@ -139,7 +139,7 @@ class Registry:
 
 
 def _text_of(selector: Selector) -> list[str]:
-    """Return the expressions of a selector: equal ones are one subscription to the broker."""
+    """Return the expressions of a selector: a broker merges equal expressions."""
     return [
         str(each or "")
         for each in subscriptions_for(selector or None if isinstance(selector, str) else selector)

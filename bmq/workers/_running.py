@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an app has while it runs: its sessions, the consumers of its handlers, its movers."""
+"""The sessions, consumers and movers of an app, from its start to its end."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ logger = logging.getLogger("bmq.workers")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How an app runs.
+    """The arguments of an app.
 
     Attributes:
-        broker: the broker's address, as for :func:`bmq.connect`.
-        options: the other arguments of :func:`bmq.connect`.
+        broker: address of the broker.
+        options: other arguments of :func:`bmq.connect`.
         grace: seconds for handlers to finish.
-        on_error: the app's hook for attempts that did not succeed.
-        clock: the clock that measures pauses.
-        watch: a second hook, for tests.
+        on_error: hook for failed attempts of handlers without a hook.
+        clock: clock for pauses.
+        watch: second hook, for tests.
     """
 
     broker: str | None
@@ -53,7 +53,7 @@ class Settings:
     watch: Callable[[Failure], None] | None = None
 
     def hook(self, own: OnError | None) -> OnError | None:
-        """Return the hook of a handler: its own or the app's, and the second one."""
+        """Return a handler's hook, or the app's, joined with the second hook."""
         hook, watch = own if own is not None else self.on_error, self.watch
         if watch is None:
             return hook
@@ -66,11 +66,11 @@ class Settings:
 
 
 class Running:
-    """One app while it runs.
+    """A running app.
 
     Attributes:
-        session: the session of the handlers.
-        consumers: for each handler its registration, its consumer, and its open queue for dead letters.
+        session: session of the handlers.
+        consumers: registration, consumer and open dead-letter queue of each handler.
     """
 
     def __init__(self, settings: Settings, registry: Registry, session: Session) -> None:
@@ -78,7 +78,7 @@ class Running:
         self._registry = registry
         self.session = session
         self.consumers: list[tuple[Registration, Consumer, Queue | None]] = []
-        # A session of their own, because sweepers close queues.
+        # Sweepers close queues, so sweepers have a separate session.
         self._sweeping: Session | None = None
         self._movers: list[Mover] = []
 
@@ -87,9 +87,9 @@ class Running:
         """Connect, and open the queues.
 
         Args:
-            settings: how the app runs.
-            registry: what is registered with the app.
-            closing: receives everything that has to be closed.
+            settings: arguments of the app.
+            registry: handlers, sweepers and waiting queues of the app.
+            closing: closes the sessions at the end.
         """
         session = await closing.enter_async_context(connect(settings.broker, **settings.options))
         running = cls(settings, registry, session)
