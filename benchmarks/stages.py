@@ -11,6 +11,7 @@ a real run on top of the sum is the event loop, the system calls, and caches tha
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import json
 import time
@@ -26,15 +27,15 @@ from report import SAFELY
 from rich.console import Console
 from rich.table import Table
 
+from bmq.client._line import ConsumerInput, Line
 from bmq.client._posting import PostBatch
-from bmq.client.consumer import Consumer
 from bmq.client.interceptors import Hooks
 from bmq.client.message import Message, MessageBatch
 from bmq.engine.counting import ReceiveCounts
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.posts import Posts
-from bmq.protocol.client.queue import SubscriptionOptions
 from bmq.protocol.client.redelivery import Confirmations
+from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.protocol.framing import Framer
 from bmq.subscriptions import Expression, TagFilter
 from bmq.wire.ack import encode_acks
@@ -185,29 +186,27 @@ def consuming() -> Stages:
     pushes = decode_push_runs(event, HEADER_SIZE)[0]
     driver: Any = SimpleNamespace(
         options=SimpleNamespace(max_message_size=2**26),
-        flow=SimpleNamespace(count=lambda messages, size: None),
-        connection=None,
-        hooks=Hooks(()),
+        backlog=SimpleNamespace(count=lambda messages, size: None),
+        connection=SimpleNamespace(loop=asyncio.new_event_loop()),
     )
-    begun: set[Consumer] = set()
-    queue: Any = SimpleNamespace(
-        _driver=driver, _subscriptions=begun, uri="bmq://d/q", _consumer_counts=ReceiveCounts
+    end: Any = SimpleNamespace(
+        driver=driver, subscriptions=None, uri="bmq://d/q", counts=ReceiveCounts(), hooks=Hooks(())
     )
     arrival = 0.0, 0
-    consumer = Consumer(queue, None, [None], SubscriptionOptions(1000, 2**30, 0), None)
-    begun.add(consumer)
+    consumer = Line(end, None, [None], SubscriptionOptions(1000, 2**30, 0), None)
+    consumer.fire(ConsumerInput.BEGIN)
 
     def line() -> deque[Any]:
-        consumer._clear()
-        consumer._deliver(pushes, [(0, 0)], arrival)
-        return consumer._messages
+        consumer.clear()
+        consumer.deliver(pushes, [(0, 0)], arrival)
+        return consumer.messages
 
     def nothing_in_line() -> None:
-        consumer._clear()
+        consumer.clear()
 
     def pop(messages: deque[Any]) -> None:
         while messages:
-            consumer._pop()
+            consumer.pop()
 
     received = [Message(consumer, push, arrival) for push in pushes]
     data = encode_properties(PROPERTIES, new=True) + PAYLOAD
@@ -263,7 +262,7 @@ def consuming() -> Stages:
         ("read PUSH header and options, cut out the data", Timed(lambda _: decode_push_runs(event, 8))),
         (
             "into the consumer's line",
-            Timed(lambda _: consumer._deliver(pushes, [(0, 0)], arrival), nothing_in_line),
+            Timed(lambda _: consumer.deliver(pushes, [(0, 0)], arrival), nothing_in_line),
         ),
         ("out of the line, as a Message", Timed(pop, line)),
         ("message.data", Timed(lambda _: [message.data for message in received])),

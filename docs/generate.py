@@ -45,6 +45,7 @@ import bmq.prometheus
 import bmq.spark
 import bmq.subscriptions
 import bmq.taskiq
+from bmq.client._line import ConsumerLife
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
@@ -347,6 +348,7 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
         "Session": ClientCore.TRANSITIONS,
         "Queue": QueueCore.TRANSITIONS,
         "Service": Service.TRANSITIONS,
+        "Consumer": ConsumerLife.TRANSITIONS,
         "App": Life.TRANSITIONS,
         "Broker": BrokerSession.TRANSITIONS,
     }

@@ -11,7 +11,8 @@ import random
 
 from bmq.protocol.client.core import ClientCore, CoreOptions
 from bmq.protocol.client.events import CloseChannel, Pushed
-from bmq.protocol.client.queue import QueueCore, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.control import ClientIdentity, ClientType, QueueFlags
 from bmq.wire.push import GUID
 from bmq.wire.uri import QueueUri

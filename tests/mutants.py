@@ -108,7 +108,7 @@ SIMULATED = ("client", "protocol", "broker", "groups", "delays", "workers")
 SIMULATED_SEEDS, SIMULATED_WORLDS = 20, 8
 
 #: What does nothing but I/O: its bugs are found by everything or by nothing.
-WITHOUT = {"client/_driver", "engine/event_stream"}
+WITHOUT = {"engine/driver", "engine/event_stream"}
 
 
 @dataclass(frozen=True)

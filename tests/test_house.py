@@ -69,6 +69,8 @@ def test_imports_that_point_elsewhere_are_seen(tmp_path: Path) -> None:
         "subscriptions/_tags.py": "def f(): from time import monotonic",
         "protocol/client/core.py": "from bmq.protocol.broker import session",
         "workers/_app.py": "import bmq.broker",
+        "workers/_left.py": "from bmq.engine import driver",
+        "engine/flow.py": "from bmq.client import queue",
         "client/queue.py": "from bmq import Session",
         "newcomer.py": "",
     }
@@ -86,6 +88,8 @@ def test_imports_that_point_elsewhere_are_seen(tmp_path: Path) -> None:
         ("bmq.subscriptions._tags", "time"),
         ("bmq.protocol.client.core", "bmq.protocol.broker.session"),
         ("bmq.workers._app", "bmq.broker"),
+        ("bmq.workers._left", "bmq.engine.driver"),
+        ("bmq.engine.flow", "bmq.client.queue"),
         ("bmq.client.queue", "bmq"),
     ]:
         assert re.search(rf"\b{importer} ->\s+{imported} \(l", run.stdout), (importer, run.stdout)

@@ -13,7 +13,7 @@ from bmq.client.consumer import Consumer as _Consumer
 from bmq.client.message import MessageBatch as _MessageBatch
 from bmq.client.queue import Queue as _Queue
 from bmq.client.stats import ConsumerStats
-from bmq.protocol.client.queue import SubscriptionOptions
+from bmq.protocol.client.subscription import SubscriptionOptions
 
 if TYPE_CHECKING:
     from bmq.blocking._queue import Queue

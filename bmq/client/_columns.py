@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bmq.client._definition import Numbered, Places, compile_selector
+from bmq.client._definition import Numbered, compile_selector
+from bmq.client._line import Line
+from bmq.client._open_queue import end_of
 from bmq.client.consumer import Consumer
-from bmq.client.message import Message
-from bmq.engine.counting import Arrival, size_of
-from bmq.protocol.client.queue import SubscriptionOptions
+from bmq.client.message import Message, arrival_of, push_of
+from bmq.engine.counting import size_of
+from bmq.protocol.client.ports import Arrival, Places
+from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.columns import Array
 from bmq.wire.constants import PushFlags
 from bmq.wire.push import Push
 from bmq.wire.push_columns import PushColumns, read_push_columns
 
 if TYPE_CHECKING:
+    from bmq.client._end import QueueEnd
     from bmq.client.queue import Queue
     from bmq.subscriptions import Selector
 
-__all__ = ["ColumnConsumer", "Receipt", "Taken"]
+__all__ = ["ColumnConsumer", "ColumnLine", "Receipt", "Taken"]
 
 # Events of fewer messages are read message by message: that is as fast.
 _WORTH_IT = 100
@@ -116,27 +120,27 @@ class _Event(NamedTuple):
             yield number + index - first, push
 
 
-class ColumnConsumer(Consumer):
-    """Receives what its subscription selects; :meth:`take` hands it out as columns.
+class ColumnLine(Line):
+    """A line whose messages are taken as columns.
 
     What arrives waits event by event, behind the messages in line, if there are any: those that others have
     passed on. Where interceptors look at messages there are no columns before they have.
 
     Args:
-        queue: the queue.
+        end: the queue.
         selector: as for :meth:`bmq.Queue.subscribe`.
         options: limits and priority.
     """
 
-    def __init__(self, queue: Queue, selector: Selector, options: SubscriptionOptions) -> None:
+    def __init__(self, end: QueueEnd, selector: Selector, options: SubscriptionOptions) -> None:
         selector, expressions, _ = compile_selector(selector, discard=False)
-        super().__init__(queue, selector, expressions, options, None)
+        super().__init__(end, selector, expressions, options, None)
         self._events: deque[_Event] = deque()
         self._event_rows = 0
-        self._message_by_message = bool(self._hooks.receiving or self._hooks.confirming)
+        self._message_by_message = bool(end.hooks.receiving or end.hooks.confirming)
         if not self._message_by_message:
-            queue._driver.core.read_columns = partial(read_push_columns, least=_WORTH_IT)
-            for subscription in self._definition.subscriptions:
+            end.connection.core.read_columns = partial(read_push_columns, least=_WORTH_IT)
+            for subscription in self.definition.subscriptions:
                 subscription.columns = True
 
     # what it is
@@ -144,66 +148,62 @@ class ColumnConsumer(Consumer):
     @property
     def buffered(self) -> int:
         """How many messages wait for the application."""
-        return len(self._messages) + self._event_rows
+        return len(self.messages) + self._event_rows
 
     @property
-    def _in_line(self) -> tuple[int, int]:
-        messages, size = super()._in_line
+    def in_line(self) -> tuple[int, int]:
+        """How many messages wait for the application, and their size."""
+        messages, size = super().in_line
         return messages + self._event_rows, size
 
     # what arrives
 
-    def _deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        away = self._closed or self not in self._subscriptions
-        if away or self._message_by_message or (self._messages and not self._events):
-            super()._deliver(messages, places, arrival)
+    def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
+        if not self.active or self._message_by_message or (self.messages and not self._events):
+            super().deliver(messages, places, arrival)
         else:
             size = size_of(messages)
-            self._counts.arrived(messages, size)
+            self.counts.arrived(messages, size)
             self._wait(_Event(messages, places, arrival), size)
 
-    def _deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+    def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
         """Take in an event's messages that have just arrived."""
-        if self._closed or self not in self._subscriptions:
-            self._subscriptions.deliver(list(columns.pushes()), [(0, number)], arrival)
+        if not self.active:
+            self.subscriptions.deliver(list(columns.pushes()), [(0, number)], arrival)
             return
         size = columns.size
-        self._counts.came(columns.count, size, int(np.count_nonzero(columns.flags & PushFlags.OUT_OF_ORDER)))
+        self.counts.came(columns.count, size, int(np.count_nonzero(columns.flags & PushFlags.OUT_OF_ORDER)))
         self._wait(_Event(columns, [(0, number)], arrival), size)
 
     def _wait(self, event: _Event, size: int) -> None:
         self._events.append(event)
         rows = event.rows
         self._event_rows += rows
-        self._count(rows, size)
+        self.count(rows, size)
 
-    def _numbered(self) -> Iterator[Numbered]:
-        self._line_up()
-        return super()._numbered()
+    def numbered(self) -> Iterator[Numbered]:
+        self.line_up()
+        return super().numbered()
 
-    def _line_up(self) -> None:
+    def line_up(self) -> None:
         """Put events into the line of messages, for those who look at them one by one."""
         for event in self._events:
-            if not self._messages:
-                self._runs.clear()
+            if not self.messages:
+                self.runs.clear()
             for number, push in event.numbered():
-                last = self._runs[-1] if self._runs else None
-                if (
-                    last is None
-                    or last[2] is not event.arrival
-                    or number - self._arrived != last[1] - last[0]
-                ):
-                    self._runs.append((self._arrived, number, event.arrival))
-                self._messages.append(push)
-                self._arrived += 1
+                last = self.runs[-1] if self.runs else None
+                if last is None or last[2] is not event.arrival or number - self.arrived != last[1] - last[0]:
+                    self.runs.append((self.arrived, number, event.arrival))
+                self.messages.append(push)
+                self.arrived += 1
         self._events.clear()
         self._event_rows = 0
 
-    def _clear(self) -> None:
-        self._taken += self._event_rows
+    def clear(self) -> None:
+        self.taken += self._event_rows
         self._events.clear()
         self._event_rows = 0
-        super()._clear()
+        super().clear()
 
     # taking
 
@@ -218,8 +218,8 @@ class ColumnConsumer(Consumer):
             QueueClosed: there is none, and there will be none.
         """
         if not self.buffered:
-            self._raise_if_closed()
-        if self._messages:
+            self.raise_if_closed()
+        if self.messages:
             return self._take_messages(rows, size)
         parts: list[PushColumns] = []
         arrivals: list[tuple[int, Arrival]] = []
@@ -257,27 +257,27 @@ class ColumnConsumer(Consumer):
         if pushes:
             parts.append(PushColumns.of(pushes))
         self._event_rows -= taken_rows
-        self._taken += taken_rows
-        self._taken_bytes += taken_size
-        self._count_taken()
+        self.taken += taken_rows
+        self.taken_bytes += taken_size
+        self.count_taken()
         return Taken(PushColumns.concat(parts or [PushColumns.of([])]), arrivals, [])
 
     def _take_messages(self, rows: int, size: int) -> Taken:
         """Take messages of the line."""
         count = total = 0
-        for push in self._messages:
+        for push in self.messages:
             total += len(push[-1])
             if count == rows or (count and total > size):
                 break
             count += 1
-        batch = [self._pop() for _ in range(count)]
+        batch = [self.pop() for _ in range(count)]
         arrivals: list[tuple[int, Arrival]] = []
         for message in batch:
-            if arrivals and arrivals[-1][1] is message._arrival:
-                arrivals[-1] = arrivals[-1][0] + 1, message._arrival
+            if arrivals and arrivals[-1][1] is arrival_of(message):
+                arrivals[-1] = arrivals[-1][0] + 1, arrival_of(message)
             else:
-                arrivals.append((1, message._arrival))
-        columns = PushColumns.of([message._push for message in batch])
+                arrivals.append((1, arrival_of(message)))
+        columns = PushColumns.of([push_of(message) for message in batch])
         return Taken(columns, arrivals, batch if self._message_by_message else [])
 
     def messages_of(self, taken: Taken, rows: Sequence[int]) -> list[Message]:
@@ -300,14 +300,31 @@ class ColumnConsumer(Consumer):
         Raises:
             UsageError: this is not the event loop that the session belongs to.
         """
-        queue = self.queue
+        end = self.end
         if receipt.messages:
-            queue._confirm_messages(self, [each for each in receipt.messages if not each.confirmed])
+            end.confirm_messages(self, [each for each in receipt.messages if not each.confirmed])
             return
-        queue._confirm_many(receipt.guids.tolist())
-        confirming, turn = queue._confirming, self._connection.turn
+        end.confirm_many(receipt.guids.tolist())
+        confirming, turn = end.confirming, self.connection.turn
         for count, arrival in receipt.arrivals:
-            confirming.begin(self._counts, arrival, turn, count)
+            confirming.begin(self.counts, arrival, turn, count)
+
+
+class ColumnConsumer(Consumer):
+    """Receives what its subscription selects; its line hands messages out as columns.
+
+    Args:
+        queue: the queue.
+        selector: as for :meth:`bmq.Queue.subscribe`.
+        options: limits and priority.
+
+    Attributes:
+        line: its messages.
+    """
+
+    def __init__(self, queue: Queue, selector: Selector, options: SubscriptionOptions) -> None:
+        self.line = ColumnLine(end_of(queue), selector, options)
+        super().__init__(queue, self.line)
 
 
 def _after(event: _Event, count: int) -> _Event:

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 from bmq import _checks
 from bmq.errors import ProtocolError
-from bmq.protocol.client.queue import SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.ports import Arrival, Places
+from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import properties_size, read_properties
 from bmq.wire.properties import Properties
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
-    from bmq.client.consumer import Consumer
-    from bmq.engine.counting import Arrival
+    from bmq.client._line import Line
     from bmq.subscriptions import Complement, Expression, Selector
+    from bmq.wire.push_columns import PushColumns
 
 __all__ = [
     "Definition",
     "Numbered",
-    "Places",
     "RoutedMessage",
     "Unread",
     "changed_options",
@@ -55,15 +55,13 @@ _UNREAD = Unread.UNREAD
 
 #: A message and its delivery number: messages of a session are numbered as they arrive.
 Numbered = tuple[int, Push]
-#: The delivery numbers of a list of messages, as runs that count up by one: (index of the first, its number).
-Places = list[tuple[int, int]]
 
 
 class Definition:
     """What a consumer receives, and how.
 
     Attributes:
-        consumer: whose it is.
+        line: whose it is.
         selector: what it was made from.
         expressions: the selector as expressions; None is everything.
         options: limits and priority, all expressions together.
@@ -71,17 +69,17 @@ class Definition:
         subscriptions: one for each expression, the limits divided among them, and those that discard.
     """
 
-    __slots__ = ("_everything", "consumer", "discard", "expressions", "options", "selector", "subscriptions")
+    __slots__ = ("_everything", "discard", "expressions", "line", "options", "selector", "subscriptions")
 
     def __init__(
         self,
-        consumer: Consumer,
+        line: Line,
         selector: Selector,
         expressions: list[Expression | None],
         options: SubscriptionOptions,
         discard: Complement | None,
     ) -> None:
-        self.consumer = consumer
+        self.line = line
         self.selector = selector
         self.expressions = expressions
         self._everything = None in expressions
@@ -93,16 +91,14 @@ class Definition:
             _share(options.max_unconfirmed_bytes, parts),
             options.priority,
         )
-        self.subscriptions = [
-            SubscriptionCore(str(each or ""), divided, consumer, self) for each in expressions
-        ]
+        self.subscriptions = [SubscriptionCore(str(each or ""), divided, line, self) for each in expressions]
         if discard is not None:
             # A catch-all matches what is wanted too: its priority must be below the filter's.
             below = SubscriptionOptions(
                 divided.max_unconfirmed_messages, divided.max_unconfirmed_bytes, options.priority - 1
             )
             limits = below if discard.catch_all else divided
-            drain = _Drain(consumer, discard)
+            drain = _Drain(line, discard)
             self.subscriptions += [
                 SubscriptionCore(str(each or ""), limits, drain, self) for each in discard.subscriptions()
             ]
@@ -131,15 +127,15 @@ class _Drain:
     message is evaluated again before it is confirmed: one that is wanted goes to the consumer.
     """
 
-    __slots__ = ("_complement", "_consumer")
+    __slots__ = ("_complement", "_line")
 
-    def __init__(self, consumer: Consumer, complement: Complement) -> None:
-        self._consumer = consumer
+    def __init__(self, line: Line, complement: Complement) -> None:
+        self._line = line
         self._complement = complement
 
-    def _deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
+    def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Take in messages that have just arrived."""
-        consumer = self._consumer
+        line = self._line
         unwanted: list[Push] = []
         wanted: list[Numbered] = []
         for number, message in numbered(messages, places):
@@ -150,9 +146,17 @@ class _Drain:
                 wanted.append((number, message))
         if wanted:
             pushes = [message for _, message in wanted]
-            consumer._deliver(pushes, [(index, number) for index, (number, _) in enumerate(wanted)], arrival)
+            line.deliver(pushes, [(index, number) for index, (number, _) in enumerate(wanted)], arrival)
         if unwanted:
-            consumer.queue._discard(unwanted, arrival)
+            line.end.discard(unwanted, arrival)
+
+    def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+        """Take in the messages of an event."""
+        self.deliver(list(columns.pushes()), [(0, number)], arrival)
+
+    def again(self, count: int) -> None:
+        """Count messages that were delivered again although they were confirmed."""
+        self._line.counts.again(count)
 
 
 def compile_selector(

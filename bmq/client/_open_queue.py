@@ -3,8 +3,25 @@
 
 from __future__ import annotations
 
-__all__ = ["OpenQueue"]
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bmq.client._end import QueueEnd
+
+__all__ = ["OpenQueue", "end_of"]
 
 
 class OpenQueue:
-    """Whether an object is a :class:`bmq.Queue`, for ``isinstance``; it has nothing of its own."""
+    """Whether an object is a :class:`bmq.Queue`, for ``isinstance``.
+
+    Attributes:
+        _end: the inner part of the queue.
+    """
+
+    _end: QueueEnd
+
+
+#: The inner part of a queue, for the modules of the client.
+end_of: Callable[[OpenQueue], QueueEnd] = attrgetter("_end")

@@ -7,17 +7,18 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from bmq import _checks
 from bmq.client._observing import ObservedPost, ObservedPosts
-from bmq.client.interceptors import Post
+from bmq.client.interceptors import Hooks, Post
 from bmq.client.message import Ack, FailedPost, GuidsOf, PostReport, PutMessage
 from bmq.conventions import BUCKET
 from bmq.engine.options import check_compression
 from bmq.engine.room import Want
 from bmq.errors import AckStatus, Error, InvalidPayload, InvalidProperty, PostError
-from bmq.protocol.client.events import Outcome
+from bmq.protocol.client.events import Acked
+from bmq.protocol.client.ports import PostTarget
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
 from bmq.wire.guid import guid_from_text, guid_to_text
@@ -27,8 +28,9 @@ from bmq.wire.properties import NOT_OF_THE_SCHEMA, PropertyInput, encode_propert
 from bmq.wire.put import Outgoing
 
 if TYPE_CHECKING:
-    from bmq.client._driver import Driver
+    from bmq.client._end import QueueEnd
     from bmq.client.queue import Queue
+    from bmq.engine.driver import Driver
     from bmq.protocol.client.core import ClientCore
     from bmq.wire.table import EncodedPosts
 
@@ -38,11 +40,11 @@ __all__ = [
     "PostBatch",
     "PostFuture",
     "Poster",
+    "Settler",
     "as_bytes",
     "checked_properties",
     "completed",
     "post_error",
-    "settle",
 ]
 
 PostFuture = asyncio.Future[Ack]
@@ -97,42 +99,62 @@ class PostBatch:
             await self._waiter
 
 
-# What is told of several outcomes at once; anything else that waits for one is like a future.
-_BATCHES = (PostBatch, ObservedPosts)
+# A post that is told its outcome alone, and posts that are told theirs as numbers and failures.
+_Single: TypeAlias = "PostFuture | ObservedPost"
+_Several: TypeAlias = "PostBatch | ObservedPosts"
+_SEVERAL = (PostBatch, ObservedPosts)
 
 
-def settle(
-    outcomes: list[Outcome], core: ClientCore | None = None, strange: Mapping[bytes, int] | None = None
-) -> None:
-    """Give each post's future its outcome, and each ``post_many`` its failures.
+class Settler:
+    """Gives each post's future its outcome, and each ``post_many`` its numbers (see Receipts).
 
-    Args:
-        outcomes: the outcomes.
-        core: the session's core, which has the error of the connection for posts without an answer.
-        strange: numbers of the broker that are no status here, by GUID.
+    Attributes:
+        ack: makes the result of a post that was accepted.
     """
-    for token, tag, guid, status, queue in outcomes:
-        if status is AckStatus.SUCCESS:
-            if not token.done():
-                token.set_result(Ack(guid, queue.uri_text))
-            continue
-        # A post that is given up on a live connection has another cause.
-        dead = core is not None and (status is AckStatus.TIMEOUT or not core.connected)
-        trouble = core.trouble if core is not None and dead else None
-        if token.__class__ in _BATCHES:
-            token.failed(tag, post_error(guid, status, queue, trouble, strange))
-        elif not token.done():
-            token.set_exception(post_error(guid, status, queue, trouble, strange))
+
+    __slots__ = ("ack",)
+
+    def __init__(self) -> None:
+        self.ack = Ack
+
+    def settle(self, acked: Acked, core: ClientCore) -> None:
+        """Posts have their outcomes; the core knows the error of the connection."""
+        for token, tag, guid, status, queue in cast("list[_Outcome]", acked.outcomes):
+            if status is AckStatus.SUCCESS:
+                single = cast("_Single", token)  # several are told of acceptances by their number
+                if not single.done():
+                    single.set_result(Ack(guid, queue.uri_text))
+                continue
+            # A post that is given up on a live connection has another cause.
+            dead = status is AckStatus.TIMEOUT or not core.connected
+            error = post_error(guid, status, queue, core.trouble if dead else None, acked.strange)
+            if isinstance(token, _SEVERAL):
+                token.failed(tag, error)
+            elif not token.done():
+                token.set_exception(error)
+        for several, count in cast("list[tuple[_Several, int]]", acked.accepted):
+            several.accepted(count)
+
+
+_Outcome: TypeAlias = "tuple[_Single | _Several, int, bytes, AckStatus, PostTarget]"
 
 
 def post_error(
     guid: bytes,
     status: AckStatus,
-    queue: QueueCore,
+    queue: PostTarget,
     trouble: Error | None = None,
     strange: Mapping[bytes, int] | None = None,
 ) -> PostError:
-    """Return the error for a post that was not accepted; see :func:`settle`."""
+    """Return the error for a post that was not accepted.
+
+    Args:
+        guid: the post's GUID.
+        status: its outcome.
+        queue: where it was posted to.
+        trouble: the error of the connection, for posts without an answer.
+        strange: numbers of the broker that are no status here, by GUID.
+    """
     text = guid_to_text(guid)
     why = _REASONS.get(status, "the broker refused it without saying why")
     cause = trouble if status in _UNANSWERED else None
@@ -195,7 +217,7 @@ class Poster:
 
     __slots__ = ("_compression", "_connection", "_core", "_driver", "_level", "_room", "_threshold")
 
-    def __init__(self, driver: Driver, core: QueueCore, compression: Compression | None) -> None:
+    def __init__(self, driver: Driver[QueueEnd], core: QueueCore, compression: Compression | None) -> None:
         self._driver = driver
         self._connection = driver.connection
         self._room = driver.flow.room
@@ -464,10 +486,15 @@ class ObservedPoster(Poster):
     __slots__ = ("_hooks", "_queue")
 
     def __init__(
-        self, driver: Driver, core: QueueCore, compression: Compression | None, queue: Queue
+        self,
+        driver: Driver[QueueEnd],
+        core: QueueCore,
+        compression: Compression | None,
+        queue: Queue,
+        hooks: Hooks,
     ) -> None:
         super().__init__(driver, core, compression)
-        self._hooks = driver.hooks
+        self._hooks = hooks
         self._queue = queue
 
     def post(

@@ -10,23 +10,28 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bmq._log_limit import LogLimit
-from bmq.client._definition import Definition, Numbered, Places, RoutedMessage, numbered
+from bmq.client._definition import Definition, Numbered, RoutedMessage, numbered
+from bmq.client._in_hand import InHand
+from bmq.client._line import ConsumerInput, ConsumerState, Line
 from bmq.client._unclaimed import Unclaimed
-from bmq.client.in_hand import InHand
-from bmq.engine.counting import Arrival, size_of
+from bmq.engine.counting import size_of
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
 from bmq.protocol.client.events import UnclaimedMessages
-from bmq.protocol.client.queue import SubscriptionCore
+from bmq.protocol.client.ports import Arrival, Places
+from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
-    from bmq.client._driver import Driver
+    from bmq.client._end import QueueEnd
     from bmq.client.consumer import Consumer
-    from bmq.client.queue import Queue
+    from bmq.wire.push_columns import PushColumns
 
 __all__ = ["Subscriptions"]
 
 logger = logging.getLogger("bmq.client")
+
+_I = ConsumerInput
+_OPENING, _OPEN = ConsumerState.OPENING, ConsumerState.OPEN
 
 # Messages nobody here wants are mentioned once they have waited this long, in seconds: not while one consumer
 # makes way for the next, or everything is being closed.
@@ -42,17 +47,15 @@ class Subscriptions:
     it: there, and only there, changes that failed are undone.
 
     Attributes:
+        members: the consumers that have begun, paused ones too, in the order in which they began.
         unclaimed: messages that no consumer here wants.
         in_hand: messages that handlers have.
     """
 
-    def __init__(self, queue: Queue, driver: Driver) -> None:
-        self._queue = queue
-        self._driver = driver
-        # Those that have begun, in that order.
-        self._consumers: dict[Consumer, None] = {}
-        # Those that have begun and are paused.
-        self._paused: dict[Consumer, None] = {}
+    def __init__(self, end: QueueEnd) -> None:
+        self._end = end
+        self._driver = driver = end.driver
+        self.members: dict[Line, None] = {}
         self.unclaimed = Unclaimed(driver.backlog)
         self.in_hand = InHand()
         self._limited = LogLimit(logger, clock=driver.connection.now)
@@ -60,72 +63,86 @@ class Subscriptions:
         # The next look at the default subscription beside others.
         self._watching: asyncio.TimerHandle | None = None
 
-    def __contains__(self, consumer: object) -> bool:
-        return consumer in self._consumers
+    @property
+    def active(self) -> list[Line]:
+        """The consumers whose subscriptions the broker has, or was asked for, in the order they began."""
+        return [line for line in self.members if line.state is _OPEN or line.state is _OPENING]
 
     @property
     def committed(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
-        has = {subscription.part_of.consumer for subscription in self._queue._core.committed}
-        return [consumer for consumer in self._consumers if consumer in has]
+        has = _definitions(self._end.core.committed)
+        return [line.consumer for line in self.active if line in has]
 
     def wanted(self) -> list[SubscriptionCore]:
         """The subscriptions that the broker is to have."""
-        return [each for consumer in self._consumers for each in consumer._definition.subscriptions]
+        return [
+            each
+            for line in self.members
+            if line.state is _OPEN or line.state is _OPENING
+            for each in line.definition.subscriptions
+        ]
 
     # changes
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, line: Line) -> None:
         """Add a consumer before the queue is opened."""
-        self._consumers[consumer] = None
+        line.fire(_I.BEGIN)
+        self.members[line] = None
 
-    def begin(self, consumer: Consumer) -> asyncio.Future[None]:
+    def begin(self, line: Line) -> asyncio.Future[None]:
         """Add a consumer; return a future for the broker's answer.
 
         Raises:
             QueueClosed, SessionClosed: consumers cannot be added any more.
         """
-        self._queue._check_open()
-        if consumer.closed:
-            raise QueueClosed(f"{consumer!r} is closed; subscribe again")
-        self._paused.pop(consumer, None)
-        self._consumers[consumer] = None
-        resting = self._rest(consumer)
+        self._end.check_open()
+        if line.over:
+            raise QueueClosed(f"{line.consumer!r} is closed; subscribe again")
+        self.members.pop(line, None)
+        line.fire(_I.BEGIN)
+        self.members[line] = None
+        resting = self._rest(line)
         try:
             asked = self._ask()
         except QueueClosed:
-            del self._consumers[consumer]
+            self._drop(line, _I.FAILED)
             raise
         with self._driver.backlog.moving():
             if resting is not None:
-                self._place(resting._take_back())
+                self._place(resting.take_back())
             self._place_unclaimed()
         self.watch_default()
         return asked
 
-    def _rest(self, newcomer: Consumer) -> Consumer | None:
+    def _drop(self, line: Line, because: ConsumerInput) -> None:
+        """End the part of a consumer in the set; the broker still has to be asked."""
+        line.fire(because)
+        del self.members[line]
+
+    def _rest(self, newcomer: Line) -> Line | None:
         """Take the default subscription back if the program has left it; return its consumer then.
 
         Leaving a loop over the queue says nothing to the queue. The default subscription would go on to
         receive what the new consumer wants, up to its limits, for nobody. The next call that receives from
         the queue activates it again, as every consumer is.
         """
-        default = self._queue._default
+        default = self._end.default
         if (
             default is None
             or default is newcomer
-            or default not in self._consumers
-            or self._queue._core.at_most_once
-            or not default._left
+            or not default.active
+            or self._end.core.at_most_once
+            or not default.left
         ):
             return None
-        del self._consumers[default]
+        self._drop(default, _I.REST)
         logger.info(
             "%s: the default subscription, which no loop receives from now, is taken back until one does; "
             "%d messages that it holds go to the consumers that want them",
-            self._queue.uri,
+            self._end.uri,
             default.buffered,
-            extra={"queue": self._queue.uri, "broker": self._driver.address},
+            extra={"queue": self._end.uri, "broker": self._driver.address},
         )
         return default
 
@@ -136,23 +153,23 @@ class Subscriptions:
         is done: the program may receive from the queue again at any time. Call this when a program receives
         from the queue, and when a consumer begins.
         """
-        default = self._queue._default
+        default = self._end.default
         if self._watching is None and default is not None and self._is_beside(default):
             self._watching = self._driver.loop.call_later(
-                _MENTION_IDLE_AFTER, _look_at_default, weakref.ref[Subscriptions](self), default._next
+                _MENTION_IDLE_AFTER, _look_at_default, weakref.ref[Subscriptions](self), default.next
             )
 
-    def _is_beside(self, default: Consumer) -> bool:
+    def _is_beside(self, default: Line) -> bool:
         """Whether the default subscription has begun, beside other consumers."""
-        return default in self._consumers and len(self._consumers) > 1 and not self._queue._core.at_most_once
+        return default.active and len(self.active) > 1 and not self._end.core.at_most_once
 
     def look_at_default(self, taken: int) -> None:
         """Log messages of the default subscription if none was received since ``taken`` were."""
         self._watching = None
-        default = self._queue._default
+        default = self._end.default
         if default is None or not self._is_beside(default):
             return
-        if default._loops or not default._left or not default.buffered or default._next != taken:
+        if default.loops or not default.left or not default.buffered or default.next != taken:
             self.watch_default()
             return
         self._limited.warning(
@@ -160,45 +177,59 @@ class Subscriptions:
             "%s: nothing has received from the default subscription for %g s. The default subscription holds "
             "%d messages, and up to %d that no other consumer gets; receive from the queue again, or use "
             "queue.subscribe(), whose consumer can be closed",
-            self._queue.uri,
+            self._end.uri,
             _MENTION_IDLE_AFTER,
             default.buffered,
-            default.options.max_unconfirmed_messages,
+            default.definition.options.max_unconfirmed_messages,
         )
 
-    async def begun(self, consumer: Consumer, asked: asyncio.Future[None]) -> None:
+    async def begun(self, line: Line, asked: asyncio.Future[None]) -> None:
         """Wait until the broker has agreed; if it does not, the consumer is removed, and may begin again."""
         try:
             await asked
         except BaseException as error:
-            removed = self._consumers.pop(consumer, self) is None
+            removed = self._is_latest(line) and line.active
+            if removed:
+                self._drop(line, _I.FAILED)
             refused = isinstance(error, ConfigureQueueError)
             if self._has_left() if refused else removed:
                 self._ask_again()
-            with self._driver.backlog.moving():
-                self._place(consumer._take_back())  # it may have been given messages all the same
+            if not line.active:
+                with self._driver.backlog.moving():
+                    self._place(line.take_back())  # it may have been given messages all the same
             raise
+        if line.state is _OPENING and self._is_latest(line):
+            line.fire(_I.AGREED)  # without a connection, what was agreed before is agreed at once
 
-    async def end(self, consumer: Consumer) -> None:
+    def _is_latest(self, line: Line) -> bool:
+        """Whether the consumer was not paused and begun again since the task that asks was made."""
+        return line.opening is None or line.opening is asyncio.current_task()
+
+    async def end(self, line: Line) -> None:
         """Remove a consumer; see :meth:`bmq.Consumer.close`."""
         self._driver.connection.check_loop()
-        consumer._shut(None)
-        self._paused.pop(consumer, None)
-        await self._remove(consumer)
+        try:
+            await self._remove(line, _I.CLOSE)
+        finally:
+            line.fire(_I.GONE)
 
-    async def pause(self, consumer: Consumer) -> None:
+    async def pause(self, line: Line) -> None:
         """Take a consumer's subscription back for a time; see :meth:`bmq.Consumer.pause`."""
         self._driver.connection.check_loop()
-        self._paused[consumer] = None
-        await self._remove(consumer)
+        await self._remove(line, _I.PAUSE)
 
-    async def _remove(self, consumer: Consumer) -> None:
-        if consumer not in self._consumers:
+    async def _remove(self, line: Line, because: ConsumerInput) -> None:
+        was_active = line.active
+        line.fire(because)
+        if line.over:
+            self.members.pop(line, None)
+        else:
+            self.members[line] = None
+        if not was_active:
             return
-        del self._consumers[consumer]
         # Before the broker answers: what still arrives for it comes later in the order of delivery.
         with self._driver.backlog.moving():
-            self._place(consumer._take_back())
+            self._place(line.take_back())
         try:
             await self._ask()
         except QueueClosed:
@@ -209,10 +240,10 @@ class Subscriptions:
             self._ask_again()
             raise
 
-    async def redefine(self, consumer: Consumer, definition: Definition) -> None:
+    async def redefine(self, line: Line, definition: Definition) -> None:
         """Give a consumer another definition; when that fails, it has again what the broker agreed to."""
-        consumer._definition = definition
-        if consumer not in self._consumers:
+        line.definition = definition
+        if line.state is not _OPEN and line.state is not _OPENING:
             return
         with self._driver.backlog.moving():
             self._place_unclaimed()
@@ -220,7 +251,7 @@ class Subscriptions:
             await self._ask()
         except Exception as error:
             if not isinstance(error, ConfigureQueueError):
-                self._restore((consumer,))
+                self._restore((line,))
                 self._ask_again()
             raise
 
@@ -230,37 +261,53 @@ class Subscriptions:
         Those that have left since stay away.
         """
         if failed:
-            agreed = {each.part_of.consumer for each in self._queue._core.agreed}
-            self._consumers = {each: None for each in self._consumers if each in agreed}
-            self._restore(self._consumers)
+            agreed = _definitions(self._end.core.agreed)
+            for line in self.active:
+                if line in agreed:
+                    line.definition = agreed[line]
+                else:
+                    self._drop(line, _I.FAILED)
+            return
+        opening = [line for line in self.members if line.state is _OPENING]
+        if opening:
+            agreed = _definitions(self._end.core.agreed)
+            for line in opening:
+                if line in agreed:
+                    line.fire(_I.AGREED)
 
-    def _restore(self, consumers: Iterable[Consumer]) -> None:
+    def _restore(self, lines: Iterable[Line]) -> None:
         """Make consumers what the broker has agreed to."""
-        agreed: dict[Consumer, Definition] = {
-            each.part_of.consumer: each.part_of for each in self._queue._core.agreed
-        }
-        for consumer in consumers:
-            consumer._definition = agreed.get(consumer, consumer._definition)
+        agreed = _definitions(self._end.core.agreed)
+        for line in lines:
+            line.definition = agreed.get(line, line.definition)
 
     def _has_left(self) -> bool:
         """Whether the broker has the subscription of a consumer that is not here any more."""
-        return any(each.part_of.consumer not in self._consumers for each in self._queue._core.agreed)
+        return any(not line.active for line in _definitions(self._end.core.agreed))
 
     def _ask(self) -> asyncio.Future[None]:
         """Ask the broker for what the consumers want now."""
-        return self._driver.configure(self._queue._core, self.wanted())
+        return self._driver.configure(self._end.core, self.wanted())
 
     def _ask_again(self) -> None:
         """Ask the broker once more for what the consumers want, after an attempt that failed."""
-        if not self._queue.closed:
+        if not self._end.closed:
             self._ask().add_done_callback(_seen)
 
-    # messages without a consumer of their own
+    # messages without a consumer of their own (see QueueOwner)
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Take in messages that have just arrived for a consumer that has left, or for an unknown one."""
-        self._queue._counts.arrived(messages, size_of(messages))
+        self._end.counts.arrived(messages, size_of(messages))
         self._place(list(numbered(messages, places)))
+
+    def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+        """Take in the messages of an event."""
+        self.deliver(list(columns.pushes()), [(0, number)], arrival)
+
+    def again(self, count: int) -> None:
+        """Count messages that were delivered again although they were confirmed."""
+        self._end.counts.again(count)
 
     def give_back(self, messages: list[Numbered]) -> None:
         """Take in messages that a consumer, which has left, had taken and not handled."""
@@ -273,32 +320,33 @@ class Subscriptions:
         a broker delivers those first, and nothing else until somebody takes them: consumers that do not want
         them would starve. So they stay here, unconfirmed, until one wants them or the queue closes.
         """
-        if self._queue._over or not messages:
+        if self._end.over or not messages:
             return
-        shares: dict[Consumer, list[Numbered]] = {}
+        shares: dict[Line, list[Numbered]] = {}
         unwanted: list[bytes] = []
         left: list[Numbered] = []
-        if self._consumers:
-            ranked = sorted(self._consumers, key=lambda each: -each.options.priority)
+        active = self.active
+        if active:
+            ranked = sorted(active, key=lambda each: -each.definition.options.priority)
             for each in messages:
                 message = RoutedMessage(each[1])
-                for consumer in ranked:
-                    if consumer._definition.takes(message):
-                        shares.setdefault(consumer, []).append(each)
+                for line in ranked:
+                    if line.definition.takes(message):
+                        shares.setdefault(line, []).append(each)
                         break
                 else:
-                    if any(consumer._definition.discards(message) for consumer in ranked):
+                    if any(line.definition.discards(message) for line in ranked):
                         unwanted.append(each[1][GUID])
                     else:
                         left.append(each)
         else:
             left = messages
-        for consumer, share in shares.items():
-            consumer._take_over(share)
+        for line, share in shares.items():
+            line.take_over(share)
         if unwanted:
-            self._queue._confirm_many(unwanted)
-            self._queue._counts.discarded(len(unwanted))
-        if left and not self._queue._core.at_most_once:
+            self._end.confirm_many(unwanted)
+            self._end.counts.discarded(len(unwanted))
+        if left and not self._end.core.at_most_once:
             dropped = self.unclaimed.keep(left)
             if dropped:
                 self._report_dropped(dropped)
@@ -318,7 +366,7 @@ class Subscriptions:
             "%s: %d messages that no consumer here wants were not kept, since max_buffered_messages or "
             "max_buffered_bytes is reached; they stay unconfirmed, and the broker delivers them again when "
             "the queue is closed or the connection is lost",
-            self._queue.uri,
+            self._end.uri,
             count,
         )
 
@@ -335,7 +383,7 @@ class Subscriptions:
 
     def mention(self) -> None:
         """Tell the application of unclaimed messages."""
-        uri, count = self._queue.uri, len(self.unclaimed)
+        uri, count = self._end.uri, len(self.unclaimed)
         if count:
             logger.warning(
                 "%s holds %d messages (%s bytes) that no consumer here wants: they stay unconfirmed, and no "
@@ -351,9 +399,9 @@ class Subscriptions:
 
     def forget_delivered(self) -> None:
         """What was delivered and not seen by the application will be delivered again: drop it."""
-        if not self._queue._core.at_most_once:
-            for consumer in self._consumers:
-                consumer._clear()
+        if not self._end.core.at_most_once:
+            for line in self.members:
+                line.clear()
             self._forget_unclaimed()
 
     def finish(self) -> None:
@@ -366,9 +414,15 @@ class Subscriptions:
         self.unclaimed.take()
         self._mention_unclaimed(False)
 
-    def consumers(self) -> list[Consumer]:
-        """Those that have begun and not left, the paused ones too."""
-        return [*self._consumers, *self._paused]
+
+def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[Line, Definition]:
+    """Return the definitions that subscriptions are of, for each consumer."""
+    found: dict[Line, Definition] = {}
+    for subscription in subscriptions:
+        definition = subscription.context
+        if isinstance(definition, Definition):
+            found[definition.line] = definition
+    return found
 
 
 def _seen(repeating: asyncio.Future[None]) -> None:

@@ -19,7 +19,7 @@ from bmq._local import is_loopback
 from bmq._loop import new_event_loop
 from bmq._signals import on_interrupts, on_signals
 from bmq.client.interceptors import Interceptor, check_interceptors
-from bmq.client.session import Session
+from bmq.client.session import Session, driver_of
 from bmq.engine.address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.engine.health import HostHealthMonitor
 from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions
@@ -110,7 +110,7 @@ class connect:
             interceptors=self._interceptors,
         )
         try:
-            await session._driver.connect()
+            await driver_of(session).connect()
         except ConnectionFailed as error:
             if self._target.from_environment:
                 error.args = (f"{error} ({FROM_ENVIRONMENT})",)

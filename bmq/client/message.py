@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -27,8 +28,9 @@ from bmq.wire.properties import (
 from bmq.wire.push import DATA, FLAGS, GUID, SUB_IDS, Push
 
 if TYPE_CHECKING:
+    from bmq.client._line import Line
     from bmq.client.consumer import Consumer
-    from bmq.engine.counting import Arrival
+    from bmq.protocol.client.ports import Arrival
 
 __all__ = [
     "Ack",
@@ -38,7 +40,11 @@ __all__ = [
     "MessageBatch",
     "PostReport",
     "PutMessage",
+    "arrival_of",
+    "arrived_anew",
     "beginning_of",
+    "line_of",
+    "push_of",
 ]
 
 #: Makes GUIDs of what messages are: given the application data of some, it returns an array of 16 bytes each.
@@ -60,7 +66,7 @@ def beginning_of(message: Message, most: int) -> Beginning:
     Raises:
         ProtocolError: the message cannot be read.
     """
-    _, _, _, flags, schema_id, compression, data = message._push  # pyright: ignore[reportPrivateUsage]
+    _, _, _, flags, schema_id, compression, data = push_of(message)
     return read_beginning(
         data,
         has_properties=bool(flags & _HAS_PROPERTIES),
@@ -81,12 +87,12 @@ class Message:
         confirmed: whether the application has confirmed it.
     """
 
-    __slots__ = ("_arrival", "_consumer", "_payload", "_properties", "_push", "_state", "confirmed")
+    __slots__ = ("_arrival", "_line", "_payload", "_properties", "_push", "_state", "confirmed")
 
     confirmed: bool
 
-    def __init__(self, consumer: Consumer, push: Push, arrival: Arrival) -> None:
-        self._consumer = consumer
+    def __init__(self, line: Line, push: Push, arrival: Arrival) -> None:
+        self._line = line
         self._push = push
         self._arrival = arrival
         self._properties: Properties | None = None
@@ -143,7 +149,7 @@ class Message:
             has_properties=bool(flags & _HAS_PROPERTIES),
             schema_id=schema_id,
             compression=compression,
-            limit=self._consumer._max_message_size,
+            limit=self._line.max_message_size,
         )
         return self._properties
 
@@ -175,12 +181,12 @@ class Message:
     @property
     def queue_uri(self) -> str:
         """The URI of the queue as it was opened, with ``?id=`` for an application of a fanout queue."""
-        return self._consumer.queue.uri
+        return self._line.end.uri
 
     @property
     def subscription(self) -> Consumer:
         """The consumer whose subscription the broker routed this message to."""
-        return self._consumer
+        return self._line.consumer
 
     @property
     def redelivered(self) -> bool:
@@ -206,13 +212,13 @@ class Message:
 
         To this consumer or another one. Never for a broadcast queue, which delivers nothing twice.
         """
-        queue = self._consumer.queue
-        return self._arrival[1] != queue._driver.received.losses and not queue._core.at_most_once
+        end = self._line.end
+        return self._arrival[1] != end.received.losses and not end.core.at_most_once
 
     @property
     def age(self) -> float:
         """How long ago the message arrived here, in seconds."""
-        return max(0.0, self._consumer._connection.now() - self._arrival[0])
+        return max(0.0, self._line.connection.now() - self._arrival[0])
 
     @property
     def state(self) -> dict[Any, Any]:
@@ -231,18 +237,19 @@ class Message:
         delivered again.
         """
         if not self.confirmed:
-            consumer, guid = self._consumer, self._push[GUID]
-            consumer.queue._confirm(guid, consumer._counts, self._arrival)
+            line, guid = self._line, self._push[GUID]
+            end = line.end
+            end.confirm(guid, line.counts, self._arrival)
             self.confirmed = True
-            if consumer._in_hand is not None:
-                consumer._in_hand.pop(guid, None)
-            if consumer._hooks.confirming:
-                consumer._hooks.confirmed(consumer, (self,))
+            if line.in_hand is not None:
+                line.in_hand.pop(guid, None)
+            if end.hooks.confirming:
+                end.hooks.confirmed(line.consumer, (self,))
 
     async def __aenter__(self) -> Message:
-        queue = self._consumer.queue
-        queue._connection.check_loop()
-        queue._handlers.enter(self)
+        end = self._line.end
+        end.connection.check_loop()
+        end.handlers.enter(self)
         return self
 
     async def __aexit__(
@@ -252,10 +259,21 @@ class Message:
             if exc_type is None:
                 self.confirm()
         finally:
-            self._consumer.queue._handlers.leave(self)
+            self._line.end.handlers.leave(self)
 
     def __repr__(self) -> str:
         return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[DATA])} bytes>"
+
+
+#: What a message is made of, for the modules of the client: the message as it came, its arrival, its line.
+push_of: Callable[[Message], Push] = attrgetter("_push")
+arrival_of: Callable[[Message], Arrival] = attrgetter("_arrival")
+line_of: Callable[[Message | MessageBatch], Line] = attrgetter("_line")
+
+
+def arrived_anew(message: Message, arrival: Arrival) -> None:
+    """Let a message count as having arrived again: its outcome is the outcome of both deliveries."""
+    setattr(message, "_arrival", arrival)  # noqa: B010
 
 
 class MessageBatch(Sequence[Message]):
@@ -264,10 +282,10 @@ class MessageBatch(Sequence[Message]):
     ``async with batch:`` does so on a clean exit. :meth:`column` reads a property of all of them.
     """
 
-    __slots__ = ("_consumer", "_messages")
+    __slots__ = ("_line", "_messages")
 
-    def __init__(self, consumer: Consumer, messages: list[Message]) -> None:
-        self._consumer = consumer
+    def __init__(self, line: Line, messages: list[Message]) -> None:
+        self._line = line
         self._messages = messages
 
     def column(self, name: str) -> list[PropertyValue | None]:
@@ -285,21 +303,21 @@ class MessageBatch(Sequence[Message]):
         messages = self._messages
         if not messages:
             return []
-        _, _, _, flags, schema_id, compression, _ = messages[0]._push
+        _, _, _, flags, schema_id, compression, _ = push_of(messages[0])
         if flags & _HAS_PROPERTIES and not compression:
             # Nearly always all have the same flags, schema id and compression.
             new = schema_id != 0
             found = [
                 data
                 for message in messages
-                for _, _, _, its_flags, its_id, its_compression, data in (message._push,)
+                for _, _, _, its_flags, its_id, its_compression, data in (push_of(message),)
                 if its_id == schema_id and its_flags == flags and its_compression == compression
             ]
             if len(found) < len(messages):
                 found = [
                     data
                     for message in messages
-                    for _, _, _, its_flags, its_id, its_compression, data in (message._push,)
+                    for _, _, _, its_flags, its_id, its_compression, data in (push_of(message),)
                     if its_flags & _HAS_PROPERTIES and not its_compression and (its_id != 0) is new
                 ]
             if len(found) == len(messages):
@@ -309,7 +327,7 @@ class MessageBatch(Sequence[Message]):
     def confirm(self) -> None:
         """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""
         waiting = [message for message in self._messages if not message.confirmed]
-        self._consumer.queue._confirm_messages(self._consumer, waiting)
+        self._line.end.confirm_messages(self._line, waiting)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -325,9 +343,9 @@ class MessageBatch(Sequence[Message]):
         return iter(self._messages)
 
     async def __aenter__(self) -> MessageBatch:
-        queue = self._consumer.queue
-        queue._connection.check_loop()
-        queue._handlers.enter(self)
+        end = self._line.end
+        end.connection.check_loop()
+        end.handlers.enter(self)
         return self
 
     async def __aexit__(
@@ -337,10 +355,10 @@ class MessageBatch(Sequence[Message]):
             if exc_type is None:
                 self.confirm()
         finally:
-            self._consumer.queue._handlers.leave(self)
+            self._line.end.handlers.leave(self)
 
     def __repr__(self) -> str:
-        return f"<bmq.MessageBatch of {len(self._messages)} from {self._consumer.queue.uri}>"
+        return f"<bmq.MessageBatch of {len(self._messages)} from {self._line.end.uri}>"
 
 
 @dataclass(slots=True)

@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._pace import paced
 from bmq.client._deadline import within
-from bmq.client._definition import Definition, Places, changed_options
-from bmq.client._handlers import Handlers
+from bmq.client._definition import Definition, changed_options
+from bmq.client._end import QueueEnd
+from bmq.client._line import Line
 from bmq.client._open_queue import OpenQueue
 from bmq.client._posting import (
     NO_TAGS,
@@ -26,29 +25,26 @@ from bmq.client._posting import (
     checked_properties,
     completed,
 )
-from bmq.client._subscriptions import Subscriptions
-from bmq.client.consumer import Consumer, Subscription
-from bmq.client.message import Ack, GuidsOf, Message, MessageBatch, PostReport, PutMessage
+from bmq.client._shortcuts import group_of, tables_of, typed_queue
+from bmq.client.consumer import Consumer, Subscription, line_for
+from bmq.client.message import Ack, GuidsOf, Message, MessageBatch, PostReport, PutMessage, line_of
 from bmq.client.stats import QueueStats, queue_stats
-from bmq.engine.counting import Arrival, ReceiveCounts, size_of
 from bmq.engine.room import Want
-from bmq.errors import Error, InvalidArgument, QueueClosed, UsageError
-from bmq.protocol.client.queue import QueueState, SubscriptionOptions
+from bmq.errors import InvalidArgument, UsageError
+from bmq.protocol.client.queue import QueueState
+from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import guid_from_text
 from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
-from bmq.wire.push import GUID, Push
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.client._driver import Driver
+    from bmq.client._shortcuts import Codec, Group, GroupOptions, Tables, TablesOptions, TypedQueue
+    from bmq.client.interceptors import Hooks
     from bmq.client.session import Session
-    from bmq.client.tables import Tables, TablesOptions
-    from bmq.client.typed import TypedQueue
-    from bmq.codecs import Codec
-    from bmq.groups import Group, GroupOptions
+    from bmq.engine.driver import Driver
     from bmq.subscriptions import Selector
     from bmq.wire.table import EncodedPosts
 
@@ -56,14 +52,16 @@ __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", 
 
 T = TypeVar("T")
 
-logger = logging.getLogger("bmq.client")
-
 DEFAULT_MAX_UNCONFIRMED_MESSAGES = 1000
 DEFAULT_MAX_UNCONFIRMED_BYTES = 33_554_432
 # A deadline travels in milliseconds: this many seconds are three thousand years.
 _LONGEST_REQUEST = 1e11
-# When handlers and posts have used up the time for closing, the broker still has this many seconds to answer.
-_FOR_THE_ANSWER = 1.0
+
+
+#: Posts a request to a queue and waits for the reply; see :meth:`Queue.request`.
+Request: TypeAlias = Callable[
+    ["Queue", bytes, Mapping[str, PropertyInput], float, "str | None"], Awaitable[Message]
+]
 
 
 class Queue(OpenQueue):
@@ -81,7 +79,9 @@ class Queue(OpenQueue):
     def __init__(
         self,
         session: Session,
-        driver: Driver,
+        driver: Driver[QueueEnd],
+        hooks: Hooks,
+        request: Request,
         uri: QueueUri,
         flags: QueueFlags,
         options: SubscriptionOptions,
@@ -95,41 +95,38 @@ class Queue(OpenQueue):
         deadline: float,
     ) -> None:
         self.session = session
+        self._delayed_in = waiting
+        self._end = end = QueueEnd(driver, uri, hooks, options)
+        end.queue = self
+        self._request = request
+        if flags & QueueFlags.READ and default_subscription is not False:
+            end.default = Line(end, None, [None], options, None)
+            Consumer(self, end.default)
+            if default_subscription:
+                end.subscriptions.add(end.default)
+        for subscription in subscriptions:
+            line = line_for(subscription, end, options)
+            Consumer(self, line)
+            end.subscriptions.add(line)
+        core = driver.core.open_queue(
+            uri,
+            flags,
+            end.subscriptions,
+            opened,
+            end.connection.now(),
+            deadline,
+            subscriptions=end.subscriptions.wanted(),
+            suspends=suspends,
+        )
+        end.opened(core)
+        self._core = core
         self._driver = driver
         self._connection = driver.connection
         self._room = driver.flow.room
-        self._uri = uri
-        self._options = options
-        self._counts = ReceiveCounts(driver.received)
-        self._confirming = driver.confirming
-        self._delayed_in = waiting
-        self._subscriptions = Subscriptions(self, driver)
-        self._default: Consumer | None = None
-        self._close_task: asyncio.Task[None] | None = None
-        self._over = False
-        # Who is handling messages of this queue.
-        self._handlers = Handlers()
-        if flags & QueueFlags.READ and default_subscription is not False:
-            self._default = Consumer(self, None, [None], options, None)
-            if default_subscription:
-                self._subscriptions.add(self._default)
-        for subscription in subscriptions:
-            self._subscriptions.add(subscription._consumer(self, options))
-        self._core = driver.core.open_queue(
-            uri,
-            flags,
-            self,
-            opened,
-            self._connection.now(),
-            deadline,
-            subscriptions=self._subscriptions.wanted(),
-            suspends=suspends,
-        )
-        self._counts.core = self._core
         self._poster = (
-            ObservedPoster(driver, self._core, compression, self)
-            if driver.hooks.posting
-            else Poster(driver, self._core, compression)
+            ObservedPoster(driver, core, compression, self, hooks)
+            if hooks.posting
+            else Poster(driver, core, compression)
         )
 
     # what it is
@@ -137,7 +134,7 @@ class Queue(OpenQueue):
     @property
     def uri(self) -> str:
         """The URI it was opened as."""
-        return str(self._uri)
+        return self._end.uri
 
     @property
     def waiting(self) -> str:
@@ -152,7 +149,7 @@ class Queue(OpenQueue):
     @property
     def closed(self) -> bool:
         """Whether it is closed or closing."""
-        return self._over or self._core.state is QueueState.CLOSED or self._core.closing
+        return self._end.closed
 
     @property
     def unacked(self) -> int:
@@ -162,7 +159,7 @@ class Queue(OpenQueue):
     @property
     def subscriptions(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
-        return self._subscriptions.committed
+        return self._end.subscriptions.committed
 
     @property
     def readable(self) -> bool:
@@ -182,26 +179,13 @@ class Queue(OpenQueue):
         gets them, in front of what comes later. Otherwise they are delivered to others once this queue is
         closed. They count in ``buffered_messages`` and ``buffered_bytes`` of :meth:`stats`.
         """
-        return len(self._subscriptions.unclaimed)
-
-    def _consumer_counts(self) -> ReceiveCounts:
-        """What a new consumer counts its messages with."""
-        return ReceiveCounts(self._counts)
+        return len(self._end.subscriptions.unclaimed)
 
     def stats(self) -> QueueStats:
         """Return a snapshot of what was posted to the queue and received from it."""
-        self._confirming.finish()
-        return queue_stats(self._core, self._counts, self._in_line)
-
-    @property
-    def _in_line(self) -> tuple[int, int]:
-        """How many messages wait for the application, and their size."""
-        waiting = [consumer._in_line for consumer in self._subscriptions.consumers()]
-        unclaimed = self._subscriptions.unclaimed
-        return (
-            sum(count for count, _ in waiting) + len(unclaimed),
-            sum(size for _, size in waiting) + unclaimed.bytes,
-        )
+        end = self._end
+        end.confirming.finish()
+        return queue_stats(end.core, end.counts, end.in_line)
 
     def __repr__(self) -> str:
         return f"<bmq.Queue {self.uri}, {self._core.state.value}>"
@@ -275,8 +259,8 @@ class Queue(OpenQueue):
             from bmq.client._delaying import delayed
 
             self._core.check_posts()
-            here = self._delayed_in == self._uri.canonical
-            destination = None if here else self._uri.canonical
+            here = self._delayed_in == self._end.parsed_uri.canonical
+            destination = None if here else self._end.parsed_uri.canonical
             longest = self._driver.options.longest_delay
             properties = delayed(checked_properties(properties), delay, not_before, destination, longest)
             queue = self if here else await self.session.output(self._delayed_in)
@@ -375,17 +359,12 @@ class Queue(OpenQueue):
 
         Cancelling it tells the responder, as far as it can be reached, that nobody waits any more.
         """
-        session = self.session
         data = as_bytes(payload)
         timeout = _checks.number("timeout", timeout, 0.0, _LONGEST_REQUEST, above=True, unit="seconds")
         properties = checked_properties(properties)
         if reply_to is not None:
             QueueUri.parse(reply_to)
-        if session._requests is None:
-            from bmq.client.requests import Requests
-
-            session._requests = Requests(session)
-        return await session._requests.request(self, data, properties, timeout, reply_to)
+        return await self._request(self, data, properties, timeout, reply_to)
 
     async def post_table(
         self,
@@ -525,15 +504,16 @@ class Queue(OpenQueue):
     def _default_consumer(self) -> Consumer:
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        if self._default is None:
+        default = self._end.default
+        if default is None:
             raise UsageError(
                 f"queue {self.uri} was opened with default_subscription=False: receive from the consumers "
                 "that queue.subscribe(...) makes, or leave default_subscription out"
             )
-        self._default._used = True
-        if len(self._subscriptions._consumers) > 1:
-            self._subscriptions.watch_default()
-        return self._default
+        default.used = True
+        if len(self._end.subscriptions.members) > 1:
+            self._end.subscriptions.watch_default()
+        return default.consumer
 
     # values instead of bytes
 
@@ -550,9 +530,7 @@ class Queue(OpenQueue):
         Raises:
             UsageError: no codec can do this type, or a field marked with :class:`bmq.Property` cannot be one.
         """
-        from bmq.client.typed import TypedQueue
-
-        return TypedQueue(self, of, codec)
+        return typed_queue(self, of, codec)
 
     # subscriptions
 
@@ -599,7 +577,7 @@ class Queue(OpenQueue):
             discard_unmatched=discard_unmatched,
             strict=strict,
         )
-        return subscription._consumer(self, self._options)
+        return Consumer(self, line_for(subscription, self._end, self._end.options))
 
     def tables(self, selector: Selector = None, **options: Unpack[TablesOptions]) -> Tables:
         """Receive as tables: batches of rows, with a column for the payload and one for each property.
@@ -619,16 +597,7 @@ class Queue(OpenQueue):
         """
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        try:
-            from bmq.client.tables import Tables
-        except ModuleNotFoundError as error:
-            if error.name not in ("numpy", "pyarrow"):
-                raise
-            raise ModuleNotFoundError(
-                f"tables need {error.name}, which is not installed: pip install 'bmq[arrow]'", name=error.name
-            ) from error
-
-        return Tables(self, selector, **options)
+        return tables_of(self, selector, **options)
 
     def group(
         self,
@@ -662,13 +631,9 @@ class Queue(OpenQueue):
             UsageError: the queue was not opened for reading, or an argument is out of its range.
             InvalidExpression: the key and the selector do not make a legal expression.
         """
-        from bmq.groups import Group
-
-        return Group(self, key, buckets=buckets, member=member, weight=weight, selector=selector, **options)
-
-    def _deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Take in messages that have just arrived for an unknown subscription."""
-        self._subscriptions.deliver(messages, places, arrival)
+        return group_of(
+            self, key, buckets=buckets, member=member, weight=weight, selector=selector, **options
+        )
 
     # confirming
 
@@ -687,70 +652,20 @@ class Queue(OpenQueue):
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to confirm")
         guids: list[bytes] = []
-        seen: dict[Consumer, dict[Message, None]] = {}
+        seen: dict[Line, dict[Message, None]] = {}
         for each in messages:
             if isinstance(each, Message):
-                if each.subscription.queue is not self:
+                line = line_of(each)
+                if line.end is not self._end:
                     raise UsageError(f"{each!r} is of another queue: message.confirm() knows which")
                 if not each.confirmed:
-                    seen.setdefault(each.subscription, {})[each] = None
+                    seen.setdefault(line, {})[each] = None
             else:
                 guids.append(guid_from_text(each))
-        for consumer, some in seen.items():
-            self._confirm_messages(consumer, list(some))
+        for line, some in seen.items():
+            self._end.confirm_messages(line, list(some))
         if guids:
-            self._confirm_many(guids)
-            for guid in guids:
-                self._subscriptions.in_hand.pop(guid, None)
-            self._confirming.begin(self._counts, None, self._connection.turn, len(guids))
-
-    def _confirm(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> None:
-        """Confirm a message."""
-        connection = self._connection
-        # This is done for every message, and to ask for the running loop can take a system call. Where
-        # something is scheduled in the session's loop, its thread tells as much.
-        if not connection.scheduled or get_ident() != connection.thread:
-            connection.check_loop()
-        connection.core.confirm(self._core, guid)
-        if not connection.scheduled:
-            connection.transmit_soon()
-        confirming = self._confirming
-        if (
-            confirming.arrival is arrival
-            and confirming.turn is connection.turn
-            and confirming.counts is counts
-        ):
-            confirming.count += 1
-        else:
-            confirming.begin(counts, arrival, connection.turn)
-
-    def _confirm_messages(self, consumer: Consumer, messages: list[Message]) -> None:
-        """Confirm messages of one consumer, none of which is confirmed."""
-        self._confirm_many([message._push[GUID] for message in messages])
-        if consumer._in_hand is not None:
-            consumer._in_hand.release(messages)
-        counts, confirming, turn = consumer._counts, self._confirming, self._connection.turn
-        arrival: Arrival | None = None
-        for message in messages:
-            message.confirmed = True
-            if message._arrival is not arrival:
-                arrival = message._arrival
-                confirming.begin(counts, arrival, turn, 0)
-            confirming.count += 1
-        if self._driver.hooks.confirming and messages:
-            self._driver.hooks.confirmed(consumer, messages)
-
-    def _discard(self, messages: list[Push], arrival: Arrival) -> None:
-        """Confirm messages unseen that have just arrived."""
-        self._counts.arrived(messages, size_of(messages))
-        self._confirm_many([message[GUID] for message in messages])
-        self._confirming.begin(self._counts, arrival, self._connection.turn, len(messages))
-
-    def _confirm_many(self, guids: list[bytes]) -> None:
-        """Confirm several messages."""
-        self._connection.check_loop()
-        self._driver.core.confirm_many(self._core, guids)
-        self._connection.transmit_soon()
+            self._end.confirm_guids(guids)
 
     async def configure(
         self,
@@ -773,17 +688,18 @@ class Queue(OpenQueue):
         """
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to configure")
-        self._check_open()
-        before = self._options
+        self._end.check_open()
+        before = self._end.options
         options = changed_options(before, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
-        self._options = options
-        default = self._default
+        self._end.options = options
+        default = self._end.default
         if default is None:
             return
         try:
-            await self._subscriptions.redefine(default, Definition(default, None, [None], options, None))
+            definition = Definition(default, None, [None], options, None)
+            await self._end.subscriptions.redefine(default, definition)
         except Exception:
-            self._options = default.options
+            self._end.options = default.definition.options
             raise
 
     # life
@@ -810,42 +726,7 @@ class Queue(OpenQueue):
         """
         self._connection.check_loop()
         timeout, at_once = _checks.timeout(timeout), _checks.boolean("at_once", at_once)
-        if self._close_task is None or self._close_task.cancelled():
-            if self._core.state is QueueState.CLOSED:
-                return
-            seconds = self._driver.options.close_timeout if timeout is None else timeout
-            closing = self._close(self._connection.now() + seconds, asyncio.current_task(), at_once)
-            self._close_task = self._driver.keep(closing)
-            self._core.leaving = True  # an open of the same queue waits from now on
-        await asyncio.shield(self._close_task)
-
-    async def _close(self, deadline: float, closer: asyncio.Task[object] | None, at_once: bool) -> None:
-        self._shut(None)
-        await drain([self], deadline, closer)
-        handlers = self._handlers.busy(closer)
-        if self.unacked or handlers:
-            logger.warning(
-                "closing %s, and the time is up: %s",
-                self.uri,
-                left_over(self.unacked, handlers),
-                extra={"queue": self.uri, "broker": self._driver.address},
-            )
-            deadline = max(deadline, self._connection.now() + _FOR_THE_ANSWER)
-        try:
-            await self._driver.close_queue(self._core, deadline, at_once=at_once)
-        except QueueClosed:
-            pass  # the session, or a failure, has closed it meanwhile
-
-    def _shut(self, error: Error | None) -> None:
-        """The queue is closing or closed: end its consumers."""
-        self._over = True
-        consumers = dict.fromkeys(self._subscriptions.consumers())
-        if self._default is not None:
-            consumers[self._default] = None
-        for consumer in consumers:
-            consumer._shut(error)
-            consumer._clear()
-        self._subscriptions.finish()
+        await self._end.close(timeout, at_once=at_once)
 
     async def __aenter__(self) -> Queue:
         return self
@@ -854,11 +735,6 @@ class Queue(OpenQueue):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _check_open(self) -> None:
-        self._driver.check_open()
-        if self.closed:
-            raise QueueClosed(f"queue {self.uri} is closed")
 
 
 def _checked_slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
@@ -880,25 +756,3 @@ def _check_items(items: object) -> None:
         raise InvalidArgument(
             f"items is an iterable of payloads and bmq.PutMessage, as in [b'...'], not {_checks.shown(items)}"
         )
-
-
-async def drain(queues: list[Queue], deadline: float, closer: asyncio.Task[object] | None) -> None:
-    """Wait for handlers in flight, then for the outcomes of posts: handlers may post."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            for queue in queues:
-                await queue._handlers.idle(closer)
-            for queue in queues:
-                await queue._driver.flow.outcomes(queue._core)
-    except TimeoutError:
-        pass
-
-
-def left_over(posts: int, handlers: int, queues: int = 0) -> str:
-    """Say what was not done in time, for people; "" when there is nothing."""
-    left = (
-        (posts, "posts without outcome"),
-        (handlers, "messages being handled"),
-        (queues, "queues not closed"),
-    )
-    return ", ".join(f"{count} {what}" for count, what in left if count)

@@ -93,9 +93,9 @@ class RawMessages:
         timeout = _checks.timeout(timeout)
         max_rows = _checks.integer("max_rows", max_rows, 1)
         await self._consumer.wait(timeout)
-        taken = self._consumer.take(max_rows, _MAX_BYTES)
+        taken = self._consumer.line.take(max_rows, _MAX_BYTES)
         self._out.append(taken.receipt())
-        clock = _world.time() - self._consumer._connection.now()
+        clock = _world.time() - self._consumer.line.connection.now()
         times = [int((clock + arrived) * 1e6) for _, (arrived, _) in taken.arrivals]
         received = np.repeat(np.array(times, np.int64), [count for count, _ in taken.arrivals])
         return RawBatch(taken.columns, received)
@@ -103,7 +103,7 @@ class RawMessages:
     def message(self, batch: RawBatch, row: int) -> Message:
         """Return one of the messages of a batch, by itself."""
         (push,) = batch.columns.part(row, row + 1).pushes()
-        return Message(self._consumer, push, (self._consumer._connection.now(), 0))
+        return Message(self._consumer.line, push, (self._consumer.line.connection.now(), 0))
 
     def confirm(self, rows: int | None = None) -> int:
         """Confirm messages that were handed out, those first that were handed out first; return how many.
@@ -122,7 +122,7 @@ class RawMessages:
             if count < len(receipt.guids):
                 self._out.appendleft(receipt.part(count, len(receipt.guids)))
                 receipt = receipt.part(0, count)
-            self._consumer.confirm_taken(receipt)
+            self._consumer.line.confirm_taken(receipt)
             confirmed += count
         return confirmed
 

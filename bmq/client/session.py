@@ -7,28 +7,31 @@ import asyncio
 import logging
 import ssl as ssl_module
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq import _checks
 from bmq.client._definition import checked_options
-from bmq.client._driver import Driver
+from bmq.client._end import QueueEnd, drain, left_over
+from bmq.client._open_queue import end_of
+from bmq.client._posting import Settler
 from bmq.client.consumer import Subscription
 from bmq.client.interceptors import Handling, Hooks, Interceptor
+from bmq.client.message import Message
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
     DEFAULT_MAX_UNCONFIRMED_MESSAGES,
     Queue,
-    drain,
-    left_over,
 )
 from bmq.client.stats import SessionStats, session_stats
 from bmq.conventions import waiting_queue
 from bmq.engine.address import Address
+from bmq.engine.driver import Driver
 from bmq.engine.health import Health, HostHealthMonitor
 from bmq.engine.options import CredentialsSource, SessionOptions, check_compression
 from bmq.errors import QueueClosed, SessionClosed, StateError, UsageError
@@ -36,13 +39,14 @@ from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
 from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
+from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client.requests import Requests
     from bmq.subscriptions import Selector
 
-__all__ = ["CloseReport", "Session"]
+__all__ = ["CloseReport", "Session", "driver_of"]
 
 logger = logging.getLogger("bmq.client")
 
@@ -93,9 +97,9 @@ class Session:
         host_health: HostHealthMonitor | None = None,
         interceptors: Iterable[Interceptor] = (),
     ) -> None:
-        hooks = Hooks(interceptors)
-        self._driver = Driver(
-            addresses, options, credentials, ssl, server_hostname, on_event, host_health, hooks
+        self._hooks = Hooks(interceptors)
+        self._driver: Driver[QueueEnd] = Driver(
+            addresses, options, credentials, ssl, server_hostname, on_event, host_health, Settler()
         )
         self._close_task: asyncio.Task[CloseReport] | None = None
         self._outputs: dict[str, asyncio.Task[Queue]] = {}
@@ -144,15 +148,15 @@ class Session:
         driver = self._driver
         queues = driver.open_queues
         for queue in queues:
-            queue._shut(None)
+            queue.shut(None)
         await drain(queues, deadline, closer)
         driver.sealed = True
-        handlers = sum(queue._handlers.busy(closer) for queue in queues)
+        handlers = sum(queue.handlers.busy(closer) for queue in queues)
         posts = len(driver.core.posts)
         unclosed: list[str] = []
         if driver.core.connected:
             results = await asyncio.gather(
-                *(driver.close_queue(queue._core, deadline) for queue in queues), return_exceptions=True
+                *(driver.close_queue(queue.core, deadline) for queue in queues), return_exceptions=True
             )
             unclosed = [
                 queue.uri
@@ -284,6 +288,8 @@ class Session:
             Queue,
             self,
             self._driver,
+            self._hooks,
+            self._request,
             parsed,
             flags,
             options,
@@ -309,21 +315,37 @@ class Session:
             raise SessionClosed("the session is closing")
         opened: asyncio.Future[None] = connection.loop.create_future()
         queue = make(opened=opened)
-        driver.add(queue._core, queue)
+        end = end_of(queue)
+        driver.add(end.core, end)
         driver.backlog.expect(opened)
         connection.transmit_soon()
         try:
             await opened
         except BaseException as error:
-            mine = driver.forget(queue._core, queue)
-            queue._shut(None)
+            mine = driver.forget(end.core, end)
+            end.shut(None)
             if mine and isinstance(error, asyncio.CancelledError):
                 now = connection.now()
-                driver.core.abandon_queue(queue._core, now, now + driver.options.close_timeout)
+                driver.core.abandon_queue(end.core, now, now + driver.options.close_timeout)
                 connection.transmit_soon()
             raise
         driver.health.opened(queue.uri)
         return queue
+
+    async def _request(
+        self,
+        queue: Queue,
+        data: bytes,
+        properties: Mapping[str, PropertyInput],
+        timeout: float,
+        reply_to: str | None,
+    ) -> Message:
+        """Post a request; see :meth:`bmq.Queue.request`."""
+        if self._requests is None:
+            from bmq.client.requests import Requests
+
+            self._requests = Requests(self)
+        return await self._requests.request(queue, data, properties, timeout, reply_to)
 
     async def output(self, uri: str) -> Queue:
         """Return a queue to post to: one that this session has open for writing, else it is opened now.
@@ -343,7 +365,7 @@ class Session:
         if opening is not None and _usable(opening):
             return await asyncio.shield(opening)
         for queue in self.queues:
-            if queue.writable and queue._uri.canonical == key:
+            if queue.writable and end_of(queue).parsed_uri.canonical == key:
                 return queue
         self._outputs = {each: task for each, task in self._outputs.items() if _usable(task)}
         self._outputs[key] = opening = self._driver.keep(self.open_queue(key, write=True))
@@ -353,7 +375,7 @@ class Session:
     @property
     def queues(self) -> list[Queue]:
         """The open queues."""
-        return [queue for queue in self._driver.open_queues if not queue.closed]
+        return [end.queue for end in self._driver.open_queues if not end.closed]
 
     # what happens
 
@@ -382,7 +404,7 @@ class Session:
     @property
     def interceptors(self) -> tuple[Interceptor, ...]:
         """The interceptors it has, installed ones first."""
-        return self._driver.hooks.interceptors
+        return self._hooks.interceptors
 
     def fileno(self) -> int:
         """Return the file descriptor of the connection; -1 while there is none.
@@ -412,7 +434,7 @@ class Session:
         :class:`bmq.App` and :func:`bmq.consume` use it; what calls handlers in another way can do so too. An
         interceptor that fails in it is logged; what the block raises passes through.
         """
-        return self._driver.hooks.around(_checks.choice("handling", handling, Handling))
+        return self._hooks.around(_checks.choice("handling", handling, Handling))
 
     def stats(self) -> SessionStats:
         """Return a snapshot of what the session holds and has done."""
@@ -431,3 +453,7 @@ def _seen(opening: asyncio.Task[Queue]) -> None:
     """Look at the error of an opening for which nobody waits any more."""
     if not opening.cancelled():
         opening.exception()
+
+
+#: The inner part of a session, for the modules of the client.
+driver_of: Callable[[Session], Driver[QueueEnd]] = attrgetter("_driver")

@@ -15,7 +15,8 @@ from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.counters import BOUNDS, Durations, PostCounts
 
 if TYPE_CHECKING:
-    from bmq.client._driver import Driver
+    from bmq.client._end import QueueEnd
+    from bmq.engine.driver import Driver
     from bmq.protocol.client.queue import QueueCore
 
 __all__ = [
@@ -351,11 +352,11 @@ def queue_stats(core: QueueCore, counts: ReceiveCounts, buffered: tuple[int, int
     )
 
 
-def session_stats(driver: Driver) -> SessionStats:
+def session_stats(driver: Driver[QueueEnd]) -> SessionStats:
     """Return a snapshot of a session."""
     connection, posts = driver.connection, driver.core.posts
     repeated, revived = driver.core.repeated
-    waiting = [queue._in_line for queue in driver.queues.values()]
+    waiting = [queue.in_line for queue in driver.queues.values()]
     return SessionStats(
         state=driver.core.state,
         queues=len(driver.open_queues),

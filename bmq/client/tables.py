@@ -16,7 +16,7 @@ from bmq import _checks, _world
 from bmq._log_limit import LogLimit
 from bmq.client._columns import ColumnConsumer, Receipt, Taken
 from bmq.client._definition import checked_options
-from bmq.client._open_queue import OpenQueue
+from bmq.client._open_queue import OpenQueue, end_of
 from bmq.client.dead_letters import described
 from bmq.client.poison import Poison, PoisonKind, PutAside, check_dead_letters
 from bmq.errors import ProtocolError, TimedOut, UsageError
@@ -27,7 +27,7 @@ from bmq.wire.push_table import MAP, TableDecoder, guid_texts, to_arrow
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
-    from bmq.protocol.client.queue import SubscriptionOptions
+    from bmq.protocol.client.subscription import SubscriptionOptions
     from bmq.subscriptions import Selector
 
 __all__ = ["Tables", "TablesOptions"]
@@ -162,7 +162,7 @@ class _Late:
     def confirm(self, consumer: ColumnConsumer) -> None:
         """Confirm all."""
         for receipt in self._receipts:
-            consumer.confirm_taken(receipt)
+            consumer.line.confirm_taken(receipt)
         self._receipts.clear()
         self._count = self._size = 0
 
@@ -349,7 +349,7 @@ class Tables:
         _checks.instance("queue", queue, OpenQueue, "an open bmq.Queue")
         max_rows = _checks.integer("max_rows", max_rows, 1, _MOST_ROWS)
         value = _checks.text("value", value)
-        limit = queue._driver.options.max_message_size
+        limit = end_of(queue).max_message_size
         on_invalid = _checks.one_of("on_invalid", on_invalid, _ON_INVALID)
         if dead_letters is not None:
             if on_invalid != "discard":
@@ -374,7 +374,7 @@ class Tables:
         options = checked_options(
             max_unconfirmed_messages,
             _UNCONFIRMED_BYTES if max_unconfirmed_bytes is None else max_unconfirmed_bytes,
-            queue._options.priority if priority is None else priority,
+            end_of(queue).options.priority if priority is None else priority,
         )
         self._consumer = ColumnConsumer(queue, selector, options)
         # Taken; made rows and not handed out; handed out and not confirmed.
@@ -435,14 +435,14 @@ class Tables:
             max_rows: how many rows to return at most.
             idle: whether a message that is left out counts as an arrival, which starts the timeout again.
         """
-        consumer = self._consumer
+        consumer, line = self._consumer, self._consumer.line
         most = self._maker.max_rows if max_rows is None else min(max_rows, self._maker.max_rows)
-        began, left = consumer._connection.now(), timeout
+        began, left = line.connection.now(), timeout
         late: int | None = None
         while True:
             if self._made is not None or self._rest is not None:
-                if consumer._turn.clock() >= consumer._turn.until:
-                    await consumer._turn.wait()
+                if line.turn.clock() >= line.turn.until:
+                    await line.turn.wait()
             else:
                 if self._late is not None:
                     await self._late.make_room(consumer)
@@ -453,7 +453,7 @@ class Tables:
                 return batch
             if timeout is None or idle:
                 continue
-            left = max(0.0, began + timeout - consumer._connection.now())
+            left = max(0.0, began + timeout - line.connection.now())
             if not left:
                 # The time is over: messages that are here already are looked at, and no others.
                 late = (before if late is None else late) - before + self.buffered
@@ -469,7 +469,7 @@ class Tables:
         made = self._made
         if made is None:
             if self._rest is None:
-                self._rest = self._consumer.take(most, _MAX_BYTES)
+                self._rest = self._consumer.line.take(most, _MAX_BYTES)
             made = self._make(self._rest)
         try:
             part = made.next(most)
@@ -483,7 +483,7 @@ class Tables:
 
     def _make(self, taken: Taken) -> _Made:
         """Make rows of messages that were taken, and get those out of the way that cannot be read."""
-        batch, rows, errors = self._maker.make(taken, self._consumer._connection.now())
+        batch, rows, errors = self._maker.make(taken, self._consumer.line.connection.now())
         self._rest = taken.part(rows, taken.columns.count) if rows < taken.columns.count else None
         if rows < taken.columns.count:
             taken = taken.part(0, rows)
@@ -522,23 +522,23 @@ class Tables:
                 described(error),
             )
         else:
-            messages = self._consumer.messages_of(taken, list(errors))
+            messages = self._consumer.line.messages_of(taken, list(errors))
             for message, error in zip(messages, errors.values(), strict=True):
                 self._aside.take(message, Poison(PoisonKind.UNREADABLE, described(error)))
 
     def __aiter__(self) -> AsyncIterator[RecordBatch]:
-        self._consumer._connection.check_loop()
+        self._consumer.line.connection.check_loop()
         return self
 
     async def __anext__(self) -> RecordBatch:
-        consumer = self._consumer
+        line = self._consumer.line
         while True:
             if not self.buffered:
-                consumer._stop_if_closed()
-                await consumer._arrival()
+                line.stop_if_closed()
+                await line.arrival()
                 continue
-            if consumer._turn.clock() >= consumer._turn.until:
-                await consumer._turn.wait()
+            if line.turn.clock() >= line.turn.until:
+                await line.turn.wait()
                 if not self.buffered:
                     continue
             batch = self._hand_out(self._maker.max_rows)
@@ -565,7 +565,7 @@ class Tables:
             if count < len(receipt.guids):
                 self._out.appendleft(receipt.part(count, len(receipt.guids)))
                 receipt = receipt.part(0, count)
-            self._consumer.confirm_taken(receipt)
+            self._consumer.line.confirm_taken(receipt)
             confirmed += count
         if self._late is not None and not self._out:
             self._late.confirm(self._consumer)

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
 from bmq.client._posting import PostFuture, checked_properties
-from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
+from bmq.client.message import (
+    Ack,
+    Message,
+    MessageBatch,
+    PostReport,
+    PutMessage,
+    arrival_of,
+    line_of,
+    push_of,
+)
 from bmq.codecs import Codec, Shape
 from bmq.errors import InvalidArgument
 from bmq.wire.constants import Compression
@@ -18,10 +27,10 @@ from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
+    from bmq.client._shortcuts import Group, GroupOptions, GroupStats
     from bmq.client.consumer import Consumer
     from bmq.client.queue import Queue
     from bmq.client.stats import ConsumerStats, QueueStats
-    from bmq.groups import Group, GroupOptions, GroupStats
     from bmq.subscriptions import Selector
 
 __all__ = ["TypedBatch", "TypedConsumer", "TypedGroup", "TypedMessage", "TypedQueue", "untyped"]
@@ -40,7 +49,7 @@ class TypedMessage(Message, Generic[T]):
     _value: T
 
     def __init__(self, message: Message, shape: Shape[T]) -> None:
-        super().__init__(message._consumer, message._push, message._arrival)
+        super().__init__(line_of(message), push_of(message), arrival_of(message))
         self._shape: Shape[T] | None = shape
 
     @property
@@ -65,7 +74,7 @@ class TypedBatch(MessageBatch, Generic[T]):
     __slots__ = ()
 
     def __init__(self, batch: MessageBatch, shape: Shape[T]) -> None:
-        super().__init__(batch._consumer, [TypedMessage(message, shape) for message in batch])
+        super().__init__(line_of(batch), [TypedMessage(message, shape) for message in batch])
 
     @property
     def values(self) -> list[T]:

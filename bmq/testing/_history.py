@@ -25,7 +25,7 @@ import orjson
 from bmq import _checks, _world
 from bmq.client.consumer import Consumer
 from bmq.client.interceptors import Handling, Interceptor, Post, PostOutcome
-from bmq.client.message import Message
+from bmq.client.message import Message, arrival_of
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.conventions import BUCKET, DESTINATION, DUE, ORIGIN, REPLY_TO, REQUEST
@@ -428,7 +428,7 @@ class Recorder(Interceptor):
     def _connection(self, message: Message) -> str:
         """Return the connection of a message: its session's number, and the number of losses."""
         session = message.subscription.queue.session
-        _, losses = message._arrival  # pyright: ignore[reportPrivateUsage]
+        _, losses = arrival_of(message)
         return f"{self._sessions.setdefault(session, len(self._sessions))}.{losses}"
 
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:

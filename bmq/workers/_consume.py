@@ -17,11 +17,11 @@ from bmq._log_limit import LogLimit
 from bmq._pace import Pace
 from bmq._signals import on_signals
 from bmq._turn import turn_of
-from bmq.client.consumer import Consumer
+from bmq.client.consumer import Consumer, line_of
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp, described
 from bmq.client.in_hand import Feeding
 from bmq.client.interceptors import Handling
-from bmq.client.message import Message
+from bmq.client.message import Message, push_of
 from bmq.client.poison import poison_of
 from bmq.client.queue import Queue
 from bmq.client.typed import TypedConsumer, TypedMessage, TypedQueue, untyped
@@ -377,7 +377,8 @@ class Workers:
         self._left = Left(consumer, invoke.name, clock)
         self._later = Later(consumer.queue) if is_durable(retry) else None
         # All messages that handlers of this queue have, so that none is handed out again meanwhile.
-        self._in_hand = consumer._subscriptions.in_hand
+        self._line = line_of(consumer)
+        self._in_hand = self._line.subscriptions.in_hand
         self._held: dict[asyncio.Task[None], Message] = {}
         # Messages that wait here for their next attempt, and keep no worker, by GUID; and their timers. When
         # its time has come a message is put back in line.
@@ -502,7 +503,7 @@ class Workers:
         queue, and the messages that this worker handles next make that room. A worker that waited would wait
         for ever.
         """
-        losses = self._consumer.queue._driver.received.losses
+        losses = self._line.end.received.losses
         if losses != self._losses:
             # Messages in line are delivered again after a loss, and some of them to others.
             self._losses = losses
@@ -559,10 +560,10 @@ class Workers:
         alarm: Alarm | None,
     ) -> None:
         """Take messages and handle them one after another, with this handler if one is given."""
-        held, progress, consumer = self._held, self.progress, self._consumer
+        held, progress, line = self._held, self.progress, self._line
         turn = turn_of(task.get_loop())
         clock = turn.clock
-        arriving, waiting = aiter(consumer), consumer._messages
+        arriving, waiting = aiter(self._consumer), line.messages
         left, skipped = self._left.left, self._left.skipped
         # A look at the clock takes a fiftieth of the time of a message, so there is one a message: the end of
         # a call is the beginning of the next call. The clock of the retries is looked at for each message
@@ -571,7 +572,7 @@ class Workers:
         called = clock()
         while True:
             if waiting and called < turn.until:
-                message = consumer._pop()
+                message = line.pop()
             else:
                 try:
                     message = await anext(arriving)
@@ -631,7 +632,7 @@ class Workers:
         """
         guid = message.guid
         if guid not in self._parked and guid not in self._left.left:
-            self._in_hand.pop(message._push[GUID], None)
+            self._in_hand.pop(push_of(message)[GUID], None)
 
     def _took_long(
         self, handler: Callable[[Any], Awaitable[object]], seconds: float, kept: bool
@@ -760,7 +761,7 @@ class Workers:
                 f"{progress.hung} of {progress.workers} workers of {progress.handler} take no messages: "
                 "their threads go on after the deadline"
             )
-        self._consumer.queue._driver.health.hung(progress, what)
+        self._line.end.driver.health.hung(progress, what)
 
     def _new(self, message: Message, began: float) -> Work:
         work = Work(message, began)

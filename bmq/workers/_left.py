@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from bmq.client.consumer import Consumer
+from bmq.client.consumer import Consumer, line_of
 from bmq.client.message import Message
 from bmq.errors import Error, StateError
 from bmq.workers._clock import Clock
@@ -42,7 +42,7 @@ class Left:
         self._consumer = consumer
         self._handler = handler
         self._clock = clock
-        self._in_hand = consumer._subscriptions.in_hand
+        self._in_hand = line_of(consumer).subscriptions.in_hand
         options = consumer.options
         self._messages = options.max_unconfirmed_messages
         self._bytes = options.max_unconfirmed_bytes

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Protocol, cast
 
 from bmq import _checks
-from bmq.client.consumer import Consumer
+from bmq.client.consumer import Consumer, line_of
 from bmq.protocol.client.core import SessionState
 
 __all__ = ["Progress", "Statuses", "SubscriberState", "SubscriberStatus", "status", "tell"]
@@ -98,7 +98,7 @@ class Worker(Protocol):
 
 def tell(consumer: Consumer, worker: Worker) -> None:
     """Note who handles a consumer's messages."""
-    consumer._workers = worker
+    line_of(consumer).workers = worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +194,13 @@ def status(*consumers: Consumer) -> Statuses:
     """
     for each in consumers:
         _checks.choice("a consumer", each, Consumer)
-    return Statuses(_status(each, cast("Worker | None", each._workers)) for each in consumers)
+    return Statuses(_status(each, cast("Worker | None", line_of(each).workers)) for each in consumers)
 
 
 def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
     session = consumer.queue.session.state
     state = _working(consumer, worker)
-    if state is not SubscriberState.BLOCKED and consumer.queue._driver.core.stalled:
+    if state is not SubscriberState.BLOCKED and line_of(consumer).end.driver.core.stalled:
         state = SubscriberState.STALLED
     if session is SessionState.STARTING or session is SessionState.RECONNECTING:
         state = SubscriberState.LOST

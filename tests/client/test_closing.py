@@ -54,7 +54,7 @@ async def test_what_is_left_at_the_deadline_is_reported(peer: Peer, caplog: pyte
     pending = [queue.post_nowait(b"%d" % n) for n in range(3)]
     peer.connection.push(1)
     stuck = asyncio.ensure_future(_handle_for_ever(queue))
-    await eventually(lambda: len(queue._handlers))
+    await eventually(lambda: len(queue._end.handlers))
     began = time.perf_counter()
     with caplog.at_level(logging.WARNING, "bmq"):
         async with asyncio.timeout(20):
@@ -182,11 +182,11 @@ async def test_a_handler_that_fails_or_is_cancelled_confirms_nothing(peer: Peer,
                 await asyncio.Event().wait()
 
         task = asyncio.ensure_future(handle())
-        await eventually(lambda: len(queue._handlers) or task.done())
+        await eventually(lambda: len(queue._end.handlers) or task.done())
         task.cancel()
         with pytest.raises((ValueError, asyncio.CancelledError)):
             await task
-        assert len(queue._handlers) == 0
+        assert len(queue._end.handlers) == 0
     assert peer.connection.script.confirms == []
 
 
@@ -517,7 +517,7 @@ async def test_closing_goes_on_when_the_task_that_had_a_message_ends(peer: Peer)
             await go.wait()
 
         task = asyncio.create_task(careless())
-        await eventually(lambda: len(queue._handlers))
+        await eventually(lambda: len(queue._end.handlers))
         closing = asyncio.create_task(queue.close())
         await eventually(lambda: queue.closed)
         assert not closing.done()
@@ -532,6 +532,6 @@ async def test_a_handler_that_takes_all_the_time_leaves_the_broker_some(peer: Pe
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1)
         stuck = asyncio.ensure_future(_handle_for_ever(queue))
-        await eventually(lambda: len(queue._handlers))
+        await eventually(lambda: len(queue._end.handlers))
         await queue.close(timeout=0.05)  # the broker has answered: no RequestTimeout
         stuck.cancel()

@@ -31,8 +31,8 @@ _KEEPS = re.compile(f"{_CONTAINER}.*{_MESSAGES}")
 #: Where messages are kept, and what bounds them.
 PLACES = {
     # Counted in the session's backlog, which pauses reading.
-    "client/consumer.py: Consumer._messages": "the backlog",
-    "client/_columns.py: ColumnConsumer._events": "the backlog",
+    "client/_line.py: Line.messages": "the backlog",
+    "client/_columns.py: ColumnLine._events": "the backlog",
     "client/_columns.py: _Event.messages": "the backlog",
     "client/_unclaimed.py: Unclaimed._messages": "the backlog, and none beyond it while reading goes on",
     # Taken out of a consumer by one call or one task.
@@ -62,6 +62,8 @@ PLACES = {
     # Of one connection.
     "protocol/client/greeting.py: Greeting.rest": "what is read in one turn of the event loop",
     "protocol/broker/session.py: BrokerSession._rest": "what is read in one turn of the event loop",
+    "protocol/client/events.py: Pushed.deliveries": "what is read in one turn of the event loop",
+    "protocol/client/events.py: PushedColumns.deliveries": "what is read in one turn of the event loop",
     # No messages.
     "testing/_sim_loop.py: Engine._heap": "events of a simulation",
     "blocking/_handlers.py: Handlers._leaving": "asyncio.Event",

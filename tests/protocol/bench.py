@@ -31,7 +31,8 @@ from bmq.protocol.client.events import (
 )
 from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import Credentials
-from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.queue import QueueCore, QueueState
+from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.ack import encode_ack
 from bmq.wire.constants import EventType, PutFlags
 from bmq.wire.control import (

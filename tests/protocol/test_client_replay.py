@@ -11,7 +11,8 @@ import pytest
 from bmq.errors import AckStatus, AuthenticationError, NegotiationError, OpenQueueError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.handshake import Credentials
-from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.queue import QueueCore, QueueState
+from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import EventType, PutFlags
 from bmq.wire.control import ConfigureStream, ControlMessage, MessageKind, OpenQueue, decode_event

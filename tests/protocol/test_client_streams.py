@@ -9,7 +9,8 @@ import pytest
 
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import ClientDeprecated, DeliveryRevived
-from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.queue import QueueCore, QueueState
+from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.control import BrokerResponse, Codec, ConfigureStream, Status, encode_event
 from tests.protocol.bench import READ, Bench, connected
 

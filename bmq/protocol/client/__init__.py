@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
 from bmq.protocol.client.handshake import Credentials
-from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.queue import QueueCore, QueueState
+from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 
 __all__ = [
     "ClientCore",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from bmq.errors import ConnectionFailed, Error, ProtocolError, SessionClosed
 from bmq.protocol.client.events import (
@@ -44,14 +44,16 @@ from bmq.protocol.client.events import (
 from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake
 from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.ports import QueueOwner, Waiter
 from bmq.protocol.client.posts import Posts
-from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared, SubscriptionCore
+from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared
 from bmq.protocol.client.redelivery import Confirmations
 from bmq.protocol.client.registry import QueueRegistry
 from bmq.protocol.client.renewal import Renewal
 from bmq.protocol.client.requests import RequestKind, Requests
-from bmq.protocol.client.routes import Route, Routes
+from bmq.protocol.client.routes import Routes
 from bmq.protocol.client.stalls import Stalls
+from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, Pulse
@@ -76,6 +78,9 @@ from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.push import FLAGS, GUID, Push, decode_push_runs
 from bmq.wire.put import Outgoing
 from bmq.wire.uri import QueueUri
+
+if TYPE_CHECKING:
+    from bmq.wire.push_columns import PushColumns
 
 __all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
 
@@ -171,7 +176,7 @@ class ClientCore(Machine):
     """
 
     state: SessionState
-    read_columns: Callable[[bytes, int], Any] | None
+    read_columns: Callable[[bytes, int], PushColumns | None] | None
 
     def __init__(self, identity: ClientIdentity, options: CoreOptions | None = None) -> None:
         self.state = SessionState.STARTING
@@ -190,7 +195,7 @@ class ClientCore(Machine):
         self.post_many = self.posts.post_many
         self.post_event = self.posts.post_event
         self.keep_alone = self.posts.keep_alone
-        self._routes = Routes()
+        self._routes: Routes[QueueCore] = Routes()
         self._shared = Shared(
             requests=self._requests,
             posts=self.posts,
@@ -416,7 +421,7 @@ class ClientCore(Machine):
         self.ended_by = cause
         self.fire(_I.GIVE_UP, now)
 
-    def stop(self, token: Any, now: float, deadline: float) -> None:
+    def stop(self, token: Waiter | None, now: float, deadline: float) -> None:
         """End the session: disconnect if connected; ``Completed(token)`` and ``Disconnected`` follow.
 
         Posts without an outcome and outstanding operations end at once.
@@ -467,7 +472,7 @@ class ClientCore(Machine):
         """Handle the deadlines that are due at ``now``."""
         self._now = now
         for request in self._requests.expire(now):
-            if request.kind is RequestKind.DISCONNECT:
+            if request.subject is None:
                 self.fire(_I.DISCONNECTED, now)
             else:
                 request.subject.unanswered(request, now)
@@ -542,8 +547,8 @@ class ClientCore(Machine):
         self,
         uri: QueueUri,
         flags: QueueFlags,
-        owner: Any,
-        token: Any,
+        owner: QueueOwner,
+        token: Waiter,
         now: float,
         deadline: float,
         *,
@@ -581,7 +586,11 @@ class ClientCore(Machine):
         queue.abandon(now, deadline)
 
     def configure_queue(
-        self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore], token: Any, deadline: float
+        self,
+        queue: QueueCore,
+        subscriptions: Sequence[SubscriptionCore],
+        token: Waiter | None,
+        deadline: float,
     ) -> None:
         """Replace a queue's subscriptions; ``Completed(token)`` follows.
 
@@ -596,7 +605,7 @@ class ClientCore(Machine):
         queue.configure(subscriptions, Operation(token, deadline))
 
     def close_queue(
-        self, queue: QueueCore, token: Any, now: float, deadline: float, *, at_once: bool = False
+        self, queue: QueueCore, token: Waiter | None, now: float, deadline: float, *, at_once: bool = False
     ) -> None:
         """Close a queue, see :meth:`QueueCore.close`; ``Completed(token)`` follows.
 
@@ -793,7 +802,7 @@ class ClientCore(Machine):
         columns = self.read_columns(event.data, event.body)
         if columns is None:
             return False
-        deliveries: list[tuple[QueueCore, SubscriptionCore, Any]] = []
+        deliveries: list[tuple[QueueCore, SubscriptionCore, PushColumns]] = []
         for q_id, ids, some in columns.routes():
             route = self._routes.by_queue.get(q_id, _NO_ROUTES).get(ids[0])
             if route is None or not route[1].columns or len(ids) > 1:
@@ -844,7 +853,7 @@ class ClientCore(Machine):
         if unread is not None:
             request.strange = f"a message that cannot be read: {unread}"
             request.cause = unread
-        if request.kind is RequestKind.DISCONNECT:
+        if request.subject is None:
             self.fire(_I.DISCONNECTED, now)
         else:
             request.subject.answered(request, message.body, now)
@@ -980,4 +989,4 @@ def without_tracebacks(error: _E) -> _E:
     return error
 
 
-_NO_ROUTES: dict[int, Route] = {}
+_NO_ROUTES: dict[int, tuple[QueueCore, SubscriptionCore]] = {}

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from bmq.errors import AckStatus, Error
+from bmq.protocol.client.ports import Handle, PostTarget, QueueOwner, Sink, Waiter
+from bmq.protocol.client.subscription import SubscriptionCore
+from bmq.wire.push import Push
+
+if TYPE_CHECKING:
+    from bmq.wire.push_columns import PushColumns
 
 __all__ = [
     "Accepted",
@@ -272,16 +278,16 @@ class Signal:
 class Completed(Signal):
     """An operation ended: with ``error``, or successfully if that is None."""
 
-    token: Any
+    token: Waiter | None
     error: Error | None
 
 
 #: What became of one post: its token and tag, its GUID, the status, the queue.
-Outcome = tuple[Any, int, bytes, AckStatus, Any]
+Outcome: TypeAlias = tuple[object, int, bytes, AckStatus, PostTarget]
 
 
 #: Posts of one token that were accepted, where nobody asks which: the token, and how many.
-Accepted = tuple[Any, int]
+Accepted: TypeAlias = tuple[object, int]
 
 
 @dataclass(slots=True)  # not frozen: one is made for each event that comes, and that would take longer
@@ -306,7 +312,7 @@ class Pushed(Signal):
     A message has the fields of :class:`bmq.wire.push.PushMessage`, in that order.
     """
 
-    deliveries: list[tuple[Any, Any, list[Any]]]
+    deliveries: Sequence[tuple[Handle, SubscriptionCore, list[Push]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +322,7 @@ class PushedColumns(Signal):
     They are what :attr:`bmq.protocol.client.core.ClientCore.read_columns` has made of an event.
     """
 
-    deliveries: list[tuple[Any, Any, Any]]
+    deliveries: Sequence[tuple[Handle, SubscriptionCore, PushColumns]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +336,7 @@ class ConfirmedAgain(Signal):
     """
 
     queue_uri: str
-    owner: Any
+    owner: Sink
     messages: int
 
 
@@ -343,7 +349,7 @@ class StreamConfigured(Signal):
         failed: it has not. All changes under way have failed; the queue wants what was agreed before.
     """
 
-    owner: Any
+    owner: QueueOwner
     failed: bool
 
 

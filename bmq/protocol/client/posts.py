@@ -38,12 +38,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from itertools import count, repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.counters import PostCounts
 from bmq.protocol.client.events import Accepted, Outcome
 from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.ports import PostTarget
 from bmq.protocol.client.slices import PostSlice
 from bmq.wire.ack import (
     ACCEPTED_GUID,
@@ -58,9 +59,6 @@ from bmq.wire.constants import ACK_STATUS_FROM_WIRE, UNKNOWN_ACK_NUMBERS, PutFla
 from bmq.wire.event import Event
 from bmq.wire.guid import guid_to_text
 from bmq.wire.put import Outgoing, PutEvent
-
-if TYPE_CHECKING:
-    from bmq.protocol.client.queue import QueueCore
 
 __all__ = ["Posts"]
 
@@ -93,7 +91,7 @@ class _Batch:
     __slots__ = ("left", "many", "posted", "queue", "sent", "token")
 
     def __init__(
-        self, queue: QueueCore, token: object, posted: float, left: int, sent: bool, many: bool
+        self, queue: PostTarget, token: object, posted: float, left: int, sent: bool, many: bool
     ) -> None:
         self.queue = queue
         self.many = many
@@ -175,16 +173,16 @@ class Posts:
         """Whether the window accepts another post."""
         return len(self._entries) + self._sliced < self._max_messages and self.bytes < self._max_bytes
 
-    def oldest(self, queue: QueueCore | None = None) -> float | None:
+    def oldest(self, queue: PostTarget | None = None) -> float | None:
         """Return the time of the oldest post, of all queues or of one; None if there is no post."""
         for batch in self._batches.values():
             if queue is None or batch.queue is queue:
                 return batch.posted
         return None
 
-    def waiting(self) -> dict[QueueCore, float]:
+    def waiting(self) -> dict[PostTarget, float]:
         """Return the time of the oldest post of each queue with posts."""
-        found: dict[QueueCore, float] = {}
+        found: dict[PostTarget, float] = {}
         left = len(self)
         for batch in self._batches.values():
             if batch.queue not in found:
@@ -199,7 +197,7 @@ class Posts:
         """The number of the latest batch."""
         return self._last
 
-    def first_batch(self, queue: QueueCore, at_least: int | None = None) -> int:
+    def first_batch(self, queue: PostTarget, at_least: int | None = None) -> int:
         """Return the number of the oldest batch of a queue with posts in the window.
 
         Args:
@@ -226,7 +224,7 @@ class Posts:
 
     def post(
         self,
-        queue: QueueCore,
+        queue: PostTarget,
         guid: bytes,
         data: bytes,
         token: object,
@@ -269,7 +267,7 @@ class Posts:
             self.deadline = now + self._first
 
     def post_many(
-        self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int = 0
+        self, queue: PostTarget, messages: list[Outgoing], token: object, now: float, tag: int = 0
     ) -> None:
         """Accept posts, in order, each as :meth:`post` does, at a lower cost.
 
@@ -304,7 +302,7 @@ class Posts:
         if self.deadline is None and self._first is not None:
             self.deadline = now + self._first
 
-    def post_event(self, queue: QueueCore, event: PutEvent, token: object, now: float, tag: int = 0) -> None:
+    def post_event(self, queue: PostTarget, event: PutEvent, token: object, now: float, tag: int = 0) -> None:
         """Accept the posts of a whole event, each as :meth:`post` does, without work for each post.
 
         A GUID may already be in the window, because a broker acknowledges each post.
@@ -332,7 +330,7 @@ class Posts:
         if self.deadline is None and self._first is not None:
             self.deadline = now + self._first
 
-    def send_alone(self, queue: QueueCore, message: Outgoing) -> list[bytes] | None:
+    def send_alone(self, queue: PostTarget, message: Outgoing) -> list[bytes] | None:
         """Admit a single post to an open queue; return the bytes to send, or None if other posts wait."""
         outbox = self._outbox
         if self._entries or self._sliced or outbox.runs or outbox.events:
@@ -345,7 +343,7 @@ class Posts:
             # Leave a post that cannot be encoded to the usual path, which gives the post its outcome.
             return None
 
-    def keep_alone(self, queue: QueueCore, message: Outgoing, token: object, now: float) -> None:
+    def keep_alone(self, queue: PostTarget, message: Outgoing, token: object, now: float) -> None:
         """Keep a post from :meth:`send_alone` in the empty window; see :meth:`post` for the arguments.
 
         The bytes are sent before this call, so that its work overlaps with the broker's.
@@ -362,7 +360,7 @@ class Posts:
         self.awaited = encode_acceptance(queue.q_id, guid)
 
     def _refuse_known(
-        self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int
+        self, queue: PostTarget, messages: list[Outgoing], token: object, now: float, tag: int
     ) -> NoReturn:
         seen: set[bytes] = set()
         for i, (guid, *_) in enumerate(messages):
@@ -413,7 +411,7 @@ class Posts:
         # Posts of one call are nearly always acknowledged together. Acceptances of the same batch as the
         # previous
         # one are only counted; outcomes of one queue are counted together by their time of posting.
-        queue: QueueCore | None = None
+        queue: PostTarget | None = None
         posted = 0.0
         last = count = freed = same = 0
         for status, guid in iter_acks(event.data, event.body):
@@ -583,7 +581,7 @@ class Posts:
         batch.queue.posts_given_up(1, len(data), AckStatus.INVALID_ARGUMENT)
         return [(batch.token, tag, guid, AckStatus.INVALID_ARGUMENT, batch.queue)]
 
-    def cancel(self, queue: QueueCore) -> list[Outcome]:
+    def cancel(self, queue: PostTarget) -> list[Outcome]:
         """End the posts of a closed queue."""
         return self._end(lambda batch: batch.queue is queue, AckStatus.CANCELED) if queue.unacked else []
 
@@ -620,7 +618,7 @@ class Posts:
 
     # queues
 
-    def opened(self, queue: QueueCore) -> None:
+    def opened(self, queue: PostTarget) -> None:
         """Note that a queue is open: its deduplication time may shorten the time for which posts wait."""
         time = queue.deduplication_time
         if queue.writable and time > 0 and (self._shortest is None or time < self._shortest):
@@ -630,7 +628,7 @@ class Posts:
             if oldest is not None:
                 self.deadline = oldest + time
 
-    def send_again(self, queues: Collection[QueueCore]) -> None:
+    def send_again(self, queues: Collection[PostTarget]) -> None:
         """Send again, in the order of posting, the posts of these queues without an outcome."""
         if any(queue.unacked for queue in queues):
             for queue, posted in self:
@@ -646,7 +644,7 @@ class Posts:
                         batch.queue.counts.sent_again(batch.left)
                     batch.sent = True
 
-    def __iter__(self) -> Iterator[tuple[QueueCore, Outgoing | PostSlice]]:
+    def __iter__(self) -> Iterator[tuple[PostTarget, Outgoing | PostSlice]]:
         """Iterate over (queue, post) in the order of posting."""
         slices = deque(self._slices.items())
         for message, number, _ in self._entries.values():

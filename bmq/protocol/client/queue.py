@@ -74,10 +74,12 @@ from bmq.protocol.client.events import (
     Signal,
     StreamConfigured,
 )
+from bmq.protocol.client.ports import NOBODY, QueueOwner, Waiter
 from bmq.protocol.client.posts import Posts
 from bmq.protocol.client.redelivery import Confirmations, Confirmed
 from bmq.protocol.client.requests import Request, RequestKind, Requests
-from bmq.protocol.client.routes import Numbered, Routes
+from bmq.protocol.client.routes import Routes
+from bmq.protocol.client.subscription import Numbered, SubscriptionCore, SubscriptionOptions
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.constants import PushFlags
@@ -116,8 +118,6 @@ __all__ = [
     "QueueState",
     "Shared",
     "Siblings",
-    "SubscriptionCore",
-    "SubscriptionOptions",
 ]
 
 # Deduplication time of a broker that does not report one, in seconds.
@@ -135,52 +135,11 @@ _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 
 
-class SubscriptionOptions:
-    """The limits and the priority of a subscription.
-
-    Attributes:
-        max_unconfirmed_messages: largest number of unconfirmed messages.
-        max_unconfirmed_bytes: largest number of bytes of unconfirmed messages.
-        priority: consumer priority; the broker serves the highest first.
-    """
-
-    __slots__ = ("max_unconfirmed_bytes", "max_unconfirmed_messages", "priority")
-
-    def __init__(self, max_unconfirmed_messages: int, max_unconfirmed_bytes: int, priority: int) -> None:
-        self.max_unconfirmed_messages = max_unconfirmed_messages
-        self.max_unconfirmed_bytes = max_unconfirmed_bytes
-        self.priority = priority
-
-
-class SubscriptionCore:
-    """One subscription of a queue; never moved to another queue.
-
-    Attributes:
-        expression: text of the expression; "" selects every message.
-        options: limits and priority.
-        owner: receiver of the messages.
-        part_of: an object of the caller; unused by the core.
-        columns: whether to deliver messages as columns, see
-            :class:`bmq.protocol.client.events.PushedColumns`.
-    """
-
-    __slots__ = ("columns", "expression", "options", "owner", "part_of")
-
-    def __init__(
-        self, expression: str, options: SubscriptionOptions, owner: Any, part_of: Any = None
-    ) -> None:
-        self.columns = False
-        self.expression = expression
-        self.options = options
-        self.owner = owner
-        self.part_of = part_of
-
-
 # The subscription of a reader that wants no messages. Without any subscription, proxies, and nodes of a
 # cluster
 # that do not own the queue, silently drop posts to the queue: at once, or when another node takes the queue
 # over. This subscription has no room, and the lowest valid priority: half of the range of 32 bits.
-_NOTHING = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), None)
+_NOTHING = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), NOBODY)
 
 
 class Operation:
@@ -195,7 +154,7 @@ class Operation:
 
     __slots__ = ("deadline", "done", "queue", "token")
 
-    def __init__(self, token: Any, deadline: float, queue: QueueCore | None = None) -> None:
+    def __init__(self, token: Waiter | None, deadline: float, queue: QueueCore | None = None) -> None:
         self.token = token
         self.deadline = deadline
         self.queue = queue
@@ -254,7 +213,7 @@ class Shared:
 
     requests: Requests
     posts: Posts
-    routes: Routes
+    routes: Routes[QueueCore]
     confirms: Confirmations
     operations: Deadlines[Operation]
     changed: dict[QueueCore, None]
@@ -496,8 +455,8 @@ class QueueCore(Machine):
         self.flags = flags
         self.readable = bool(flags & QueueFlags.READ)
         self.writable = bool(flags & QueueFlags.WRITE)
-        self.owner: Any = None
-        self.anybody = SubscriptionCore("", _NOTHING.options, None)
+        self.owner: QueueOwner = NOBODY
+        self.anybody = SubscriptionCore("", _NOTHING.options, NOBODY)
         self.wanted: Sequence[SubscriptionCore] = ()
         self._asked: Sequence[SubscriptionCore] = ()
         self.agreed: Sequence[SubscriptionCore] = ()
@@ -621,7 +580,7 @@ class QueueCore(Machine):
 
     def open(
         self,
-        owner: Any,
+        owner: QueueOwner,
         subscriptions: Sequence[SubscriptionCore],
         operation: Operation,
         now: float,
@@ -991,9 +950,9 @@ class QueueCore(Machine):
     def _roll_back(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         if refusal is None:
             # The broker may have the subscriptions: messages may arrive with their sIds.
-            self._shared.routes.doubt(self, request.detail)
+            self._shared.routes.doubt(self, request.numbered)
         else:
-            self._shared.routes.drop(self, request.detail)
+            self._shared.routes.drop(self, request.numbered)
         failed = [*self._configuring, *self._waiting]
         self._configuring.clear()
         self._waiting.clear()
@@ -1040,9 +999,9 @@ class QueueCore(Machine):
     def _delay_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         if refusal is None:
             # The broker may have the subscriptions: messages may arrive with their sIds.
-            self._shared.routes.doubt(self, request.detail)
+            self._shared.routes.doubt(self, request.numbered)
         else:
-            self._shared.routes.drop(self, request.detail)
+            self._shared.routes.drop(self, request.numbered)
         self._delay(now, request, refusal)
 
     def _not_reopened(self, refusal: Refusal | None, request: Request) -> Error:
@@ -1104,7 +1063,7 @@ class QueueCore(Machine):
                 "advertiseSubscriptions in its configuration)",
                 category=StatusCategory.E_NOT_SUPPORTED,
             )
-            self._request = self._shared.requests.decline(RequestKind.CONFIGURE, self, error, [])
+            self._request = self._shared.requests.decline(RequestKind.CONFIGURE, self, error)
             return
         else:
             asked = () if subs is None else subs or (_NOTHING,)
@@ -1160,7 +1119,7 @@ class QueueCore(Machine):
 
     def _commit(self, request: Request) -> None:
         """Note the subscriptions that the broker now has; a stream without configuration has none."""
-        numbered: Numbered = request.detail if request.kind is RequestKind.CONFIGURE else []
+        numbered: Numbered = request.numbered if request.kind is RequestKind.CONFIGURE else []
         self.committed = [sub for _, sub in numbered]
         if request.kind is RequestKind.CONFIGURE:
             self._shared.routes.settle(self, numbered)

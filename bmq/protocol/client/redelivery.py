@@ -37,14 +37,27 @@ Most messages are new, and a lookup for each would cost a tenth of receiving. Th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from bmq.wire.confirm import CONFIRM_SIZE, confirmed_guids, encode_confirm, encode_queue_confirms
 
-if TYPE_CHECKING:
-    from bmq.protocol.client.queue import QueueCore
-
 __all__ = ["Confirmations", "Confirmed"]
+
+
+class _Remembered(Protocol):
+    """A queue, as its confirmations know it."""
+
+    q_id: int
+    sub_id: int
+    confirmed: Confirmed | None
+
+    @property
+    def in_session(self) -> bool:
+        """Whether the session has it: it is not closed."""
+        ...
+
+    def __hash__(self) -> int: ...
+
 
 # After a pause of so many seconds the messages of a queue may be redeliveries.
 _PAUSE: Final = 0.01
@@ -142,15 +155,15 @@ class Confirmations:
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
-        self.waiting: dict[QueueCore, list[bytes]] = {}
+        self.waiting: dict[_Remembered, list[bytes]] = {}
         # The queues that have a memory.
-        self._queues: dict[QueueCore, None] = {}
+        self._queues: dict[_Remembered, None] = {}
         # How many confirmations the younger generation has, of all queues.
         self._count = 0
         self.deadline: float | None = None
         self.unstamped = False
 
-    def add(self, queue: QueueCore, guids: Sequence[bytes]) -> None:
+    def add(self, queue: _Remembered, guids: Sequence[bytes]) -> None:
         """Confirm messages with the next event."""
         self.waiting.setdefault(queue, []).extend(guids)
 
@@ -163,7 +176,7 @@ class Confirmations:
             return last
         return b"".join([*(self.remember(queue, guids) for queue, guids in waiting.items()), last])
 
-    def remember(self, queue: QueueCore, guids: Sequence[bytes]) -> bytes:
+    def remember(self, queue: _Remembered, guids: Sequence[bytes]) -> bytes:
         """Remember confirmations, sent or not; return them encoded."""
         count = len(guids)
         confirmed = queue.confirmed
@@ -193,7 +206,7 @@ class Confirmations:
             if queue.confirmed is not None:
                 queue.confirmed.index()
 
-    def forget(self, queue: QueueCore) -> None:
+    def forget(self, queue: _Remembered) -> None:
         """The queue is closed, or opened anew: what was confirmed before means nothing."""
         queue.confirmed = None
         self._queues.pop(queue, None)

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from bmq.errors import Error, StateError
 from bmq.protocol.client.events import HostHealthRestored, HostUnhealthy
-from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared, Siblings, SubscriptionCore
-from bmq.protocol.client.routes import Route
+from bmq.protocol.client.ports import QueueOwner
+from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared, Siblings
+from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
 
@@ -45,7 +45,7 @@ class QueueRegistry:
         self,
         uri: QueueUri,
         flags: QueueFlags,
-        owner: Any,
+        owner: QueueOwner,
         subscriptions: Sequence[SubscriptionCore],
         operation: Operation,
         now: float,
@@ -174,7 +174,7 @@ class QueueRegistry:
         for queue in list(self._shared.changed):
             queue.send_changes(now)
 
-    def only_reader(self, q_id: int) -> Route | None:
+    def only_reader(self, q_id: int) -> tuple[QueueCore, SubscriptionCore] | None:
         """Return the route of a message with an unknown subscription id; None unless one queue reads."""
         siblings = self._by_q_id.get(q_id)
         members = siblings.members if siblings is not None else ()

@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 from math import inf
-from typing import Any
+from typing import Protocol
 
 from bmq.errors import Error
 from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.subscription import Numbered
 from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control import Codec, ControlBody, ControlMessage, encode_event
+from bmq.wire.uri import QueueUri
 
-__all__ = ["Request", "RequestKind", "Requests"]
+__all__ = ["Request", "RequestKind", "Requests", "Subject"]
 
 # Number of timed-out requests kept for their late answers.
 _MAX_EXPIRED = 1000
@@ -30,27 +32,44 @@ class RequestKind(Enum):
     DISCONNECT = "disconnect"
 
 
+class Subject(Protocol):
+    """The sender of a request, which receives the answer."""
+
+    uri: QueueUri
+    uri_text: str
+
+    def answered(self, request: Request, body: ControlBody | None, now: float) -> None:
+        """Process the answer."""
+        ...
+
+    def unanswered(self, request: Request, now: float) -> None:
+        """Give up waiting for an answer."""
+        ...
+
+
 class Request:
     """One request.
 
     Attributes:
         r_id: request id.
         kind: kind of the request.
-        subject: receiver of the answer.
-        detail: an object that the subject attached.
+        subject: receiver of the answer; None for a disconnect.
+        numbered: the subscriptions that a configureStream asks for.
         failure: why the request was not sent; None for a request that was sent.
         strange: description of an answer that does not belong to the request.
         cause: why this answer could not be read, or None.
         sent: time of sending; infinite until :meth:`Requests.stamp`.
     """
 
-    __slots__ = ("cause", "detail", "failure", "kind", "r_id", "sent", "strange", "subject")
+    __slots__ = ("cause", "failure", "kind", "numbered", "r_id", "sent", "strange", "subject")
 
-    def __init__(self, r_id: int, kind: RequestKind, subject: Any, detail: Any) -> None:
+    def __init__(
+        self, r_id: int, kind: RequestKind, subject: Subject | None, numbered: Numbered | None
+    ) -> None:
         self.r_id = r_id
         self.kind = kind
         self.subject = subject
-        self.detail = detail
+        self.numbered: Numbered = [] if numbered is None else numbered
         self.failure: Exception | None = None
         self.strange = ""
         self.cause: Error | None = None
@@ -79,7 +98,12 @@ class Requests:
         return len(self._outstanding)
 
     def send(
-        self, kind: RequestKind, body: ControlBody, subject: Any, deadline: float, detail: Any = None
+        self,
+        kind: RequestKind,
+        body: ControlBody,
+        subject: Subject | None,
+        deadline: float,
+        numbered: Numbered | None = None,
     ) -> Request:
         """Send a request after all pending output.
 
@@ -92,9 +116,9 @@ class Requests:
             body: content of the request.
             subject: receiver of the answer.
             deadline: time of the timeout.
-            detail: an object for the subject's own use.
+            numbered: the subscriptions that a configureStream asks for.
         """
-        request = Request(self._next, kind, subject, detail)
+        request = Request(self._next, kind, subject, numbered)
         self._next += 1
         self._outstanding[request.r_id] = request
         try:
@@ -108,12 +132,12 @@ class Requests:
             self.fresh.append(request)
         return request
 
-    def decline(self, kind: RequestKind, subject: Any, error: Error, detail: Any = None) -> Request:
+    def decline(self, kind: RequestKind, subject: Subject, error: Error) -> Request:
         """Fail a request that this broker cannot carry out; nothing is sent.
 
         As with a request that cannot be encoded, :meth:`expire` returns the request at the next opportunity.
         """
-        request = Request(self._next, kind, subject, detail)
+        request = Request(self._next, kind, subject, None)
         request.failure = error
         self._next += 1
         self._outstanding[request.r_id] = request

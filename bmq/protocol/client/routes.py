@@ -5,23 +5,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from bmq.protocol.client.queue import QueueCore, SubscriptionCore
+from bmq.protocol.client.subscription import Numbered, SubscriptionCore
 
-__all__ = ["Numbered", "Route", "Routes"]
+__all__ = ["Routes"]
 
 # Number of configurations of a queue to keep: messages routed by the previous one may still arrive.
 _GENERATIONS = 2
 
-#: Subscriptions with their sIds in one configuration.
-Numbered = list[tuple[int, "SubscriptionCore"]]
-#: The queue and the subscription for messages with one sId.
-Route = tuple["QueueCore", "SubscriptionCore"]
+
+class _Numbered(Protocol):
+    """A queue with its number."""
+
+    q_id: int
+
+    def __hash__(self) -> int: ...
 
 
-class Routes:
+Q = TypeVar("Q", bound=_Numbered)
+
+
+class Routes(Generic[Q]):
     """Assigns subscription ids, and keeps the subscription of each id.
 
     Attributes:
@@ -32,10 +37,10 @@ class Routes:
 
     def __init__(self) -> None:
         self._next_s_id = 1
-        self._generations: dict[QueueCore, deque[list[int]]] = {}
-        self.by_queue: dict[int, dict[int, Route]] = {}
+        self._generations: dict[Q, deque[list[int]]] = {}
+        self.by_queue: dict[int, dict[int, tuple[Q, SubscriptionCore]]] = {}
 
-    def number(self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore]) -> Numbered:
+    def number(self, queue: Q, subscriptions: Sequence[SubscriptionCore]) -> Numbered:
         """Return subscriptions with their sIds: the existing id, or an id never used in this session.
 
         A broker counts unconfirmed messages for each sId: with a new sId, an unchanged subscription would get
@@ -52,18 +57,18 @@ class Routes:
             numbered.append((s_id, sub))
         return numbered
 
-    def add(self, queue: QueueCore, numbered: Numbered) -> None:
+    def add(self, queue: Q, numbered: Numbered) -> None:
         """Add the routes of a configuration before sending: messages may arrive together with the answer."""
         if numbered:
             routes = self.by_queue.setdefault(queue.q_id, {})
             routes.update((s_id, (queue, sub)) for s_id, sub in numbered)
 
-    def doubt(self, queue: QueueCore, numbered: Numbered) -> None:
+    def doubt(self, queue: Q, numbered: Numbered) -> None:
         """Keep the routes of two configurations while the broker may have either one."""
         generations = self._generations.setdefault(queue, deque([[]]))
         generations[-1] += [s_id for s_id, _ in numbered]
 
-    def settle(self, queue: QueueCore, numbered: Numbered) -> None:
+    def settle(self, queue: Q, numbered: Numbered) -> None:
         """Forget older routes: a configuration has replaced the previous one."""
         generations = self._generations.setdefault(queue, deque())
         generations.append([s_id for s_id, _ in numbered])
@@ -71,19 +76,19 @@ class Routes:
             kept = {s_id for generation in list(generations)[1:] for s_id in generation}
             self._forget(queue, [s_id for s_id in generations.popleft() if s_id not in kept])
 
-    def drop(self, queue: QueueCore, numbered: Numbered) -> None:
+    def drop(self, queue: Q, numbered: Numbered) -> None:
         """Remove the routes of a refused configuration: no message will have its new sIds."""
         kept = {s_id for generation in self._generations.get(queue, ()) for s_id in generation}
         self._forget(queue, [s_id for s_id, _ in numbered if s_id not in kept])
 
-    def remove(self, queue: QueueCore) -> None:
+    def remove(self, queue: Q) -> None:
         """Remove all routes of a queue that is closed, or whose connection is lost."""
         self._generations.pop(queue, None)
         routes = self.by_queue.get(queue.q_id)
         if routes is not None:
             self._forget(queue, [s_id for s_id, (of, _) in routes.items() if of is queue])
 
-    def _forget(self, queue: QueueCore, s_ids: list[int]) -> None:
+    def _forget(self, queue: Q, s_ids: list[int]) -> None:
         routes = self.by_queue.get(queue.q_id)
         if routes is not None:
             for s_id in s_ids:

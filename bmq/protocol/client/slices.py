@@ -9,15 +9,12 @@ acknowledgements out of order, are processed one by one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from bmq.protocol.client.ports import PostTarget
 from bmq.wire.ack import ACK_GUID, ACK_SIZE
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.put import PutEvent
-
-if TYPE_CHECKING:
-    from bmq.protocol.client.queue import QueueCore
 
 __all__ = ["PostSlice"]
 
@@ -35,7 +32,7 @@ class PostSlice:
 
     __slots__ = ("_acks", "_ends", "_event", "_next", "_overtook", "left", "queue", "size", "tag", "token")
 
-    def __init__(self, queue: QueueCore, event: PutEvent, token: object, tag: int) -> None:
+    def __init__(self, queue: PostTarget, event: PutEvent, token: object, tag: int) -> None:
         self.queue = queue
         self.token = token
         self.tag = tag

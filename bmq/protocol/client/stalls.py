@@ -169,7 +169,7 @@ class Stalls:
             found["posts"] = f"{which} to {where} waits for its acknowledgement for {_shown(now - oldest)}"
         request = self._requests.oldest()
         if request is not None and max(request.sent, self.moved) <= limit:
-            about = getattr(request.subject, "uri_text", "")
+            about = "" if request.subject is None else request.subject.uri_text
             what = f"{request.kind.value} of {about}" if about else request.kind.value
             found["requests"] = f"the broker has not answered {what} for {_shown(now - request.sent)}"
         return found

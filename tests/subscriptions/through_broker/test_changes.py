@@ -32,7 +32,7 @@ class Counting:
 
 def refuse(consumer: bmq.Consumer) -> None:
     """Make a subscription one that a broker refuses: its priority says that it is not configured."""
-    for core in consumer._definition.subscriptions:
+    for core in consumer._line.definition.subscriptions:
         core.options.priority = -(2**31)
 
 
@@ -88,14 +88,14 @@ async def test_a_refused_change_rolls_back_to_what_the_broker_has(
 ) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1", priority=7) as consumer:
-        redefine = queue._subscriptions.redefine
+        redefine = queue._end.subscriptions.redefine
 
-        def broken(consumer: bmq.Consumer, definition: Any) -> Any:
+        def broken(line: Any, definition: Any) -> Any:
             for each in definition.subscriptions:
                 each.options.priority = -(2**31)
-            return redefine(consumer, definition)
+            return redefine(line, definition)
 
-        monkeypatch.setattr(queue._subscriptions, "redefine", broken)
+        monkeypatch.setattr(queue._end.subscriptions, "redefine", broken)
         with pytest.raises(bmq.ConfigureQueueError):
             await consumer.configure("x == 2", priority=9)
         assert consumer.expressions == ["x == 1"]
@@ -352,14 +352,14 @@ async def test_what_is_refused_leaves_the_default_subscription_as_it_was(
 ) -> None:
     queue = await scene.reader(default_subscription=True, priority=3)
     [default] = queue.subscriptions
-    redefine = queue._subscriptions.redefine
+    redefine = queue._end.subscriptions.redefine
 
-    def broken(consumer: bmq.Consumer, definition: Any) -> Any:
+    def broken(line: Any, definition: Any) -> Any:
         for each in definition.subscriptions:
             each.options.priority = -(2**31)
-        return redefine(consumer, definition)
+        return redefine(line, definition)
 
-    monkeypatch.setattr(queue._subscriptions, "redefine", broken)
+    monkeypatch.setattr(queue._end.subscriptions, "redefine", broken)
     with pytest.raises(bmq.ConfigureQueueError, match="invalid priority"):
         await queue.configure(priority=4)
     assert queue.subscriptions == [default]

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client._definition import Places, Unread, properties_of
-from bmq.engine.counting import Arrival
+from bmq.client._definition import Unread, properties_of
+from bmq.protocol.client.ports import Arrival, Places
 from bmq.wire.push import Push
 from tests.subscriptions.through_broker.scene import Scene
 
@@ -61,7 +61,7 @@ class Watched:
             priority=self.random.randrange(3),
             max_unconfirmed_messages=self.random.choice([1, 10, 100]),
         )
-        deliver: Callable[[list[Push], Places, Arrival], None] = consumer._deliver
+        deliver: Callable[[list[Push], Places, Arrival], None] = consumer._line.deliver
 
         def watching(messages: list[Push], places: Places, arrival: Arrival) -> None:
             if not consumer.closed:
@@ -72,7 +72,7 @@ class Watched:
                         self.astray.append(f"{properties} arrived at {standing}")
             deliver(messages, places, arrival)
 
-        consumer._deliver = watching  # type: ignore[method-assign]
+        consumer._line.deliver = watching  # type: ignore[method-assign]
 
     async def receive(self) -> None:
         """Handle messages until there is to be no other consumer any more."""

@@ -10,14 +10,10 @@ import weakref
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
-from bmq.client._posting import settle
-from bmq.client._reporting import Reporter
-from bmq.client.interceptors import Hooks
-from bmq.client.message import Ack
 from bmq.engine.address import Address
 from bmq.engine.backlog import Backlog
 from bmq.engine.connection import Connection
@@ -28,6 +24,8 @@ from bmq.engine.flow import Flow
 from bmq.engine.health import Ages, Health, HealthWatch, HostHealthMonitor
 from bmq.engine.identity import introduce
 from bmq.engine.options import CredentialsSource, SessionOptions
+from bmq.engine.ports import OpenQueue, Receipts
+from bmq.engine.reporting import Reporter
 from bmq.engine.room import Want
 from bmq.errors import SessionClosed
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
@@ -53,17 +51,16 @@ from bmq.protocol.client.events import (
     StreamConfigured,
     Unsendable,
 )
-from bmq.protocol.client.queue import QueueCore, SubscriptionCore
+from bmq.protocol.client.ports import Places, Sink
+from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.properties import SchemaIds
 from bmq.wire.push import Push
-
-if TYPE_CHECKING:
-    from bmq.client._definition import Places
-    from bmq.client.queue import Queue
 
 __all__ = ["Driver"]
 
 _T = TypeVar("_T")
+Q = TypeVar("Q", bound=OpenQueue)
 
 # How many of the numbers that a peer has sent are shown in a log line.
 _SHOWN = 5
@@ -77,7 +74,7 @@ _ONCE_A_DAY = 86_400.0
 _kept: set[asyncio.Task[Any]] = set()
 
 
-class Driver:
+class Driver(Generic[Q]):
     """The parts of one session, and where events go; belongs to the event loop it was made on.
 
     The event loop keeps neither it nor its session alive: a session dropped without being closed is
@@ -93,7 +90,6 @@ class Driver:
         events: the application's subscribers to session events.
         guids: makes the GUIDs of posts.
         schema_ids: numbers the sequences of property names that posts have.
-        hooks: the interceptors.
         health: how the session is.
         received: what is counted of received messages.
         confirming: counts confirmations.
@@ -110,13 +106,14 @@ class Driver:
         server_hostname: str | None,
         on_event: Callable[[SessionEvent], None] | None,
         host_health: HostHealthMonitor | None,
-        hooks: Hooks,
+        receipts: Receipts,
     ) -> None:
         identity, self.guids = introduce(options.process_name)
         self.schema_ids = SchemaIds()
         self.options = options
-        self.hooks = hooks
         self.health = HealthWatch()
+        self._receipts = receipts
+        self._ack = receipts.ack
         self.received = ReceiveCounts()
         self.confirming = Confirming()
         self.core = ClientCore(
@@ -134,10 +131,10 @@ class Driver:
         )
         self.events = EventStream(on_event)
         self._reporter = Reporter(self)
-        self.connection = Connection(self.core, self, options.busy_poll)
+        self.connection: Connection = Connection(self.core, self, options.busy_poll)
         self.loop = self.connection.loop
         self.flow = Flow(self.connection, options)
-        self.backlog = Backlog(self.connection, options, self.publish, self._in_line)
+        self.backlog: Backlog = Backlog(self.connection, options, self.publish, self._in_line)
         self.dialer = Dialer(
             self.connection,
             options,
@@ -148,7 +145,7 @@ class Driver:
             ssl,
             server_hostname,
         )
-        self.queues: dict[QueueCore, Queue] = {}
+        self.queues: dict[QueueCore, Q] = {}
         self.sealed = False
         self._over_because = ""
         self._lines = LogLimit(logger)
@@ -199,7 +196,7 @@ class Driver:
         self.connection.abort()
 
     @property
-    def open_queues(self) -> list[Queue]:
+    def open_queues(self) -> list[Q]:
         """The queues that were opened and are not closed."""
         return [queue for core, queue in self.queues.items() if core.opened]
 
@@ -240,7 +237,7 @@ class Driver:
 
     def _in_line(self) -> int:
         """How many messages wait for consumers, or for none."""
-        return sum(queue._in_line[0] for queue in self.queues.values())
+        return sum(queue.in_line[0] for queue in self.queues.values())
 
     def ages(self) -> Ages:
         """How old the oldest things are that the session waits for."""
@@ -292,12 +289,12 @@ class Driver:
             if known is not None:
                 self.forget(queue, known)
 
-    def add(self, core: QueueCore, queue: Queue) -> None:
+    def add(self, core: QueueCore, queue: Q) -> None:
         """A queue is being opened."""
         self.queues[core] = queue
         self.flow.room.queues += core.writable
 
-    def forget(self, core: QueueCore, queue: Queue) -> bool:
+    def forget(self, core: QueueCore, queue: Q) -> bool:
         """A queue is closed, or was never open; return whether the session still had the queue.
 
         A later opening may have taken the core over, with a :class:`Queue` of its own: that one stays.
@@ -308,7 +305,7 @@ class Driver:
         self.flow.room.closed(core)
         self.flow.room.queues -= core.writable
         self.confirming.finish()
-        queue._counts.ended()
+        queue.counts.ended()
         self.health.closed(queue.uri, delayed=self._delayed(queue.uri))
         return True
 
@@ -351,8 +348,8 @@ class Driver:
     def accepted(self, outcome: Outcome) -> None:
         """The post that was made alone is accepted."""
         future, _, guid, _, queue = outcome
-        if not future.done():
-            future.set_result(Ack(guid, queue.uri_text))
+        if isinstance(future, asyncio.Future) and not future.done():  # Connection.post_alone() made it
+            future.set_result(self._ack(guid, queue.uri_text))
         flow = self.flow
         if flow.for_outcomes or flow.room.lines:
             flow.posts_left()
@@ -360,23 +357,21 @@ class Driver:
     def handle(self, event: SessionEvent | Signal) -> None:
         """Hand on what the core reports."""
         if isinstance(event, Acked):
-            settle(event.outcomes, self.core, event.strange)
-            for batch, count in event.accepted:
-                batch.accepted(count)
+            self._receipts.settle(event, self.core)
             self.flow.posts_left()
         elif isinstance(event, Pushed):
             self._deliver(event)
         elif isinstance(event, PushedColumns):
             self._deliver_columns(event)
         elif isinstance(event, Completed):
-            future: asyncio.Future[None] | None = event.token
+            future = event.token
             if future is not None and not future.done():
                 if event.error is None:
                     future.set_result(None)
                 else:
                     future.set_exception(event.error)
         elif isinstance(event, StreamConfigured):
-            event.owner._subscriptions.configured(event.failed)
+            event.owner.configured(event.failed)
         elif isinstance(event, CloseChannel):
             if event.error is not None:
                 logger.info(
@@ -410,7 +405,7 @@ class Driver:
             self._happened(event)
 
     def _note_again(self, event: ConfirmedAgain) -> None:
-        event.owner._counts.again(event.messages)
+        event.owner.again(event.messages)
         self._lines.log(
             logging.INFO,
             (ConfirmedAgain, event.queue_uri),
@@ -443,11 +438,11 @@ class Driver:
         if len(event.deliveries) == 1:
             queue, subscription, messages = event.deliveries[0]
             self._delivered += len(messages)
-            subscription.owner._deliver(messages, [(0, number)], arrival)
+            subscription.owner.deliver(messages, [(0, number)], arrival)
             if not queue.at_most_once:
                 self.received.delivered(arrival, len(messages))
             return
-        shares: dict[Any, tuple[list[Push], Places]] = {}
+        shares: dict[Sink, tuple[list[Push], Places]] = {}
         to_confirm = 0
         for queue, subscription, messages in event.deliveries:
             to_confirm += 0 if queue.at_most_once else len(messages)
@@ -460,14 +455,14 @@ class Driver:
             number += len(messages)
         self._delivered = number
         for owner, (messages, places) in shares.items():
-            owner._deliver(messages, places, arrival)
+            owner.deliver(messages, places, arrival)
         if to_confirm:
             self.received.delivered(arrival, to_confirm)
 
     def _deliver_columns(self, event: PushedColumns) -> None:
         arrival = self.loop.time(), self.received.losses
         for queue, subscription, columns in event.deliveries:
-            subscription.owner._deliver_columns(columns, self._delivered, arrival)
+            subscription.owner.deliver_columns(columns, self._delivered, arrival)
             count = columns.count
             self._delivered += count
             if not queue.at_most_once:
@@ -484,7 +479,7 @@ class Driver:
                 # Reading and writing may be two queues; another open of the queue may be under way.
                 if queue.uri == event.queue_uri and core.opened and not core.in_use:
                     self.forget(core, queue)
-                    queue._shut(event.error)
+                    queue.shut(event.error)
         elif isinstance(event, Reconnected):
             self._disconnected, self._lost_at = self.seconds_disconnected, None
         elif isinstance(event, ConnectionLost):
@@ -493,7 +488,7 @@ class Driver:
             self.received.losses += 1
             self.received.pending.clear()
             for queue in self.queues.values():
-                queue._subscriptions.forget_delivered()
+                queue.forget_delivered()
         elif isinstance(event, Disconnected):
             self._ended(event)
         self.publish(event)
@@ -508,7 +503,7 @@ class Driver:
         if error is not None:
             error.__cause__ = self.core.ended_by
         for queue in self.queues.values():
-            queue._shut(error)
+            queue.shut(error)
         for core, queue in list(self.queues.items()):
             self.forget(core, queue)
         if self._health_task is not None:
@@ -525,7 +520,7 @@ def _some(numbers: Sequence[int]) -> str:
     return shown if len(numbers) <= _SHOWN else f"{shown} ... ({len(numbers):,} in all)"
 
 
-async def _watch_health(driver: weakref.ref[Driver], monitor: HostHealthMonitor) -> None:
+async def _watch_health(driver: weakref.ref[Driver[Any]], monitor: HostHealthMonitor) -> None:
     turn = turn_of(asyncio.get_running_loop())
     try:
         async for healthy in monitor:

@@ -11,9 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 from bmq._log_limit import LogLimit
+from bmq.engine.backlog import Backlog
+from bmq.engine.connection import Connection
+from bmq.engine.dialer import Dialer
+from bmq.engine.options import SessionOptions
+from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.events import (
     ClientDeprecated,
     Connected,
@@ -36,9 +42,6 @@ from bmq.protocol.client.events import (
     StateRestored,
 )
 
-if TYPE_CHECKING:
-    from bmq.client._driver import Driver
-
 __all__ = ["Reporter"]
 
 logger = logging.getLogger("bmq.client")
@@ -57,13 +60,47 @@ _MOVES = {
 }
 
 
+class Reported(Protocol):
+    """A session, as its log knows it."""
+
+    @property
+    def core(self) -> ClientCore:
+        """The protocol."""
+        ...
+
+    @property
+    def connection(self) -> Connection:
+        """The present connection, and the clock."""
+        ...
+
+    @property
+    def dialer(self) -> Dialer:
+        """The addresses, and the latest failure."""
+        ...
+
+    @property
+    def backlog(self) -> Backlog:
+        """The messages that the session holds."""
+        ...
+
+    @property
+    def options(self) -> SessionOptions:
+        """What the session was made with."""
+        ...
+
+    @property
+    def open_queues(self) -> Sequence[object]:
+        """The queues that were opened and are not closed."""
+        ...
+
+
 class Reporter:
     """Writes the log of one session.
 
     Everything comes through :meth:`note`; only the reminders of an outage need a timer.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Reported) -> None:
         self._driver = weakref.ref(driver)
         self._connected = False
         # When the connection was lost whose queues are not reopened yet.
@@ -158,7 +195,7 @@ class Reporter:
             logger.warning("%s; trying again", error, extra=_about(driver))
             self._begin(driver)
 
-    def _lost(self, driver: Driver, reason: str) -> None:
+    def _lost(self, driver: Reported, reason: str) -> None:
         self._stalls.clear()
         if self._down_since is not None:
             return  # lost again before everything was restored
@@ -174,12 +211,12 @@ class Reporter:
         )
         self._begin(driver)
 
-    def _begin(self, driver: Driver) -> None:
+    def _begin(self, driver: Reported) -> None:
         self._down_since = driver.connection.now()
         self._interval = _FIRST_REMINDER
         self._arm(driver)
 
-    def _arm(self, driver: Driver) -> None:
+    def _arm(self, driver: Reported) -> None:
         self._timer = driver.connection.loop.call_later(self._interval, _remind, self._self)
         self._interval = min(_RARELY, self._interval * 2)
 
@@ -206,7 +243,7 @@ class Reporter:
             self._timer.cancel()
             self._timer = None
 
-    def _restored(self, driver: Driver, what: str) -> None:
+    def _restored(self, driver: Reported, what: str) -> None:
         if self._down_since is None:
             return
         done = [f"{_count(len(driver.open_queues), 'queue')} opened again"] if driver.open_queues else []
@@ -223,7 +260,7 @@ class Reporter:
         )
         self._over()
 
-    def _ended(self, driver: Driver, reason: str) -> None:
+    def _ended(self, driver: Reported, reason: str) -> None:
         # When connecting for the first time fails, the caller gets an error instead.
         if reason and self._connected:
             logger.error(
@@ -231,7 +268,7 @@ class Reporter:
             )
         self._over()
 
-    def _stalled(self, driver: Driver, cause: str, reason: str) -> None:
+    def _stalled(self, driver: Reported, cause: str, reason: str) -> None:
         said = self._limit.warning(
             cause,
             "%s; the connection to %s is %s",
@@ -242,7 +279,7 @@ class Reporter:
         if said:
             self._stalls.add(cause)
 
-    def _moves(self, driver: Driver, cause: str, seconds: float) -> None:
+    def _moves(self, driver: Reported, cause: str, seconds: float) -> None:
         if cause in self._stalls:
             self._stalls.discard(cause)
             logger.warning(
@@ -253,7 +290,7 @@ class Reporter:
                 extra=_about(driver),
             )
 
-    def _slow(self, driver: Driver, messages: int, size: int) -> None:
+    def _slow(self, driver: Reported, messages: int, size: int) -> None:
         now = driver.connection.now()
         if now - self._slow_said < _SLOW_EVERY:
             self._slow_unsaid += 1
@@ -271,7 +308,7 @@ class Reporter:
         self._slow_said = self._slow_since = now
         self._slow_unsaid = 0
 
-    def _recovered(self, driver: Driver, event: SlowConsumerRecovered) -> None:
+    def _recovered(self, driver: Reported, event: SlowConsumerRecovered) -> None:
         if self._slow_since is not None:
             after = _seconds(driver.connection.now() - self._slow_since)
             if driver.backlog.sheds:
@@ -296,7 +333,7 @@ def _remind(reporter: weakref.ref[Reporter]) -> None:
         alive.remind()
 
 
-def _about(driver: Driver, queue: str | None = None) -> dict[str, str]:
+def _about(driver: Reported, queue: str | None = None) -> dict[str, str]:
     about = {"broker": str(driver.dialer.address)}
     return about if queue is None else {**about, "queue": queue}
 

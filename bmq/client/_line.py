@@ -1,0 +1,629 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line of a consumer: its messages in the order of delivery, and the life of its subscription.
+
+The problem: the messages of one queue go to several consumers, and consumers come and go while messages flow.
+Each consumer must hand out its messages in the order in which the broker delivered them, also messages that
+another consumer had before. A message must cost little: a line holds the received tuples, and nothing else is
+stored for each message.
+
+Invariants:
+
+- Each message of a session has a delivery number, which counts up by one in the order of arrival. Within a
+  line, the numbers rise. Messages that were put back come in front of all others: they get numbers below.
+- A line stores numbers and times of arrival as runs: (index of the first message among all that ever joined,
+  its number, its arrival). A run covers messages whose numbers count up by one and that arrived together.
+  An event of a thousand messages is one run. The last run is always complete; runs in front of the first
+  message are dropped when the line is looked at.
+- ``arrived`` counts the messages that ever joined. The index of the first message in line is
+  ``arrived - len(messages)``, so that taking a message changes nothing but the deque.
+- The session's backlog counts every message in every line. A line reports taken messages by the dozen,
+  because a report costs as much as taking a message.
+- The subscription of the line is at the broker, or was asked for, in OPENING and OPEN. Messages
+  that arrive in other states belong to other consumers of the queue, or to none.
+
+Rejected designs: a number in front of each message in the line, which costs a tuple for each message; sorting
+the line after each move, which costs the whole line where nearly always nothing or a few messages move; one
+line for the queue, from which consumers pick: a consumer that is slow would keep the others' messages back.
+
+The life of the subscription is a table, :class:`ConsumerLife`. What a caller waits for hangs on the states:
+the task that opens, and the future of those who wait while the consumer is paused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from operator import itemgetter
+from typing import TYPE_CHECKING, ClassVar
+
+from bmq._turn import turn_of
+from bmq._waiting import WaitingLine
+from bmq.client._deadline import within
+from bmq.client._definition import Definition, Numbered, numbered
+from bmq.client.message import Message, MessageBatch, push_of
+from bmq.engine.counting import ReceiveCounts
+from bmq.errors import Error, QueueClosed, TimedOut
+from bmq.protocol.client.ports import Arrival, Places
+from bmq.protocol.machine import Machine, Transition
+from bmq.wire.push import DATA, GUID, Push
+
+if TYPE_CHECKING:
+    from bmq.client._end import QueueEnd
+    from bmq.client._in_hand import InHand
+    from bmq.client._subscriptions import Subscriptions
+    from bmq.client.consumer import Consumer
+    from bmq.engine.backlog import Backlog
+    from bmq.engine.connection import Connection
+    from bmq.protocol.client.subscription import SubscriptionOptions
+    from bmq.subscriptions import Complement, Expression, Selector
+    from bmq.wire.push_columns import PushColumns
+
+__all__ = ["ConsumerInput", "ConsumerLife", "ConsumerState", "Line"]
+
+_COUNT_EVERY = 64
+
+_number = itemgetter(0)
+
+
+class ConsumerState(Enum):
+    """The states of a consumer."""
+
+    NEW = "its subscription was not asked for yet, or was refused"
+    OPENING = "the broker was asked for its subscription"
+    OPEN = "the broker has its subscription"
+    PAUSED = "its subscription is taken back for a time"
+    CLOSING = "its subscription is being taken back for good"
+    CLOSED = "no more messages arrive"
+
+
+class ConsumerInput(Enum):
+    """The inputs of a consumer's state machine."""
+
+    BEGIN = "open, resume, or the first receive"
+    AGREED = "the broker has accepted the subscriptions"
+    FAILED = "the broker has refused, the caller was cancelled, or no answer came in time"
+    REST = "another consumer of the queue takes over from the default subscription"
+    PAUSE = "pause"
+    CLOSE = "close"
+    GONE = "the subscription is taken back"
+    SHUT = "the queue is closing or closed"
+
+
+_S, _I = ConsumerState, ConsumerInput
+# States are compared one by one: the hash of an enumerator is a call, and a line is asked for each event.
+_OPENING, _OPEN, _CLOSING, _CLOSED = _S.OPENING, _S.OPEN, _S.CLOSING, _S.CLOSED
+
+
+class ConsumerLife(Machine):
+    """The life of one consumer, and what callers wait for meanwhile.
+
+    Attributes:
+        state: where the consumer is in its life.
+        opening: the task that opens the consumer, while it runs.
+        resumed: done when the consumer is paused no longer; None unless it is paused.
+        waiting: the callers that wait for a message.
+    """
+
+    __slots__ = ("_error", "opening", "resumed", "waiting")
+
+    state: ConsumerState
+
+    def __init__(self) -> None:
+        self.state = ConsumerState.NEW
+        self.opening: asyncio.Task[None] | None = None
+        self.resumed: asyncio.Future[None] | None = None
+        self.waiting = WaitingLine()
+        self._error: Error | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether the broker has the subscription, or was asked for it."""
+        return self.state is _OPEN or self.state is _OPENING
+
+    @property
+    def over(self) -> bool:
+        """Whether no more messages will arrive."""
+        return self.state is _CLOSED or self.state is _CLOSING
+
+    # actions
+
+    def _hold(self, error: Error | None = None) -> None:
+        self.resumed = asyncio.get_running_loop().create_future()
+
+    def _go_on(self, error: Error | None = None) -> None:
+        resumed, self.resumed = self.resumed, None
+        if resumed is not None and not resumed.done():
+            resumed.set_result(None)
+
+    def _end(self, error: Error | None = None) -> None:
+        """Receivers end, with ``error`` if there is one."""
+        self._error = error
+        self.waiting.wake(len(self.waiting))
+        self._go_on()
+
+    TRANSITIONS: ClassVar = {
+        (_S.NEW, _I.BEGIN): Transition(None, _S.OPENING),
+        (_S.NEW, _I.PAUSE): Transition(_hold, _S.PAUSED),
+        (_S.NEW, _I.CLOSE): Transition(_end, _S.CLOSING),
+        (_S.NEW, _I.SHUT): Transition(_end, _S.CLOSED),
+        (_S.OPENING, _I.AGREED): Transition(None, _S.OPEN),
+        (_S.OPENING, _I.FAILED): Transition(None, _S.NEW),
+        (_S.OPENING, _I.REST): Transition(None, _S.NEW),
+        (_S.OPENING, _I.PAUSE): Transition(_hold, _S.PAUSED),
+        (_S.OPENING, _I.CLOSE): Transition(_end, _S.CLOSING),
+        (_S.OPENING, _I.SHUT): Transition(_end, _S.CLOSED),
+        (_S.OPEN, _I.FAILED): Transition(None, _S.NEW),
+        (_S.OPEN, _I.REST): Transition(None, _S.NEW),
+        (_S.OPEN, _I.PAUSE): Transition(_hold, _S.PAUSED),
+        (_S.OPEN, _I.CLOSE): Transition(_end, _S.CLOSING),
+        (_S.OPEN, _I.SHUT): Transition(_end, _S.CLOSED),
+        (_S.PAUSED, _I.BEGIN): Transition(_go_on, _S.OPENING),
+        (_S.PAUSED, _I.CLOSE): Transition(_end, _S.CLOSING),
+        (_S.PAUSED, _I.SHUT): Transition(_end, _S.CLOSED),
+        (_S.CLOSING, _I.CLOSE): Transition(None, _S.CLOSING),
+        (_S.CLOSING, _I.GONE): Transition(None, _S.CLOSED),
+        (_S.CLOSING, _I.SHUT): Transition(None, _S.CLOSED),
+        (_S.CLOSED, _I.CLOSE): Transition(None, _S.CLOSED),
+        (_S.CLOSED, _I.GONE): Transition(None, _S.CLOSED),
+        (_S.CLOSED, _I.SHUT): Transition(None, _S.CLOSED),
+    }
+
+
+class Line(ConsumerLife):
+    """The messages of one consumer that wait for the application.
+
+    Args:
+        end: the queue.
+        selector: what the subscription was made from.
+        expressions: the selector as expressions; None is everything.
+        options: limits and priority.
+        discard: what the selector does not match, if that is to be discarded; else None.
+
+    Attributes:
+        end: the queue.
+        consumer: the object that the application has.
+        definition: what the consumer receives, and how.
+        counts: numbers of its messages.
+        messages: the messages that wait for the application.
+        used: whether the program has received, or tried to.
+        loops: how many loops over it there are. Garbage collection counts down in any thread and at any time,
+            so only the log depends on it.
+        feeding: how often :class:`bmq.client.in_hand.Feeding` feeds handlers from it.
+        in_hand: the messages that handlers have meanwhile; None unless handlers are fed.
+        turn: the event loop's turn.
+        connection: the session's connection.
+        workers: what handles its messages, for reports. A mapping from consumers to workers would keep
+            both for ever, because workers refer to their consumer.
+    """
+
+    consumer: Consumer
+
+    def __init__(
+        self,
+        end: QueueEnd,
+        selector: Selector,
+        expressions: list[Expression | None],
+        options: SubscriptionOptions,
+        discard: Complement | None,
+    ) -> None:
+        super().__init__()
+        self.end = end
+        self.connection: Connection = end.driver.connection
+        self.subscriptions: Subscriptions = end.subscriptions
+        self.max_message_size: int = end.driver.options.max_message_size
+        self._backlog: Backlog = end.driver.backlog
+        self._hooks = end.hooks
+        self.counts = ReceiveCounts(end.counts)
+        self.definition = Definition(self, selector, expressions, options, discard)
+        self.turn = turn_of(self.connection.loop)
+        self.used = False
+        self.loops = 0
+        self.feeding = 0
+        self.in_hand: InHand | None = None
+        self.workers: object | None = None
+        # The messages that wait, how many ever joined, and their runs: see the essay above.
+        self.messages: deque[Push] = deque()
+        self.arrived = 0
+        self.runs: deque[tuple[int, int, Arrival]] = deque()
+        # When the next messages in line arrived, and how many of them did so together.
+        self._arrived_at: Arrival = (0.0, 0)
+        self._together = 0
+        # The bytes that the session's backlog counts as waiting here, and what has left since it was told.
+        self._counted_bytes = 0
+        self.taken = 0
+        self.taken_bytes = 0
+
+    # what it is
+
+    @property
+    def buffered(self) -> int:
+        """How many messages wait for the application."""
+        return len(self.messages)
+
+    @property
+    def in_line(self) -> tuple[int, int]:
+        """How many messages wait for the application, and their size."""
+        return len(self.messages), self._counted_bytes - self.taken_bytes
+
+    @property
+    def left(self) -> bool:
+        """Whether the program has received, and no receiver waits now."""
+        return self.used and not self.waiting and self.opening is None
+
+    @property
+    def next(self) -> int:
+        """The index of the next message in line among those that ever joined the line."""
+        return self.arrived - len(self.messages)
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Take messages back that were taken and not handled; see :meth:`bmq.Consumer.put_back`."""
+        in_hand = self.in_hand
+        if in_hand is not None:
+            messages = list(messages)
+            in_hand.release(messages)
+            messages = [message for message in messages if not message.stale]  # they are delivered again
+        pushes = [push_of(message) for message in messages if not message.confirmed]
+        # In front of all that has a number of its own, and of what was put back before.
+        self.line_up()
+        first = (min(0, self._first_number()) if self.messages else 0) - len(pushes)
+        returned: list[Numbered] = [(first + index, push) for index, push in enumerate(pushes)]
+        if not self.active:
+            self.counts.hold(-len(pushes))
+            self.subscriptions.give_back(returned)
+        elif pushes:
+            if in_hand is not None:
+                in_hand.update(dict.fromkeys([push[GUID] for push in pushes]))
+            self.count(len(pushes), self._merge(returned, self._now()))
+
+    def _now(self) -> Arrival:
+        """The arrival of messages that come now."""
+        return self.connection.now(), self.end.received.losses
+
+    # life
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin to receive; return the task that is done when the broker has agreed.
+
+        Raises:
+            QueueClosed, SessionClosed: consumers cannot be added any more.
+        """
+        opening = self.opening
+        if opening is None or not self.active:
+            asked = self.subscriptions.begin(self)
+            opening = self.opening = asyncio.get_running_loop().create_task(
+                self.subscriptions.begun(self, asked)
+            )
+            opening.add_done_callback(self._opened)
+        return opening
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        if self.opening is opening:
+            self.opening = None
+        if not opening.cancelled():
+            opening.exception()  # those who wait for the task get the error; the next receiver tries again
+
+    async def open(self) -> None:
+        """Wait until the broker has the subscription; see :meth:`bmq.Consumer.open`."""
+        while self.state is not _OPEN or self.opening is not None:
+            opening = self.start()
+            try:
+                await asyncio.wait((opening,))
+            except asyncio.CancelledError:
+                opening.cancel()
+                raise
+            if not opening.cancelled():
+                opening.result()
+                break
+
+    def shut(self, error: Error | None) -> None:
+        """No more messages will arrive; receivers end, with ``error`` if there is one."""
+        self.fire(_I.SHUT, error)
+
+    def raise_if_closed(self) -> None:
+        """Raise if no more messages will arrive.
+
+        Raises:
+            Error: why.
+        """
+        if self.state is _CLOSED or self.state is _CLOSING:
+            raise self._error or QueueClosed(f"{self.consumer!r} is closed")
+
+    def stop_if_closed(self) -> None:
+        """End a loop over a closed consumer.
+
+        Raises:
+            StopAsyncIteration: the consumer is closed.
+            Error: it was closed by a failure.
+        """
+        if self.state is _CLOSED or self.state is _CLOSING:
+            raise self._error or StopAsyncIteration
+
+    async def arrival(self) -> None:
+        """Wait until there may be a message, or the consumer is closed; activate it first if need be.
+
+        Cancelling it does not stop the activation: others may wait for that, or the same caller again.
+        """
+        if self.resumed is not None:
+            await asyncio.shield(self.resumed)
+            return
+        if self.state is not _OPEN or self.opening is not None:
+            before = self.buffered
+            opening = self.start()
+            if self.buffered > before:
+                return  # messages that had waited for such a consumer
+            await asyncio.wait((opening,))
+            if not opening.cancelled() and not self.over:
+                opening.result()
+            return  # messages may have come with the answer
+        waiter = self.waiting.join()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if self.waiting.leave(waiter) and self.buffered:
+                self.waiting.wake()  # the message that this caller was to take is for the next one
+            raise
+
+    # what arrives
+
+    def again(self, count: int) -> None:
+        """Count messages that were delivered again although they were confirmed."""
+        self.counts.again(count)
+
+    def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+        """Take in the messages of an event."""
+        self.deliver(list(columns.pushes()), [(0, number)], arrival)
+
+    def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
+        """Take in messages that have just arrived."""
+        state = self.state
+        if state is not _OPEN and state is not _OPENING:  # a queue that closes takes nothing any more
+            self.subscriptions.deliver(messages, places, arrival)
+            return
+        if self.in_hand is not None:
+            guids = dict.fromkeys([message[GUID] for message in messages])
+            if len(guids) < len(messages) or not self.in_hand.keys().isdisjoint(guids):
+                fresh = self.in_hand.sort_out(numbered(messages, places), arrival)
+                size = self._merge(fresh, arrival)
+                if fresh:
+                    self.counts.arrived([push for _, push in fresh], size)
+                    self.count(len(fresh), size)
+                return
+            self.in_hand.update(guids)
+        line, runs, arrived = self.messages, self.runs, self.arrived
+        if not line:
+            runs.clear()
+        else:
+            first = arrived - len(line)
+            while len(runs) > 1 and runs[1][0] <= first:
+                runs.popleft()
+            index, number, _ = runs[-1]
+            if places[0][1] < number + arrived - index:
+                # Out of order: another consumer already handed us later messages of this event.
+                size = self._merge(list(numbered(messages, places)), arrival)
+                self.counts.arrived(messages, size)
+                self.count(len(messages), size)
+                return
+        for index, number in places:
+            index += arrived
+            if not runs or runs[-1][2] is not arrival or number - index != runs[-1][1] - runs[-1][0]:
+                runs.append((index, number, arrival))
+        self.arrived = arrived + len(messages)
+        line.extend(messages)
+        size = sum([len(message[DATA]) for message in messages])
+        self.counts.arrived(messages, size)
+        self.count(len(messages), size)
+
+    def take_over(self, messages: list[Numbered]) -> None:
+        """Take in messages that others had, or nobody. They count as arriving now."""
+        arrival = self._now()
+        if self.in_hand is not None:
+            messages = self.in_hand.sort_out(messages, arrival, counted=True)
+        size = self._merge(messages, arrival)
+        self.counts.took_over(len(messages), size)
+        self.count(len(messages), size)
+
+    def _merge(self, messages: list[Numbered], arrival: Arrival) -> int:
+        """Put messages into the line, each at its place in the order of delivery; return their size.
+
+        Only what comes later than the first of them moves. Nearly always that is nothing, or a few messages
+        of the same event; what was put back comes in front of everything.
+        """
+        self.line_up()
+        line, runs = self.messages, self.runs
+        self._together = 0
+        if not line:
+            runs.clear()
+        elif messages and messages[-1][0] < self._first_number():
+            self._prepend(messages, arrival)
+            return sum([len(push[DATA]) for _, push in messages])
+        later: list[tuple[int, Push, Arrival]] = []
+        while line and messages:
+            index, number, came = runs[-1]
+            number += self.arrived - 1 - index
+            if number < messages[0][0]:
+                break
+            later.append((number, line.pop(), came))
+            self.arrived -= 1
+            if index == self.arrived:
+                runs.pop()
+        new = [(number, push, arrival) for number, push in messages]
+        for number, push, came in heapq.merge(reversed(later), new, key=_number):
+            last = runs[-1] if runs else None
+            if last is None or last[2] is not came or number - self.arrived != last[1] - last[0]:
+                runs.append((self.arrived, number, came))
+            line.append(push)
+            self.arrived += 1
+        return sum([len(push[DATA]) for _, push in messages])
+
+    def sort_line(self, in_hand: InHand) -> None:
+        """Drop messages from the line that are in hand, or in the line before; note the others."""
+        self.line_up()
+        messages = list(self.numbered())
+        self.clear()
+        arrival = self._now()
+        fresh = in_hand.sort_out(messages, arrival, counted=True)
+        self.counts.repeated(len(messages) - len(fresh))
+        self.count(len(fresh), self._merge(fresh, arrival))
+
+    def line_up(self) -> None:
+        """Have all that waits in the line of messages."""
+
+    def _first_number(self) -> int:
+        """The delivery number of the next message in line; there must be one."""
+        first = self.arrived - len(self.messages)
+        runs = self.runs
+        while len(runs) > 1 and runs[1][0] <= first:
+            runs.popleft()
+        index, number, arrival = runs[0]
+        if index != first:
+            runs[0] = first, number + first - index, arrival
+        return runs[0][1]
+
+    def _prepend(self, messages: list[Numbered], arrival: Arrival) -> None:
+        """Put messages in front of all others; :meth:`_first_number` was called."""
+        index = self.arrived - len(self.messages)
+        for number, push in reversed(messages):
+            index -= 1
+            first = self.runs[0]
+            if first[2] is arrival and first[1] - first[0] == number - index:
+                self.runs[0] = index, number, arrival
+            else:
+                self.runs.appendleft((index, number, arrival))
+            self.messages.appendleft(push)
+
+    def numbered(self) -> Iterator[Numbered]:
+        """What waits, with its delivery numbers."""
+        index = self.arrived - len(self.messages)
+        runs = list(self.runs)
+        at = 0
+        for push in self.messages:
+            while at + 1 < len(runs) and runs[at + 1][0] <= index:
+                at += 1
+            first, number, _ = runs[at]
+            yield number + index - first, push
+            index += 1
+
+    def count(self, count: int, size: int) -> None:
+        """Count messages that joined the line, and let those who wait take them."""
+        self._counted_bytes += size
+        self._backlog.count(count, size)
+        self.waiting.wake(count)
+
+    def take_back(self) -> list[Numbered]:
+        """Remove and return the messages that wait unseen."""
+        messages = list(self.numbered())
+        self.counts.hold(-len(messages))
+        self.clear()
+        return messages
+
+    def clear(self) -> None:
+        """Drop the messages that wait unseen."""
+        if self.in_hand is not None:
+            for push in self.messages:
+                self.in_hand.pop(push[GUID], None)
+        self.taken += len(self.messages)
+        self.taken_bytes = self._counted_bytes
+        self.messages.clear()
+        self.runs.clear()
+        self._together = 0
+        self.count_taken()
+
+    # how messages are taken out
+
+    def pop(self) -> Message:
+        """Take the next message out of the line; there must be one."""
+        messages = self.messages
+        push = messages.popleft()
+        self.taken += 1
+        self.taken_bytes += len(push[DATA])
+        if self.taken >= _COUNT_EVERY or not messages:
+            self.count_taken()
+        if not self._together:
+            self._look_at_arrival(self.arrived - len(messages) - 1)
+        self._together -= 1
+        message = Message(self, push, self._arrived_at)
+        if self.in_hand is not None:
+            self.in_hand[push[GUID]] = message
+        if self._hooks.receiving:
+            self._hooks.received(self.consumer, (message,))
+        return message
+
+    def pop_many(self, limit: int) -> MessageBatch:
+        """Take messages out of the line."""
+        messages = self.messages
+        first = self.arrived - len(messages)
+        if len(messages) <= limit:
+            taken = self._made(list(messages), first)
+            self.clear()
+        else:
+            pushes = [messages.popleft() for _ in range(limit)]
+            taken = self._made(pushes, first)
+            self.taken += limit
+            self.taken_bytes += sum([len(push[DATA]) for push in pushes])
+            self.count_taken()
+        batch = MessageBatch(self, taken)
+        if self.in_hand is not None:
+            self.in_hand.update({push_of(message)[GUID]: message for message in taken})
+        if self._hooks.receiving and taken:
+            self._hooks.received(self.consumer, batch)
+        return batch
+
+    def _made(self, pushes: list[Push], index: int) -> list[Message]:
+        """Make messages of the first in line; ``index`` is the first one's among those that ever joined."""
+        made: list[Message] = []
+        while (at := len(made)) < len(pushes):
+            if not self._together:
+                self._look_at_arrival(index + at)
+            some = pushes[at : at + self._together]
+            arrival = self._arrived_at
+            made += [Message(self, push, arrival) for push in some]
+            self._together -= len(some)
+        return made
+
+    def _look_at_arrival(self, index: int) -> None:
+        """See when a message arrived, the first that is left, and how many of the next ones did so too."""
+        runs = self.runs
+        while len(runs) > 1 and runs[1][0] <= index:
+            runs.popleft()
+        self._arrived_at = runs[0][2]
+        self._together = (runs[1][0] if len(runs) > 1 else self.arrived) - index
+
+    def count_taken(self) -> None:
+        if self.taken:
+            self._counted_bytes -= self.taken_bytes
+            self._backlog.count(-self.taken, -self.taken_bytes)
+            self.taken = self.taken_bytes = 0
+
+    async def some(self, timeout: float | None) -> None:
+        """Wait until there is a message, and a share of the event loop's turn to hand it out in."""
+        if timeout is not None:
+            try:
+                async with within(timeout, f"no message of {self.end.uri} arrived"):
+                    await self.some(None)
+            except TimedOut:
+                if not self.buffered:
+                    raise
+            return
+        turn = self.turn
+        while True:
+            if self.buffered:
+                if turn.clock() < turn.until:
+                    return
+                await self.give_way()
+                if self.buffered:
+                    return  # not when another caller was faster
+            else:
+                self.raise_if_closed()
+                await self.arrival()
+
+    async def give_way(self) -> None:
+        """Let the event loop have its turn before another message is handed out."""
+        try:
+            await self.turn.wait()
+        except asyncio.CancelledError:
+            if self.buffered:
+                self.waiting.wake()  # the message that this caller was to take is for the next one
+            raise

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a queue offers and other packages do: imported when it is first used, and the only such place.
+
+The client stands below these packages. Programs that do without them do not pay for their import.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+if TYPE_CHECKING:
+    from bmq.client.queue import Queue
+    from bmq.client.tables import Tables as Tables
+    from bmq.client.tables import TablesOptions as TablesOptions
+    from bmq.client.typed import TypedQueue as TypedQueue
+    from bmq.codecs import Codec as Codec
+    from bmq.groups import Group as Group
+    from bmq.groups import GroupOptions as GroupOptions
+    from bmq.groups import GroupStats as GroupStats
+    from bmq.subscriptions import Selector
+
+__all__ = ["group_of", "tables_of", "typed_queue"]
+
+T = TypeVar("T")
+
+
+def typed_queue(queue: Queue, of: type[T], codec: str | Codec[Any]) -> TypedQueue[T]:
+    """Return a queue for values of a type; see :meth:`bmq.Queue.typed`."""
+    from bmq.client.typed import TypedQueue
+
+    return TypedQueue(queue, of, codec)
+
+
+def tables_of(queue: Queue, selector: Selector, **options: Unpack[TablesOptions]) -> Tables:
+    """Receive as tables; see :meth:`bmq.Queue.tables`."""
+    try:
+        from bmq.client.tables import Tables
+    except ModuleNotFoundError as error:
+        if error.name not in ("numpy", "pyarrow"):
+            raise
+        raise ModuleNotFoundError(
+            f"tables need {error.name}, which is not installed: pip install 'bmq[arrow]'", name=error.name
+        ) from error
+
+    return Tables(queue, selector, **options)
+
+
+def group_of(
+    queue: Queue,
+    key: str | None,
+    *,
+    buckets: int,
+    member: str | None,
+    weight: float,
+    selector: Selector,
+    **options: Unpack[GroupOptions],
+) -> Group:
+    """Join the consumer group of a queue; see :meth:`bmq.Queue.group`."""
+    from bmq.groups import Group
+
+    return Group(queue, key, buckets=buckets, member=member, weight=weight, selector=selector, **options)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a consumer: walks over its table, and what callers see in each state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+import bmq
+from bmq.client._line import ConsumerInput, ConsumerLife, ConsumerState
+from bmq.errors import StateError
+from bmq.protocol.client.events import ConfirmedAgain
+from bmq.testing import FaultProxy
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+TABLE = ConsumerLife.TRANSITIONS
+OVER = {ConsumerState.CLOSING, ConsumerState.CLOSED}
+ACTIVE = {ConsumerState.OPENING, ConsumerState.OPEN}
+
+
+def _walks(length: int) -> Iterator[list[ConsumerInput]]:
+    """Every sequence of possible inputs, from a new consumer on."""
+    walks: list[tuple[ConsumerState, list[ConsumerInput]]] = [(ConsumerState.NEW, [])]
+    for _ in range(length):
+        walks = [
+            (step.next_state, [*inputs, event])
+            for state, inputs in walks
+            for (before, event), step in TABLE.items()
+            if before is state
+        ]
+        yield from (inputs for _, inputs in walks)
+
+
+async def test_every_walk_over_the_table_keeps_the_invariants() -> None:
+    taken: set[tuple[ConsumerState, ConsumerInput]] = set()
+    for inputs in _walks(6):
+        life = ConsumerLife()
+        waiter = life.waiting.join()
+        for event in inputs:
+            before, resumed = life.state, life.resumed
+            taken.add((before, event))
+            life.fire(event)
+            assert life.active == (life.state in ACTIVE)
+            assert life.over == (life.state in OVER)
+            # Who waits for the end of a pause goes on when the pause ends, and not before.
+            assert (life.resumed is not None) == (life.state is ConsumerState.PAUSED)
+            if resumed is not None:
+                assert resumed.done() == (life.state is not ConsumerState.PAUSED)
+            # Who waits for a message goes on when none will come, and not before.
+            assert waiter.done() == life.over
+            if before in OVER:
+                assert life.over, "a closed consumer never receives again"
+    assert taken == set(TABLE)
+
+
+@pytest.mark.parametrize("state", ConsumerState)
+@pytest.mark.parametrize("event", ConsumerInput)
+def test_an_input_that_is_not_in_the_table_is_an_error(state: ConsumerState, event: ConsumerInput) -> None:
+    if (state, event) in TABLE:
+        return
+    life = ConsumerLife()
+    life.state = state
+    with pytest.raises(StateError, match=f"{event.name} is not possible in state ConsumerState.{state.name}"):
+        life.fire(event)
+    assert life.state is state
+
+
+@pytest.mark.parametrize("state", ConsumerState)
+async def test_a_queue_that_closes_ends_a_consumer_in_every_state(state: ConsumerState) -> None:
+    life = ConsumerLife()
+    life.state = state
+    life.fire(ConsumerInput.SHUT)
+    assert life.state is ConsumerState.CLOSED
+
+
+async def test_a_consumer_that_is_paused_and_resumed_without_a_connection_receives_again(
+    broker: bmq.broker.Broker,
+) -> None:
+    async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        consumer = await queue.subscribe()
+        proxy.refuse()
+        proxy.cut()
+        await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
+        await consumer.pause()
+        assert consumer.paused
+        await consumer.resume()
+        assert not consumer.paused
+        await proxy.accept()
+        await queue.post(b"1")
+        message = await consumer.receive(timeout=10)
+        assert message.data == b"1"
+
+
+async def test_a_consumer_that_is_paused_while_it_opens_opens_when_it_is_resumed(
+    broker: bmq.broker.Broker,
+) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        consumer = queue.subscribe()
+        opening = asyncio.create_task(consumer.open())
+        await asyncio.sleep(0)
+        pausing = asyncio.create_task(consumer.pause())
+        await asyncio.sleep(0)
+        await consumer.resume()
+        await asyncio.gather(opening, pausing)
+        assert queue.subscriptions == [consumer]
+        await queue.post(b"1")
+        assert (await consumer.receive(timeout=10)).data == b"1"
+
+
+async def test_what_is_discarded_and_delivered_again_is_counted(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        async with queue.subscribe(bmq.TagFilter(any_of=["a"]), discard_unmatched=True) as consumer:
+            for subscription in queue._core.committed:
+                session._driver.handle(ConfirmedAgain(URI, subscription.owner, 2))
+            assert consumer.stats().confirmed_again == 2 * len(queue._core.committed) > 2
+            assert session.stats().confirmed_again == consumer.stats().confirmed_again
