@@ -52,7 +52,7 @@ async def give_each_handler_a_message(app: bmq.App) -> None:
     async with TestApp(app) as test:
         for each in test._all():
             for registered in each.app._registry.handlers:
-                kind = wanted_by(registered.function)[0]  # type: ignore[arg-type]
+                kind = wanted_by(registered.handler)[0]
                 kind = get_args(kind)[0] if get_origin(kind) is list else kind
                 value = b"some bytes" if kind in (bmq.Message, inspect.Parameter.empty) else sample(kind)
                 await each.post(registered.uri.canonical, value, properties=PROPERTIES)
