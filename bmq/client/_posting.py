@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -62,19 +62,27 @@ _TURN_BYTES = 4 * 1024 * 1024
 _ONE = Want(1, 1, 1)
 
 
+#: Returns what posts a message with a delay, and the message to post instead.
+Delayed: TypeAlias = "Callable[[PutMessage], Awaitable[tuple[Poster, PutMessage]]]"
+
+
 class PostBatch:
     """The outcomes of one ``post_many``, counted.
 
     Attributes:
         report: what the caller gets.
         pending: how many posts have no outcome yet.
+        delayed: see :meth:`Poster.post_many`.
+        late: a message with a delay, which the caller posts to the queue of delayed messages.
     """
 
-    __slots__ = ("_waiter", "pending", "report")
+    __slots__ = ("_waiter", "delayed", "late", "pending", "report")
 
-    def __init__(self) -> None:
+    def __init__(self, delayed: Delayed | None = None) -> None:
+        self.delayed = delayed
         self.report = PostReport()
         self.pending = 0
+        self.late: PutMessage | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def accepted(self, count: int) -> None:
@@ -252,9 +260,16 @@ class Poster:
             connection.transmit_soon()
         return future
 
-    async def post_many(self, items: Iterable[Any] | AsyncIterable[Any]) -> PostReport:
-        """Post many messages; see :meth:`bmq.Queue.post_many`."""
-        batch = PostBatch()
+    async def post_many(
+        self, items: Iterable[Any] | AsyncIterable[Any], delayed: Delayed | None = None
+    ) -> PostReport:
+        """Post many messages; see :meth:`bmq.Queue.post_many`.
+
+        Args:
+            items: payloads and messages.
+            delayed: returns what posts a message with a delay, and the message to post.
+        """
+        batch = PostBatch(delayed)
         if isinstance(items, AsyncIterable):
             await self._post_as_they_come(items, batch)
         else:
@@ -270,7 +285,18 @@ class Poster:
             before = batch.report.posted
             if self._take(islice(items, room), budget, batch) and batch.report.posted - before < room:
                 break
+            if batch.late is not None:
+                await self._post_late(batch)
             await asyncio.sleep(0)
+
+    async def _post_late(self, batch: PostBatch) -> None:
+        """Post the message with a delay that ended a turn, as the next one of its batch."""
+        message, batch.late = batch.late, None
+        assert message is not None
+        assert batch.delayed is not None
+        poster, message = await batch.delayed(message)
+        await poster._driver.room(poster._core, _ONE)
+        poster._take((message,), 1, batch)
 
     async def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
         """Post messages that are encoded already; see :meth:`bmq.Queue.post_encoded`."""
@@ -340,6 +366,8 @@ class Poster:
             if room.lines or not (connection.writable and connection.core.posts.has_room):
                 await self._driver.room(self._core, _ONE)
             self._take((item,), 1, batch)
+            if batch.late is not None:
+                await self._post_late(batch)
             if not batch.report.posted % _TURN_MESSAGES:
                 await asyncio.sleep(0)
 
@@ -359,6 +387,9 @@ class Poster:
         try:
             for item in items:
                 if item.__class__ is PutMessage:
+                    if item.delay is not None:
+                        batch.late = item
+                        return False
                     data, guid, compression = item.data, item.guid, item.compression
                     properties = item.properties
                     if item.tags is not NO_TAGS or item.key is not None:
@@ -546,6 +577,10 @@ class ObservedPoster(Poster):
         all_of_them = True
         try:
             for item in items:
+                if item.__class__ is PutMessage and item.delay is not None:
+                    batch.late = item
+                    all_of_them = False
+                    break
                 data, properties, guid, compression = _parts(item)
                 posts.append(self._seen(data, properties, guid, tick))
                 packing.append(compression)

@@ -377,6 +377,7 @@ class PutMessage:
         tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
         compression: how the payload is compressed; None for the queue's default.
         key: what must stay in order, as for :meth:`bmq.Queue.post`.
+        delay: seconds until the message is due, as for :meth:`bmq.Queue.post`.
     """
 
     data: bytes | bytearray | memoryview
@@ -385,6 +386,7 @@ class PutMessage:
     tags: Iterable[str] = ()
     compression: Compression | None = None
     key: Key | None = None
+    delay: float | None = None
 
 
 class Ack:

@@ -256,20 +256,37 @@ class Queue(OpenQueue):
         if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
         if delay is not None or not_before is not None:
-            from bmq.client._delaying import delayed
-
-            self._core.check_posts()
-            here = self._delayed_in == self._end.parsed_uri.canonical
-            destination = None if here else self._end.parsed_uri.canonical
-            longest = self._driver.options.longest_delay
-            properties = delayed(checked_properties(properties), delay, not_before, destination, longest)
-            queue = self if here else await self.session.output(self._delayed_in)
+            queue, properties = await self._delaying(properties, delay, not_before)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
         connection = self._connection
         # As Driver.room() does, which is asked only when it may have to wait.
         if self._room.lines or not (connection.writable and connection.core.posts.has_room):
             await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
         return await self._poster.post(payload, properties, guid, compression)
+
+    async def _delaying(
+        self,
+        properties: Mapping[str, PropertyInput] | None,
+        delay: float | None,
+        not_before: datetime | float | None,
+    ) -> tuple[Queue, dict[str, PropertyInput]]:
+        """Return the queue where a message waits, and the properties that the message has there."""
+        from bmq.client._delaying import delayed
+
+        self._core.check_posts()
+        here = self._delayed_in == self._end.parsed_uri.canonical
+        destination = None if here else self._end.parsed_uri.canonical
+        longest = self._driver.options.longest_delay
+        added = delayed(checked_properties(properties), delay, not_before, destination, longest)
+        return self if here else await self.session.output(self._delayed_in), added
+
+    async def _delayed(self, item: PutMessage) -> tuple[Poster, PutMessage]:
+        """Return what posts an item with a delay, and the message to post instead."""
+        properties = item.properties
+        if item.tags is not NO_TAGS or item.key is not None:
+            properties = completed(properties, item.tags, item.key)
+        queue, properties = await self._delaying(properties, item.delay, None)
+        return queue._poster, PutMessage(item.data, properties, item.guid, compression=item.compression)
 
     def post_nowait(
         self,
@@ -323,7 +340,7 @@ class Queue(OpenQueue):
         """
         if not isinstance(items, AsyncIterable):
             _check_items(items)
-        return await self._poster.post_many(items if rate is None else paced(items, rate))
+        return await self._poster.post_many(items if rate is None else paced(items, rate), self._delayed)
 
     async def request(
         self,
