@@ -81,10 +81,14 @@ class Client:
                 return event
 
 
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[StillBroker]:
-    # The official client would let this win over the address it is given.
+@pytest.fixture(autouse=True)
+def _without_a_named_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The official client prefers the address in this variable to the address that it is given."""
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+
+
+@pytest.fixture
+def broker() -> Iterator[StillBroker]:
     with StillBroker() as broker:
         yield broker
 
