@@ -320,6 +320,7 @@ def _words(entry: dict[str, str]) -> str:
     return re.sub(r"<[^>]+>|[-_]", " ", f"{entry['title']} {entry['text']}").lower()
 
 
+@pytest.mark.timeout(300)
 def test_the_site_builds_strictly_and_fetches_nothing_from_elsewhere(tmp_path: Path) -> None:
     build = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
