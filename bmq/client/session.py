@@ -34,7 +34,7 @@ from bmq.engine.address import Address
 from bmq.engine.driver import Driver
 from bmq.engine.health import Health, HostHealthMonitor
 from bmq.engine.options import CredentialsSource, SessionOptions, check_compression
-from bmq.errors import QueueClosed, SessionClosed, StateError, UsageError
+from bmq.errors import QueueClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
 from bmq.wire.constants import Compression
@@ -137,6 +137,7 @@ class Session:
             if self.state is SessionState.CLOSED:
                 return CloseReport()
             seconds = driver.options.disconnect_timeout if timeout is None else timeout
+            driver.core.drain(driver.connection.now())  # no queue is opened from now on
             closing = self._close(driver.connection.now() + seconds, asyncio.current_task())
             self._close_task = driver.keep(closing)
             # In a callback: a task that is cancelled before its first step runs nothing of its coroutine.
@@ -150,7 +151,7 @@ class Session:
         for queue in queues:
             queue.shut(None)
         await drain(queues, deadline, closer)
-        driver.sealed = True
+        driver.core.seal(driver.connection.now())
         handlers = sum(queue.handlers.busy(closer) for queue in queues)
         posts = len(driver.core.posts)
         unclosed: list[str] = []
@@ -311,8 +312,6 @@ class Session:
         """Make a queue, and wait until it is open."""
         driver, connection = self._driver, self._driver.connection
         driver.check_open()
-        if self._close_task is not None:
-            raise SessionClosed("the session is closing")
         opened: asyncio.Future[None] = connection.loop.create_future()
         queue = make(opened=opened)
         end = end_of(queue)

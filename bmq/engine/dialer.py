@@ -46,6 +46,7 @@ logger = logging.getLogger("bmq.client")
 # broker that accepts connections and closes them would be tried a hundred times a second.
 _BURST = 20
 _BURST_SECONDS = 10.0
+_OVER = (SessionState.CLOSING, SessionState.CLOSED)
 # How long an address has before the next one is tried beside it, in seconds. With many addresses or little
 # time the head start is shorter, so that all of them begin in time.
 _HEAD_START = 2.0
@@ -102,7 +103,6 @@ class Dialer:
         self._losses: deque[float] = deque(maxlen=_BURST)
         self._violations = Violations()
         self._up_at = 0.0
-        self._stopped = False
         self.reconnects = 0
         self.last_failure: Error | None = None
 
@@ -128,7 +128,7 @@ class Dialer:
             await self._task
         except asyncio.CancelledError:
             caller = asyncio.current_task()
-            if self._stopped and not (caller and caller.cancelling()):
+            if self._connection.core.over and not (caller and caller.cancelling()):
                 raise SessionClosed("the session was closed while it was connecting") from None
             raise
         finally:
@@ -144,8 +144,7 @@ class Dialer:
             self._reconnect_if_lost()
 
     def stop(self) -> None:
-        """Stop connecting and reconnecting, for good."""
-        self._stopped = True
+        """Stop connecting and reconnecting: the session ends, and its core knows that in the same turn."""
         for task in (self._task, self._renewal, *self._racing):
             if task is not None:
                 task.cancel()
@@ -244,7 +243,8 @@ class Dialer:
 
     def _reconnect_if_lost(self) -> None:
         connection = self._connection
-        if connection.core.state is not SessionState.RECONNECTING or self._stopped:
+        state = connection.core.state
+        if state is not SessionState.RECONNECTING and state is not SessionState.DRAINING_LOST:
             return
         if not self._options.reconnect:
             core = connection.core
@@ -276,7 +276,7 @@ class Dialer:
     def _reconnected(self, task: asyncio.Task[tuple[str, BaseException | None]]) -> None:
         # In a callback, because a task that is cancelled before its first step runs nothing of its coroutine.
         self._task = None
-        if self._stopped:
+        if self._connection.core.state in _OVER:
             return
         cause: BaseException | None = None
         if task.cancelled() or task.exception():

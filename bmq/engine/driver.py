@@ -62,6 +62,7 @@ __all__ = ["Driver"]
 _T = TypeVar("_T")
 Q = TypeVar("Q", bound=OpenQueue)
 
+_STARTED = SessionState.STARTED
 # How many of the numbers that a peer has sent are shown in a log line.
 _SHOWN = 5
 
@@ -94,7 +95,6 @@ class Driver(Generic[Q]):
         received: what is counted of received messages.
         confirming: counts confirmations.
         queues: the queues that were opened, or are being opened, and are not closed.
-        sealed: True once the close deadline has passed; new posts are rejected.
     """
 
     def __init__(
@@ -146,7 +146,6 @@ class Driver(Generic[Q]):
             server_hostname,
         )
         self.queues: dict[QueueCore, Q] = {}
-        self.sealed = False
         self._over_because = ""
         self._lines = LogLimit(logger)
         self._skipped = LogLimit(logger, every=_ONCE_A_DAY)
@@ -178,7 +177,6 @@ class Driver(Generic[Q]):
 
     def give_up(self) -> None:
         """End the session at once, unless it has ended."""
-        self.sealed = True
         self.dialer.stop()
         self.connection.give_up("")
 
@@ -217,7 +215,7 @@ class Driver(Generic[Q]):
                 here = False
             if not here:
                 connection.check_loop()
-        if self.sealed or self.core.state is SessionState.CLOSED:
+        if self.core.state is not _STARTED and self.core.sealed:
             reason = self._over_because
             raise SessionClosed(
                 f"the session is over: {reason}" if reason else "the session is closed"

@@ -197,12 +197,14 @@ def status(*consumers: Consumer) -> Statuses:
     return Statuses(_status(each, cast("Worker | None", line_of(each).workers)) for each in consumers)
 
 
+_LOST = frozenset({SessionState.STARTING, SessionState.RECONNECTING, SessionState.DRAINING_LOST})
+
+
 def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
-    session = consumer.queue.session.state
     state = _working(consumer, worker)
     if state is not SubscriberState.BLOCKED and line_of(consumer).end.driver.core.stalled:
         state = SubscriberState.STALLED
-    if session is SessionState.STARTING or session is SessionState.RECONNECTING:
+    if consumer.queue.session.state in _LOST:
         state = SubscriberState.LOST
     if consumer.closed or consumer.queue.closed:
         state = SubscriberState.CLOSED

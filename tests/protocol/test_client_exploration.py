@@ -25,7 +25,7 @@ from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState, Service
 from bmq.protocol.machine import Machine
 from tests.fakes.broker import FEATURES
 from tests.protocol.bench import READ, WRITE
-from tests.protocol.walk import OLD, URIS, Walk
+from tests.protocol.walk import BEFORE_DRAINING, OLD, URIS, Walk
 
 #: Seeds 1 to 3 take every possible transition within 1,000 to 2,600 rounds.
 SEED, ROUNDS = 2, 6000
@@ -46,6 +46,8 @@ IMPOSSIBLE: dict[Pair, str] = {
         SessionInput.CHANNEL_DOWN,
     ): "a session hears of no connection before it is negotiated",
     (SessionState.RECONNECTING, SessionInput.CHANNEL_DOWN): "as before",
+    (SessionState.DRAINING_LOST, SessionInput.CHANNEL_DOWN): "as before",
+    (SessionState.SEALED_LOST, SessionInput.CHANNEL_DOWN): "as before",
     (SessionState.CLOSED, SessionInput.STOP): "to end a closed session is complete at once",
 }
 
@@ -78,6 +80,10 @@ def steps(walk: Walk, random: Random) -> dict[float, list[Callable[[], object]]]
         lambda: walk.health(flip, random.random() < 0.5),
     ]
     rare: list[Callable[[], object]] = [lambda: walk.stop(flip)]
+    if bench.state is not SessionState.CLOSED:
+        rare.append(walk.drain)
+    if bench.state not in BEFORE_DRAINING:
+        rare.append(walk.seal)
     if walk.all:
         queue = random.choice(walk.all)
         usual += [
@@ -102,7 +108,7 @@ def steps(walk: Walk, random: Random) -> dict[float, list[Callable[[], object]]]
         usual.append(walk.cut)
     if bench.core.connected:
         rare.append(lambda: bench.send(b"garbage" * 10))
-    elif not bench.failures and bench.state is not SessionState.CLOSED:
+    elif not bench.failures and bench.state not in (SessionState.CLOSED, SessionState.SEALED_LOST):
         common.append(lambda: walk.connect(flip, random.choice((FEATURES, FEATURES, OLD)), 0))
     return {4: common, 1: usual, 0.4: rare}
 

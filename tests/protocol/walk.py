@@ -34,7 +34,8 @@ STEPS = 100
 URIS = ["bmq://d/a", "bmq://d/b", "bmq://d/f", "bmq://d/f?id=foo", "bmq://d/f?id=bar"]
 OLD = "PROTOCOL_ENCODING:JSON"
 SUCCESS = AckStatus.SUCCESS
-ENDING = {SessionState.CLOSING, SessionState.CLOSED}
+ENDING = {SessionState.SEALED_LOST, SessionState.CLOSING, SessionState.CLOSED}
+BEFORE_DRAINING = {SessionState.STARTING, SessionState.STARTED, SessionState.RECONNECTING}
 TAKES_POSTS = {
     QueueState.OPEN,
     QueueState.RECONFIGURING,
@@ -243,6 +244,16 @@ class Walk(RuleBasedStateMachine):
             self.bench.core.give_up("no reason", self.bench.now)
         self.bench.pump()
 
+    @precondition(lambda self: self.steps >= self.quiet_for and self.bench.state is not SessionState.CLOSED)
+    @rule()
+    def drain(self) -> None:
+        self.bench.core.drain(self.bench.now)
+
+    @precondition(lambda self: self.bench.state not in BEFORE_DRAINING)
+    @rule()
+    def seal(self) -> None:
+        self.bench.core.seal(self.bench.now)
+
     # what brokers do
 
     @precondition(lambda self: self.bench.up and self.bench.broker.requests)
@@ -373,7 +384,7 @@ class Walk(RuleBasedStateMachine):
         lambda self: (
             not self.bench.core.connected
             and not self.bench.failures
-            and self.bench.state is not SessionState.CLOSED
+            and self.bench.state not in (SessionState.CLOSED, SessionState.SEALED_LOST)
         )
     )
     @rule(

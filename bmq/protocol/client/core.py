@@ -134,6 +134,10 @@ class SessionState(Enum):
     STARTING = "connecting for the first time"
     STARTED = "in use"
     RECONNECTING = "connection lost"
+    DRAINING = "closing: handlers and posts in flight finish"
+    DRAINING_LOST = "connection lost while closing: posts in flight wait for the next one"
+    SEALED = "closing: nothing is posted any more, queues are closed"
+    SEALED_LOST = "connection lost while queues are closed"
     CLOSING = "disconnect sent"
     CLOSED = "over"
 
@@ -143,13 +147,22 @@ class SessionInput(Enum):
 
     CHANNEL_UP = "negotiated"
     CHANNEL_DOWN = "connection gone"
-    STOP = "stop"
+    DRAIN = "close: no more queues are opened"
+    SEAL = "handlers and posts are done, or the time is up"
+    STOP = "disconnect"
     GIVE_UP = "no more attempts, or no time left"
     DISCONNECTED = "disconnectResponse or timeout"
 
 
 _S, _I = SessionState, SessionInput
 _OPEN = QueueState.OPEN
+_STARTED, _DRAINING, _SEALED = _S.STARTED, _S.DRAINING, _S.SEALED
+# In these states the application can open queues.
+_IN_USE = frozenset({_S.STARTING, _S.STARTED, _S.RECONNECTING})
+# In these states the session is being closed, and has not disconnected.
+_CLOSES = (_S.DRAINING, _S.DRAINING_LOST, _S.SEALED, _S.SEALED_LOST)
+# In these states nothing can be posted.
+_CLOSED_TO_POSTS = frozenset({_S.SEALED, _S.SEALED_LOST, _S.CLOSING, _S.CLOSED})
 
 
 class ClientCore(Machine):
@@ -295,7 +308,18 @@ class ClientCore(Machine):
     @property
     def connected(self) -> bool:
         """Whether the session is negotiated and in use."""
-        return self.state is SessionState.STARTED and not self._broken
+        state = self.state
+        return not self._broken and (state is _STARTED or state is _DRAINING or state is _SEALED)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether nothing can be posted any more: the session is over, or closes its queues."""
+        return self.state is not _STARTED and self.state in _CLOSED_TO_POSTS
+
+    @property
+    def over(self) -> bool:
+        """Whether the session needs no connection any more."""
+        return self.state is SessionState.CLOSING or self.state is SessionState.CLOSED
 
     @property
     def restored(self) -> bool:
@@ -359,7 +383,7 @@ class ClientCore(Machine):
         Raises:
             SessionClosed: the session is over.
         """
-        if self.state is SessionState.CLOSED:
+        if self.state in _CLOSED_TO_POSTS:
             raise SessionClosed("the session is closed")
         self._broken = False
         self._now = self._up_at = now
@@ -420,6 +444,14 @@ class ClientCore(Machine):
         self._lost_because = reason
         self.ended_by = cause
         self.fire(_I.GIVE_UP, now)
+
+    def drain(self, now: float) -> None:
+        """Begin to close: no more queues are opened. :meth:`seal` and :meth:`stop` follow."""
+        self.fire(_I.DRAIN, now)
+
+    def seal(self, now: float) -> None:
+        """Accept no more posts: those that had to finish are done, or the time is up."""
+        self.fire(_I.SEAL, now)
 
     def stop(self, token: Waiter | None, now: float, deadline: float) -> None:
         """End the session: disconnect if connected; ``Completed(token)`` and ``Disconnected`` follow.
@@ -574,8 +606,8 @@ class ClientCore(Machine):
             StateError: the queue is open already.
             SessionClosed: the session is closed or closing.
         """
-        if self._stopping or self.state is SessionState.CLOSED:
-            raise SessionClosed("the session is closed")
+        if self.state not in _IN_USE:
+            raise SessionClosed("the session is closed" if self.over else "the session is closing")
         operation = Operation(token, deadline)
         return self._queues.open(
             uri, flags, owner, subscriptions, operation, now, suspends=suspends, connected=self.connected
@@ -668,7 +700,7 @@ class ClientCore(Machine):
         """
         if (
             data != self.posts.awaited
-            or self.state is not _S.STARTED
+            or self.state is not _STARTED
             or self._broken
             or self._events
             or self._framer.pending
@@ -960,20 +992,42 @@ class ClientCore(Machine):
         (_S.STARTING, _I.CHANNEL_DOWN): Transition(None, _S.STARTING),
         (_S.STARTING, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
         (_S.STARTING, _I.STOP): Transition(_stop, _S.CLOSED),
+        (_S.STARTING, _I.DRAIN): Transition(None, _S.DRAINING_LOST),
         (_S.STARTED, _I.CHANNEL_DOWN): Transition(_lose, _S.RECONNECTING),
+        (_S.STARTED, _I.DRAIN): Transition(None, _S.DRAINING),
         (_S.STARTED, _I.STOP): Transition(_disconnect, _S.CLOSING),
         (_S.STARTED, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
         (_S.RECONNECTING, _I.CHANNEL_UP): Transition(_restore, _S.STARTED),
         (_S.RECONNECTING, _I.CHANNEL_DOWN): Transition(None, _S.RECONNECTING),
+        (_S.RECONNECTING, _I.DRAIN): Transition(None, _S.DRAINING_LOST),
         (_S.RECONNECTING, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
         (_S.RECONNECTING, _I.STOP): Transition(_stop, _S.CLOSED),
+        (_S.DRAINING, _I.CHANNEL_DOWN): Transition(_lose, _S.DRAINING_LOST),
+        (_S.DRAINING, _I.SEAL): Transition(None, _S.SEALED),
+        (_S.DRAINING, _I.STOP): Transition(_disconnect, _S.CLOSING),
+        (_S.DRAINING, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
+        (_S.DRAINING_LOST, _I.CHANNEL_UP): Transition(_restore, _S.DRAINING),
+        (_S.DRAINING_LOST, _I.CHANNEL_DOWN): Transition(None, _S.DRAINING_LOST),
+        (_S.DRAINING_LOST, _I.SEAL): Transition(None, _S.SEALED_LOST),
+        (_S.DRAINING_LOST, _I.STOP): Transition(_stop, _S.CLOSED),
+        (_S.DRAINING_LOST, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
+        (_S.SEALED, _I.CHANNEL_DOWN): Transition(_lose, _S.SEALED_LOST),
+        (_S.SEALED, _I.STOP): Transition(_disconnect, _S.CLOSING),
+        (_S.SEALED, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
+        (_S.SEALED_LOST, _I.CHANNEL_DOWN): Transition(None, _S.SEALED_LOST),
+        (_S.SEALED_LOST, _I.STOP): Transition(_stop, _S.CLOSED),
+        (_S.SEALED_LOST, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
         (_S.CLOSING, _I.DISCONNECTED): Transition(_stop, _S.CLOSED),
         (_S.CLOSING, _I.CHANNEL_DOWN): Transition(_stop, _S.CLOSED),
         (_S.CLOSING, _I.STOP): Transition(None, _S.CLOSING),
         (_S.CLOSING, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
+        (_S.CLOSED, _I.SEAL): Transition(None, _S.CLOSED),
         (_S.CLOSED, _I.STOP): Transition(None, _S.CLOSED),
         (_S.CLOSED, _I.CHANNEL_DOWN): Transition(None, _S.CLOSED),
         (_S.CLOSED, _I.GIVE_UP): Transition(None, _S.CLOSED),
+        # A close whose task was cancelled may be followed by another one.
+        **{(state, _I.DRAIN): Transition(None, state) for state in (*_CLOSES, _S.CLOSING)},
+        **{(state, _I.SEAL): Transition(None, state) for state in (_S.SEALED, _S.SEALED_LOST, _S.CLOSING)},
     }
 
 

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a session: what callers see while it is being closed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import bmq
+from bmq.testing import FaultProxy
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+async def test_a_session_that_drains_lets_handlers_post_and_opens_no_queue(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post(b"1")
+        async with await queue.receive(timeout=10):
+            closing = asyncio.create_task(session.close())
+            await eventually(lambda: session.state is bmq.SessionState.DRAINING)
+            with pytest.raises(bmq.SessionClosed, match="closing"):
+                await session.open_queue(URI + "2", write=True)
+            await queue.post(b"2")
+        report = await closing
+        assert report.clean
+        assert session.state is bmq.SessionState.CLOSED
+        with pytest.raises(bmq.SessionClosed):
+            queue.post_nowait(b"3")
+
+
+async def test_a_connection_that_is_lost_while_a_session_drains_is_restored(
+    broker: bmq.broker.Broker,
+) -> None:
+    async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post(b"1")
+        async with await queue.receive(timeout=10):
+            closing = asyncio.create_task(session.close())
+            await eventually(lambda: session.state is bmq.SessionState.DRAINING)
+            proxy.cut()
+            await eventually(lambda: session.state is bmq.SessionState.DRAINING_LOST)
+            await eventually(lambda: session.state is bmq.SessionState.DRAINING)
+            await queue.post(b"2")
+        assert (await closing).clean
