@@ -115,6 +115,46 @@ def test_what_begins_with_an_underscore_is_private_to_its_room() -> None:
         assert {importer for importer in others if room(importer) != room(module)} == set(), module
 
 
+#: Where no module looks at a private attribute that another module defines.
+CLOSED_ROOMS = ("client", "engine", "protocol", "workers")
+
+
+def _own_names(tree: ast.Module) -> set[str]:
+    """The names that a module defines: functions, classes, variables, slots, attributes of ``self``."""
+    own = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                own.add(node.attr)
+        elif isinstance(node, ast.Assign) and any(ast.unparse(each) == "__slots__" for each in node.targets):
+            own |= {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
+    return own
+
+
+@pytest.mark.parametrize("room", CLOSED_ROOMS)
+def test_modules_leave_the_private_attributes_of_others_alone(room: str) -> None:
+    found: list[str] = []
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        own = _own_names(tree)
+        found += [
+            f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and re.match(r"_[a-z]", node.attr)
+            and node.attr not in own
+            and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+            and ast.unparse(node.value) != "super()"
+        ]
+    assert found == []
+
+
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_modules_say_what_they_are(module: Path) -> None:
     source = MODULES[module].read_text(encoding="utf-8")
