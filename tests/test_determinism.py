@@ -27,7 +27,6 @@ _SET_INSIDE = re.compile(r"\b(dict|list|Mapping|defaultdict)\[.*\b(set|frozenset
 #: Whose set, and why its order does not show.
 _HARMLESS = {
     "cli/dead.py: missing": "a list of the same name",
-    "client/_subscriptions.py: self._queue._core.agreed": "a list; a set of the same name is local",
     "codecs/_fields.py: kinds": "it has one member",
     "otel/_interceptor.py: deliveries": "it has one member",
     "spark/_batches.py: _BYTES": "it becomes part of a set",

@@ -14,12 +14,9 @@ __all__ = ["OpenQueue", "end_of"]
 
 
 class OpenQueue:
-    """Whether an object is a :class:`bmq.Queue`, for ``isinstance``.
+    """Whether an object is a :class:`bmq.Queue`, for ``isinstance``."""
 
-    Attributes:
-        _end: the inner part of the queue.
-    """
-
+    #: The inner part of the queue.
     _end: QueueEnd
 
 
