@@ -189,7 +189,7 @@ class Reference:
             texts = _items(inspect.getdoc(base) or "", "Attributes")
             texts |= {attribute: inspect.getdoc(member) or "" for attribute, member in _documented(base)}
             for attribute, text in texts.items():
-                if attribute not in own:
+                if attribute not in own and not attribute.startswith("_"):
                     own[attribute] = text
                     inherited.append(self._row(base, attribute, _first(text)))
         if inherited:
