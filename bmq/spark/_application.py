@@ -71,13 +71,15 @@ def application_of_program() -> Application | None:
     from pyspark import SparkContext
 
     context: Any = SparkContext._active_spark_context  # pyright: ignore[reportPrivateUsage]
-    if context is None or not os.path.exists("/proc/self/stat"):
+    if context is None or _stat(os.getpid()) is None:  # only Linux tells when a process started
         return None
     return Application.of(int(context._jvm.java.lang.ProcessHandle.current().pid()))
 
 
 def alive(process: int) -> bool:
-    """Whether there is such a process on this machine."""
+    """Whether there is such a process on this machine; True where asking would send a signal."""
+    if os.name == "nt":  # signal 0 is Ctrl-C on Windows
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
