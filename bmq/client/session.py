@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import ssl as ssl_module
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from bmq.client.requests import Requests
     from bmq.subscriptions import Selector
 
-__all__ = ["CloseReport", "Session", "driver_of"]
+__all__ = ["CloseReport", "Session", "disown", "driver_of"]
 
 logger = logging.getLogger("bmq.client")
 
@@ -456,3 +457,10 @@ def _seen(opening: asyncio.Task[Queue]) -> None:
 
 #: The inner part of a session, for the modules of the client.
 driver_of: Callable[[Session], Driver[QueueEnd]] = attrgetter("_driver")
+
+
+def disown(loops: Collection[asyncio.AbstractEventLoop]) -> None:
+    """Let the sessions of event loops be collected without a warning: their processes were killed."""
+    for each in gc.get_objects():
+        if type(each) is Session and hasattr(each, "_close_task") and each._driver.loop in loops:
+            del each._close_task

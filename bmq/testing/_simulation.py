@@ -24,6 +24,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from bmq import _checks, _world
+from bmq.client.session import disown
 from bmq.errors import InvalidArgument, StateError, UsageError
 from bmq.testing._history import History, Recorder
 from bmq.testing._sim_faults import SIMULATED_FAULTS, SimulatedFault, run_faults
@@ -740,7 +741,12 @@ class Simulation:
         if asyncio.events._get_running_loop() is not None:
             raise UsageError("a simulation has event loops of its own: run() it outside of coroutines")
         with replayed(self):
-            return self._run(main, arguments)
+            try:
+                return self._run(main, arguments)
+            except BaseException:
+                # The traceback keeps sessions of killed processes for longer than the simulation lasts.
+                disown(self._loops)
+                raise
 
     def _run(self, main: Callable[..., Coroutine[Any, Any, T]], arguments: tuple[object, ...]) -> T:
         with self._frozen(), _patched(self.seed):

@@ -135,6 +135,23 @@ def test_a_run_that_never_ends_is_given_up_after_its_limit() -> None:
         Simulation(1, limit=60).run(main)
 
 
+def test_sessions_of_a_failed_run_are_collected_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    def fail() -> None:
+        sim = Simulation(1)
+        uri = sim.broker().uri
+
+        async def main() -> None:
+            # The error keeps the session for as long as somebody has the error.
+            raise ValueError(await bmq.connect(uri))
+
+        with pytest.raises(ValueError, match=r"bmq\.Session"):
+            sim.run(main)
+
+    fail()
+    gc.collect()
+    assert [each for each in recwarn if each.category is ResourceWarning] == []
+
+
 def test_polling_a_clock_comes_to_an_end() -> None:
     async def main() -> int:
         until, turns = time.monotonic() + 0.001, 0
