@@ -148,11 +148,21 @@ async def _batches(queue: bmq.Queue, scene: Scene) -> None:
 
 async def _values(queue: bmq.Queue, scene: Scene) -> None:
     async for message in queue.typed(Order).subscribe():
-        try:
-            scene.see(GOOD if message.value == Order(1) else b"")
-        except bmq.Undecodable:
-            pass
-        message.confirm()
+        _see_value(message, scene)
+
+
+async def _batches_of_values(queue: bmq.Queue, scene: Scene) -> None:
+    async for batch in queue.typed(Order).batches(7):
+        for message in batch:
+            _see_value(message, scene)
+
+
+def _see_value(message: bmq.TypedMessage[Order], scene: Scene) -> None:
+    try:
+        scene.see(GOOD if message.value == Order(1) else b"")
+    except bmq.Undecodable:
+        pass
+    message.confirm()
 
 
 async def _due(queue: bmq.Queue, scene: Scene) -> None:
@@ -164,6 +174,7 @@ async def _due(queue: bmq.Queue, scene: Scene) -> None:
 loops("a loop", _iterate)
 loops("a loop over batches", _batches)
 loops("a loop over values", _values)
+loops("a loop over batches of values", _batches_of_values)
 loops("a loop over due messages", _due)
 
 
@@ -174,6 +185,18 @@ async def _group(scene: Scene) -> AsyncIterator[Flooded]:
     async def receive() -> None:
         async for message in queue.group(buckets=2):
             scene.take(message)
+
+    async with beside(receive()):
+        yield Flooded(queue, lambda: queue.post(GOOD, key="customer"))
+
+
+@consumer("a group of values")
+async def _group_of_values(scene: Scene) -> AsyncIterator[Flooded]:
+    queue = await scene.open()
+
+    async def receive() -> None:
+        async for message in queue.typed(Order).group(buckets=2):
+            _see_value(message, scene)
 
     async with beside(receive()):
         yield Flooded(queue, lambda: queue.post(GOOD, key="customer"))

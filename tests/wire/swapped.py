@@ -27,6 +27,7 @@ from typing import Any
 from construct import BitStruct
 
 import bmq
+from bmq._caches import clear_caches
 
 PACKAGE = Path(bmq.__file__).parent
 #: The modules that turn a declaration into codecs.
@@ -611,6 +612,7 @@ def called() -> set[str]:
             path = Path(code.co_filename).relative_to(PACKAGE).as_posix()
             found.add(f"{path}:{code.co_qualname}")
 
+    clear_caches()  # what a cache has is not made again
     before = sys.getprofile()
     sys.setprofile(note)
     try:
