@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 import bmq
+from bmq._caches import clear_caches
 from bmq.events import SessionEvent, StateRestored
 from tests.performance.server import Server
 
@@ -155,6 +156,7 @@ ACTIONS: dict[str, Callable[[Scene, Trace], Awaitable[None]]] = {
 async def measure(name: str) -> Trace:
     """Perform an action several times; return the shortest trace of those after the first ones."""
     traces: list[Trace] = []
+    clear_caches()  # What other tests have left there may take another way.
     logging.disable()  # Handlers of a program ask for texts, which takes calls of their own.
     async with Server() as server, bmq.connect(server.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
