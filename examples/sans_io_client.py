@@ -10,22 +10,25 @@ sends the returned bytes, and handles the reported events.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import socket
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import Future
+from typing import TypeVar, cast
 from urllib.parse import urlsplit
 
-from bmq.errors import AckStatus, ConnectionFailed, Error
+from bmq.errors import AckStatus, ConnectionFailed
 from bmq.protocol.client import ClientCore, QueueCore, SubscriptionCore, SubscriptionOptions
 from bmq.protocol.client.events import Acked, CloseChannel, Completed, Connected, Pushed
+from bmq.protocol.client.ports import NOBODY
 from bmq.wire.control import ClientIdentity, ClientType, GuidInfo, QueueFlags
 from bmq.wire.guid import GuidGenerator, client_id_from
 from bmq.wire.push import PushMessage
 from bmq.wire.uri import QueueUri
+
+T = TypeVar("T")
 
 
 class BlockingClient:
@@ -37,8 +40,7 @@ class BlockingClient:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._timeout = timeout
         self._guids = GuidGenerator(client_id_from(socket.gethostname(), time.time_ns(), os.getpid(), 1))
-        self._numbers = itertools.count()
-        self._done: dict[Any, Error | AckStatus | None] = {}
+        self._connected = Future[None]()
         self._messages: deque[tuple[QueueCore, bytes, bytes]] = deque()
         self._core = ClientCore(
             ClientIdentity(
@@ -50,7 +52,7 @@ class BlockingClient:
             )
         )
         self._connect()
-        self._wait_for("connected")
+        self._wait_for(self._connected)
 
     def _connect(self) -> None:
         """Negotiate; afterwards the core handles the connection."""
@@ -67,27 +69,26 @@ class BlockingClient:
 
     def open(self, uri: str, expressions: Sequence[str] = ("",)) -> QueueCore:
         """Open a queue for reading and writing, with a subscription for each expression."""
-        token, now = next(self._numbers), time.monotonic()
+        opened, now = Future[None](), time.monotonic()
         options = SubscriptionOptions(max_unconfirmed_messages=100, max_unconfirmed_bytes=1 << 24, priority=0)
         queue = self._core.open_queue(
             QueueUri.parse(uri),
             QueueFlags.READ | QueueFlags.WRITE,
-            uri,
-            token,
+            NOBODY,
+            opened,
             now,
             now + self._timeout,
-            subscriptions=[SubscriptionCore(text, options, text) for text in expressions],
+            subscriptions=[SubscriptionCore(text, options, NOBODY) for text in expressions],
         )
-        self._wait_for(token)
+        self._wait_for(opened)
         return queue
 
     def post(self, queue: QueueCore, payload: bytes) -> AckStatus:
         """Post a message; return the status of the acknowledgement."""
-        token = next(self._numbers)
+        posted = Future[AckStatus]()
         guid = self._guids.next(time.monotonic_ns())
-        self._core.post(queue, guid, payload, token, time.monotonic())
-        status: AckStatus = self._wait_for(token)
-        return status
+        self._core.post(queue, guid, payload, posted, time.monotonic())
+        return self._wait_for(posted)
 
     def receive(self) -> tuple[QueueCore, bytes, bytes]:
         """Return queue, GUID and data of the next message."""
@@ -101,18 +102,15 @@ class BlockingClient:
 
     def close(self) -> None:
         """Disconnect, and close the socket."""
-        token, now = next(self._numbers), time.monotonic()
-        self._core.stop(token, now, now + self._timeout)
-        self._wait_for(token)
+        stopped, now = Future[None](), time.monotonic()
+        self._core.stop(stopped, now, now + self._timeout)
+        self._wait_for(stopped)
         self._socket.close()
 
-    def _wait_for(self, token: Any) -> Any:
-        while token not in self._done:
+    def _wait_for(self, future: Future[T]) -> T:
+        while not future.done():
             self._turn()
-        outcome = self._done.pop(token)
-        if isinstance(outcome, Error):
-            raise outcome
-        return outcome
+        return future.result()
 
     def _turn(self) -> None:
         """Send pending bytes, receive until the next deadline, handle the events."""
@@ -141,16 +139,21 @@ class BlockingClient:
         events = self._core.events()
         for event in events:
             if isinstance(event, Connected):
-                self._done["connected"] = None
+                self._connected.set_result(None)
             elif isinstance(event, Completed):
-                self._done[event.token] = event.error
+                if event.token is not None and event.error is None:
+                    event.token.set_result(None)
+                elif event.token is not None and event.error is not None:
+                    event.token.set_exception(event.error)
             elif isinstance(event, Acked):
-                self._done.update((token, status) for token, _, _, status, _ in event.outcomes)
+                for posted, _, _, status, _ in event.outcomes:
+                    cast("Future[AckStatus]", posted).set_result(status)
             elif isinstance(event, Pushed):
                 for queue, _, pushes in event.deliveries:
-                    self._messages.extend(
-                        (queue, push.guid, push.data) for push in map(PushMessage._make, pushes)
-                    )
+                    if isinstance(queue, QueueCore):
+                        self._messages.extend(
+                            (queue, push.guid, push.data) for push in map(PushMessage._make, pushes)
+                        )
             elif isinstance(event, CloseChannel) and event.error:
                 raise ConnectionFailed(str(event.error))
         return bool(events)

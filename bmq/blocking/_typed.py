@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from bmq import _checks
 from bmq.blocking._message import Message, MessageBatch, TypedMessage
@@ -56,10 +56,16 @@ class TypedBatch(MessageBatch, Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> list[TypedMessage[T]]: ...
     def __getitem__(self, index: int | slice) -> TypedMessage[T] | list[TypedMessage[T]]:
-        return cast("list[TypedMessage[T]]", self._messages)[index]
+        return self._values[index]
 
     def __iter__(self) -> Iterator[TypedMessage[T]]:
-        return iter(cast("list[TypedMessage[T]]", self._messages))
+        return iter(self._values)
+
+    @property
+    def _values(self) -> list[TypedMessage[T]]:
+        messages: Any = self._messages
+        typed: list[TypedMessage[T]] = messages
+        return typed
 
 
 class TypedQueue(Generic[T]):

@@ -345,8 +345,9 @@ class Driver(Generic[Q]):
 
     def accepted(self, outcome: Outcome) -> None:
         """The post that was made alone is accepted."""
+        future: Any  # Connection.post_alone() made it
         future, _, guid, _, queue = outcome
-        if isinstance(future, asyncio.Future) and not future.done():  # Connection.post_alone() made it
+        if not future.done():
             future.set_result(self._ack(guid, queue.uri_text))
         flow = self.flow
         if flow.for_outcomes or flow.room.lines:

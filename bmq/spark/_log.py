@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from bmq.errors import StateError
 from bmq.spark._arrow import RecordBatch, fs, pa, pc
@@ -304,7 +304,7 @@ class BatchLog:
                 for at in range(file.num_record_batches):
                     batch = file.get_batch(at)
                     numbers = batch.column(1)
-                    for number in numbers.unique().to_pylist():
+                    for number in cast("list[int]", numbers.unique().to_pylist()):
                         keys = batch.column(0)
                         if len(sources) > 1:
                             keys = keys.filter(pc.equal(numbers, number))

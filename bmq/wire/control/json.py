@@ -103,9 +103,10 @@ def _members(value: Structure) -> dict[str, object]:
             if plain is int and not kind.low <= content <= kind.high:
                 raise TypeError
             fields[m.name] = content
-        elif content is None and (m.optional or kind.__class__ is ChoiceKind):
-            continue
-        elif kind.__class__ is ChoiceKind:
+        elif content is None:
+            if not m.optional and not isinstance(kind, ChoiceKind):
+                raise TypeError
+        elif isinstance(kind, ChoiceKind):
             fields[kind.names[plain]] = content
         elif plain is kind.exact:
             if plain is tuple:
@@ -279,7 +280,7 @@ class _JsonReader:
         written: dict[str, str] = {}
         for m in type.MEMBERS:
             kind = m.kind
-            if kind.__class__ is ChoiceKind:
+            if isinstance(kind, ChoiceKind):
                 _set(made, m.attribute, self.selection(kind, fields))
             elif m.name in fields:
                 content: Any = fields[m.name]
