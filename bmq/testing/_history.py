@@ -13,12 +13,14 @@ identified by its GUID, which is the same for the producer and for every consume
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
+from weakref import WeakKeyDictionary
 
 import orjson
 
@@ -37,6 +39,8 @@ from bmq.wire.crc import crc32c
 from bmq.wire.properties import Typed
 
 __all__ = ["EventType", "History", "Recorder", "parsed"]
+
+T = TypeVar("T")
 
 #: The relation of an event to its operation.
 EventType: TypeAlias = Literal["invoke", "ok", "fail", "unknown"]
@@ -280,8 +284,9 @@ class Recorder(Interceptor):
 
     def __init__(self, history: History, name: str) -> None:
         self._history = history
-        self._sessions: dict[Session, int] = {}
-        self._consumers: dict[Consumer, int] = {}
+        self._sessions: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
+        self._session_numbers, self._consumer_numbers = itertools.count(), itertools.count()
+        self._consumers: WeakKeyDictionary[Consumer, int] = WeakKeyDictionary()
         self._dead = False
         self.name = name
         self._record("process", "invoke")
@@ -406,7 +411,7 @@ class Recorder(Interceptor):
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record deliveries to the process."""
         history, uri = self._history, consumer.queue.uri
-        number = self._consumers.setdefault(consumer, len(self._consumers))
+        number = _number(self._consumers, consumer, self._consumer_numbers)
         lines: list[bytes] = []
         for message in messages:
             fields: dict[str, Any] = {
@@ -429,7 +434,7 @@ class Recorder(Interceptor):
         """Return the connection of a message: its session's number, and the number of losses."""
         session = message.subscription.queue.session
         _, losses = arrival_of(message)
-        return f"{self._sessions.setdefault(session, len(self._sessions))}.{losses}"
+        return f"{_number(self._sessions, session, self._session_numbers)}.{losses}"
 
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record confirmations of the process."""
@@ -523,3 +528,11 @@ def _is_torn(path: Path) -> bool:
             return file.read(1) != b"\n"
     except FileNotFoundError:
         return False
+
+
+def _number(known: WeakKeyDictionary[T, int], of: T, numbers: Iterator[int]) -> int:
+    """Return the number of a session or a consumer, which the recorder does not keep alive."""
+    number = known.get(of)
+    if number is None:
+        number = known[of] = next(numbers)
+    return number

@@ -256,7 +256,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _schedule(self, handle: asyncio.Handle) -> None:
         if self.dead:
-            self.remains.append(handle)
+            if not self.is_closed():  # after the burial nothing is kept
+                self.remains.append(handle)
             return
         self._ready.append(handle)  # type: ignore[attr-defined]
         engine = self.engine

@@ -180,19 +180,25 @@ class SimulatedProcess:
             if not self._stopping:
                 self._error = error
         except Exception as error:
-            self._error = error
+            # Cleanup that Python runs for a killed process, when its objects are released, does not count.
+            if not loop.dead:
+                self._error = error
         finally:
-            others = [each for each in sorted(asyncio.all_tasks(loop), key=hash) if each is not task]
-            for each in others:
-                each.cancel()
-            if others:
-                await asyncio.gather(*others, return_exceptions=True)
-            for each in others:
-                if not each.cancelled() and each.exception() is not None:
-                    loop.call_exception_handler(
-                        {"message": "a task failed while its process ended", "exception": each.exception()}
-                    )
-            await loop.shutdown_asyncgens()
+            if not loop.dead:
+                await self._end_others(loop, task)
+
+    async def _end_others(self, loop: SimLoop, task: asyncio.Task[Any] | None) -> None:
+        others = [each for each in sorted(asyncio.all_tasks(loop), key=hash) if each is not task]
+        for each in others:
+            each.cancel()
+        if others:
+            await asyncio.gather(*others, return_exceptions=True)
+        for each in others:
+            if not each.cancelled() and each.exception() is not None:
+                loop.call_exception_handler(
+                    {"message": "a task failed while its process ended", "exception": each.exception()}
+                )
+        await loop.shutdown_asyncgens()
 
     def _ended(self, loop: SimLoop) -> None:
         self._done = True

@@ -275,7 +275,9 @@ async def test_no_message_is_handled_beside_itself_or_once_more(
 LOOPS = {
     *("Queue.__aiter__", "Queue.receive", "Queue.receive_many", "Queue.batches", "Queue.tables"),
     *("Queue.group", "Consumer.__aiter__", "Consumer.receive", "Consumer.receive_many", "Consumer.batches"),
-    *("TypedQueue.__aiter__", "TypedQueue.receive", "TypedConsumer.__aiter__", "TypedConsumer.receive"),
+    *("TypedQueue.__aiter__", "TypedQueue.receive", "TypedQueue.receive_many", "TypedQueue.batches"),
+    *("TypedQueue.group", "TypedConsumer.__aiter__", "TypedConsumer.receive", "TypedConsumer.receive_many"),
+    *("TypedConsumer.batches", "TypedGroup.__aiter__", "TypedGroup.receive"),
     *("Tables.__aiter__", "Tables.__anext__", "Tables.receive"),
     *("Group.__aiter__", "Group.__anext__", "Group.receive"),
     *("DueMessages.__aiter__", "DueMessages.__anext__", "DueMessages.batch"),
