@@ -747,12 +747,7 @@ class Simulation:
         if asyncio.events._get_running_loop() is not None:
             raise UsageError("a simulation has event loops of its own: run() it outside of coroutines")
         with replayed(self):
-            try:
-                return self._run(main, arguments)
-            except BaseException:
-                # The traceback keeps sessions of killed processes for longer than the simulation lasts.
-                disown(self._loops)
-                raise
+            return self._run(main, arguments)
 
     def _run(self, main: Callable[..., Coroutine[Any, Any, T]], arguments: tuple[object, ...]) -> T:
         with self._frozen(), _patched(self.seed):
@@ -786,6 +781,8 @@ class Simulation:
             each._waiting.clear()
         for loop in self._loops:
             loop.bury()
+        # A traceback, or the program's own objects, may keep sessions for longer than the simulation lasts.
+        disown(self._loops)
 
     def _step(self, process: SimulatedProcess, until: float) -> None:
         engine = self._engine
