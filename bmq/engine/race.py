@@ -60,6 +60,9 @@ async def race(
                     failures.append(error)
                     if waiting:
                         logger.info("%s; trying the next address", error)
+    except GeneratorExit:
+        running.clear()  # The coroutine is collected without its event loop: nothing can be awaited.
+        raise
     finally:
         for task in running:
             task.cancel()
