@@ -32,7 +32,7 @@ from pathlib import Path
 from cluster import Cluster, EmbeddedNode, RealCluster
 
 import bmq
-from bmq.conventions import WAITING_SUFFIX, waiting_queue
+from bmq.conventions import DELAY_QUEUE_SUFFIX, delay_queue_of
 from bmq.delays import Mover
 from bmq.testing import fresh_queue_uri
 
@@ -75,7 +75,7 @@ class Watch(bmq.Interceptor):
         self.kills: list[float] = []
 
     def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
-        if not consumer.queue.uri.endswith(WAITING_SUFFIX):
+        if not consumer.queue.uri.endswith(DELAY_QUEUE_SUFFIX):
             for message in messages:
                 self.lives[message.data].came.append(time.time())
 
@@ -157,7 +157,7 @@ class Run:
 async def mover(stack: AsyncExitStack, broker: str, uri: str, *watch: Watch) -> Mover:
     """Start a mover in a session of its own."""
     session = await stack.enter_async_context(bmq.connect(broker, interceptors=watch))
-    made = Mover(await session.open_queue(waiting_queue(uri), read=True, default_subscription=False))
+    made = Mover(await session.open_queue(delay_queue_of(uri), read=True, default_subscription=False))
     task = asyncio.create_task(made.run())
 
     async def end() -> None:
@@ -175,7 +175,7 @@ async def waiting(broker: str, pid: int, counts: list[int], minutes: int, second
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(bmq.connect(broker))
             queue = await session.open_queue(run.uri, read=True, write=True)
-            store = await session.output(waiting_queue(run.uri))
+            store = await session.open_output(delay_queue_of(run.uri))
             begin = round(time.time() * 1000) + 7_200_000
             (
                 await store.post_many(
@@ -205,7 +205,7 @@ async def waiting(broker: str, pid: int, counts: list[int], minutes: int, second
             consuming.cancel()
             assert moving.held == 0
         async with bmq.admin.connect(broker) as admin:
-            await admin.queue(waiting_queue(run.uri)).purge()
+            await admin.queue(delay_queue_of(run.uri)).purge()
         print(
             f"{count:>9,} waiting, nothing due: broker {idle[-1] if idle else 0:.1f} ms/s in the last "
             f"minute, this process {own:.1f} ms/s; with {len(run.due) / seconds:.0f} messages/s: broker "

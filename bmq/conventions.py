@@ -22,6 +22,7 @@ __all__ = [
     "CONTENT_TYPE",
     "DEADLINE",
     "DEATHS",
+    "DELAY_QUEUE_SUFFIX",
     "DESTINATION",
     "DUE",
     "ERROR",
@@ -31,11 +32,10 @@ __all__ = [
     "REPLY_TO",
     "REQUEST",
     "REQUESTER",
-    "WAITING_SUFFIX",
+    "delay_queue_of",
     "derived_guid",
     "is_guid",
     "post_time",
-    "waiting_queue",
     "with_post_time",
 ]
 
@@ -91,13 +91,13 @@ CANCEL: Final = "bmq_cancel"
 REQUEST: Final = "bmq_request"
 """STRING: the GUID of the request that a message replies to."""
 
-WAITING_SUFFIX: Final = ".delayed"
-"""What the name of a queue's waiting queue ends with."""
+DELAY_QUEUE_SUFFIX: Final = ".delayed"
+"""What the name of a queue's delay queue ends with."""
 
 
-def waiting_queue(uri: str) -> str:
+def delay_queue_of(uri: str) -> str:
     """Return the URI of the queue where delayed messages of a queue wait, unless another one is named."""
-    return _checks.text("uri", uri).partition("?")[0] + WAITING_SUFFIX
+    return _checks.text("uri", uri).partition("?")[0] + DELAY_QUEUE_SUFFIX
 
 
 def derived_guid(*words: str) -> str:

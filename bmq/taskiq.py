@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bmq import _checks
+from bmq._renamed import renamed_arguments
 from bmq.client.connect import check_options, connect
 from bmq.client.dead_letters import described
 from bmq.client.in_hand import Feeding
@@ -27,7 +28,7 @@ from bmq.client.options import ConnectOptions
 from bmq.client.poison import Allowed, Poison, PoisonKind, PutAside, unreadable
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.conventions import PREFIX, waiting_queue
+from bmq.conventions import PREFIX, delay_queue_of
 from bmq.delays import Mover
 from bmq.engine.address import parse_addresses
 from bmq.errors import Error, StateError, UsageError
@@ -60,7 +61,7 @@ class BmqBroker(AsyncBroker):
     digits and underscores, as STRING. It is confirmed when taskiq acknowledges the task; until then it is
     delivered again when its worker goes.
 
-    A task with the label ``delay``, in seconds, waits in the queue's waiting queue, see
+    A task with the label ``delay``, in seconds, waits in the queue's delay queue, see
     :meth:`bmq.Queue.post`, and is passed on by a worker when it is due.
 
     Args:
@@ -69,8 +70,8 @@ class BmqBroker(AsyncBroker):
         subscription: which tasks workers take, ``task_name == "add"`` for instance; None for all.
         max_unconfirmed_messages: how many tasks a worker process may have that are not acknowledged. What it
             has and cannot begin waits for nobody else.
-        waiting: the URI of the queue where delayed tasks wait; None for the queue's own with ``.delayed`` at
-            the end, which has to be in a priority domain.
+        delay_queue_uri: the URI of the queue where delayed tasks wait, in a priority domain. If None, the
+            queue's own URI with ``.delayed`` at the end.
         mover: whether workers pass delayed tasks on when they are due; they share that.
         dead_letters: the URI of a queue for messages that no worker can run: they cannot be read, are no
             tasks, or are tasks that the worker does not know; and for delayed ones that cannot be passed on.
@@ -82,6 +83,7 @@ class BmqBroker(AsyncBroker):
         UsageError: dead letters would come back to the queue.
     """
 
+    @renamed_arguments
     def __init__(
         self,
         broker: str | None,
@@ -89,7 +91,7 @@ class BmqBroker(AsyncBroker):
         *,
         subscription: Selector = None,
         max_unconfirmed_messages: int = 100,
-        waiting: str | None = None,
+        delay_queue_uri: str | None = None,
         mover: bool = True,
         dead_letters: str | None = None,
         **options: Unpack[ConnectOptions],
@@ -109,11 +111,14 @@ class BmqBroker(AsyncBroker):
         self._subscription = subscription
         self._max_unconfirmed = max_unconfirmed_messages
         # Messages wait in a queue of a priority domain, and one with applications is none.
-        self._delays = waiting is not None or not self._uri.app_id
-        self._waiting = QueueUri.parse(waiting).canonical if waiting is not None else None
+        self._delays = delay_queue_uri is not None or not self._uri.app_id
+        self._delay_queue = QueueUri.parse(delay_queue_uri).canonical if delay_queue_uri is not None else None
         self._moves = mover and self._delays
         self._dead_letters = QueueUri.parse(dead_letters).canonical if dead_letters is not None else None
-        if self._dead_letters in (self._uri.canonical, self._waiting or waiting_queue(self._uri.canonical)):
+        if self._dead_letters in (
+            self._uri.canonical,
+            self._delay_queue or delay_queue_of(self._uri.canonical),
+        ):
             raise UsageError(f"dead letters of {self._uri} would come back; name another queue for them")
         self._session: Session | None = None
         self._output: Queue | None = None
@@ -146,7 +151,7 @@ class BmqBroker(AsyncBroker):
         self._session = await connect(self._broker, **self._options)
         try:
             self._output = await self._session.open_queue(
-                self._uri.canonical, write=True, waiting=self._waiting
+                self._uri.canonical, write=True, delay_queue_uri=self._delay_queue
             )
             await super().startup()
         except BaseException:
@@ -205,7 +210,7 @@ class BmqBroker(AsyncBroker):
         if not self._delays:
             raise UsageError(
                 f"{self._uri} is an application of a fanout queue, where nothing can wait: "
-                "BmqBroker(..., waiting='bmq://...') names a queue of a priority domain"
+                "BmqBroker(..., delay_queue_uri='bmq://...') names a queue of a priority domain"
             )
         return delay
 
@@ -242,7 +247,7 @@ class BmqBroker(AsyncBroker):
             await aside.close()
 
     async def _letters(self, session: Session) -> Queue | None:
-        return await session.output(self._dead_letters) if self._dead_letters is not None else None
+        return await session.open_output(self._dead_letters) if self._dead_letters is not None else None
 
     def _poison(self, message: Message) -> Poison | None:
         """Return why no worker like this one can run a message; None if it can.
@@ -264,7 +269,7 @@ class BmqBroker(AsyncBroker):
     async def _move(self, session: Session, letters: Queue | None) -> None:
         """Pass on what is due."""
         assert self._output is not None
-        waiting = self._output.waiting
+        waiting = self._output.delay_queue_uri
         usual = Allowed(None, QueueUri.parse(waiting))
 
         def allow(uri: str) -> bool:

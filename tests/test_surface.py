@@ -21,6 +21,7 @@ import bmq.prometheus
 import bmq.spark
 import bmq.subscriptions
 import bmq.taskiq
+from bmq._renamed import Renamed
 from bmq.testing import FaultProxy
 from tests.programs.test_docs import generate as generate
 
@@ -66,13 +67,22 @@ def described(reference: Any, cls: type) -> set[str]:
     return members | set(re.findall(r"^\| \[?`(\w+)`", inherited, re.MULTILINE))
 
 
+def current(thing: Any) -> set[str]:
+    """The public names of a class or an object, without old ones, which only raise an error."""
+    return {
+        name
+        for name in dir(thing)
+        if not name.startswith("_") and not isinstance(inspect.getattr_static(thing, name), Renamed)
+    }
+
+
 def offered(thing: Any) -> set[str]:
     """The names of a class, or of an object with all it has, that are not those of bases from elsewhere."""
     cls = thing if inspect.isclass(thing) else type(thing)
     inherited = {
         name for base in cls.__mro__[1:] if not base.__module__.startswith("bmq") for name in dir(base)
     }
-    return {name for name in dir(thing) if not name.startswith("_")} - inherited
+    return current(thing) - inherited
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))

@@ -281,4 +281,4 @@ def received_nowait(queue: Queue, line: Line) -> Message | None:
 def put_back(batch: _MessageBatch) -> None:
     """The thread that waited for a batch does not any more."""
     if batch:
-        batch[0].subscription.put_back(batch)
+        batch[0].consumer.put_back(batch)

@@ -111,7 +111,7 @@ class Line:
         while (message := self.take()) is not None:
             messages.append(message)
         if messages:
-            messages[0].subscription.put_back(messages)
+            messages[0].consumer.put_back(messages)
 
     async def _more(self, take: Callable[[], Awaitable[Message]]) -> Message:
         """Wait for a message; take over what came with it, unless another thread waits for that."""
@@ -123,14 +123,14 @@ class Line:
             message = await take()
         finally:
             self._waiting -= 1
-        if not self._waiting and message.subscription.buffered:
+        if not self._waiting and message.consumer.buffered:
             # Not receive_many(): cancelled while it waits, this would lose the message in hand.
             self._messages.extend(line_of(message).pop_many(_AHEAD))
         return message
 
     def _put_back(self, message: Message) -> None:
         """The thread that waited for a message does not any more."""
-        message.subscription.put_back([message])
+        message.consumer.put_back([message])
 
 
 def following(portal: Portal, take: Callable[[], Awaitable[T]], undo: Callable[[T], object]) -> T:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from bmq._renamed import renamed
 from bmq.client.message import Message as _Message
 from bmq.client.message import MessageBatch as _MessageBatch
 from bmq.codecs import Shape
@@ -22,6 +23,7 @@ __all__ = ["Message", "MessageBatch", "TypedMessage"]
 T = TypeVar("T")
 
 
+@renamed
 class Message:
     """A message, as :class:`bmq.Message`. Made by queues and consumers.
 
@@ -76,9 +78,9 @@ class Message:
         return self._message.queue_uri
 
     @property
-    def subscription(self) -> Consumer:
+    def consumer(self) -> Consumer:
         """The consumer whose subscription the broker routed this message to."""
-        return self._queue._consumer_of(self._message.subscription)
+        return self._queue._consumer_of(self._message.consumer)
 
     @property
     def redelivered(self) -> bool:

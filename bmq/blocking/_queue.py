@@ -11,6 +11,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from bmq._renamed import renamed
 from bmq.blocking._consumer import Batches, Consumer, Messages, received_many, received_nowait
 from bmq.blocking._handlers import Handlers, waiting_for
 from bmq.blocking._line import Line
@@ -53,6 +54,7 @@ _OUTBOX = 1000
 _SMALL = 16 * 1024
 
 
+@renamed
 class Queue:
     """An open queue, as :class:`bmq.Queue`. Made by :meth:`Session.open_queue`.
 
@@ -77,7 +79,7 @@ class Queue:
         # All but that of the default subscription: opened with the queue, or made by subscribe().
         self._consumers: dict[_Consumer, Consumer] = {}
         if subscriptions:
-            for consumer in queue.subscriptions[-subscriptions:]:
+            for consumer in queue.consumers[-subscriptions:]:
                 self._own(consumer)
 
     def _forget(self) -> None:
@@ -101,9 +103,9 @@ class Queue:
         return self._queue.uri
 
     @property
-    def waiting(self) -> str:
-        """The URI of the queue where what is posted with ``delay`` or ``not_before`` waits."""
-        return self._queue.waiting
+    def delay_queue_uri(self) -> str:
+        """The URI of the queue where messages posted with ``delay`` or ``not_before`` wait."""
+        return self._queue.delay_queue_uri
 
     @property
     def state(self) -> QueueState:
@@ -121,9 +123,9 @@ class Queue:
         return self._queue.unacked
 
     @property
-    def subscriptions(self) -> list[Consumer]:
+    def consumers(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
-        return [self._consumer_of(consumer) for consumer in self._queue.subscriptions]
+        return [self._consumer_of(consumer) for consumer in self._queue.consumers]
 
     @property
     def readable(self) -> bool:
@@ -308,7 +310,7 @@ class Queue:
         reply = self._portal.run(
             lambda: self._queue.request(payload, properties=properties, timeout=timeout, reply_to=reply_to)
         )
-        message = Message(self.session._queue_of(reply.subscription.queue), reply)
+        message = Message(self.session._queue_of(reply.consumer.queue), reply)
         message.confirmed = True
         return message
 

@@ -16,6 +16,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
+from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._handlers import waiting_for
 from bmq.blocking._line import following
 from bmq.blocking._portal import Portal, current_portal, forget_portal
@@ -101,6 +102,7 @@ def _off_the_loop(source: CredentialsSource | None) -> CredentialsSource | None:
     return ask
 
 
+@renamed
 class Session:
     """A session with a broker, as :class:`bmq.Session`. Made by :func:`connect`.
 
@@ -172,6 +174,7 @@ class Session:
 
     # queues
 
+    @renamed_arguments
     def open_queue(
         self,
         uri: str,
@@ -185,7 +188,7 @@ class Session:
         default_subscription: bool | None = None,
         subscriptions: Iterable[Selector | Subscription] = (),
         compression: Compression | None = None,
-        waiting: str | None = None,
+        delay_queue_uri: str | None = None,
         timeout: float | None = None,
     ) -> Queue:
         """Open a queue, as :meth:`bmq.Session.open_queue`.
@@ -213,7 +216,7 @@ class Session:
                 default_subscription=default_subscription,
                 subscriptions=given,
                 compression=compression,
-                waiting=waiting,
+                delay_queue_uri=delay_queue_uri,
                 timeout=timeout,
             ),
             undo=lambda queue: self._portal.keep(queue.close()),
@@ -222,8 +225,8 @@ class Session:
         made = self._queues[queue] = Queue(self, queue, len(given))
         return made
 
-    def output(self, uri: str) -> Queue:
-        """Return a queue to post to, as :meth:`bmq.Session.output`: an open one, or it is opened now.
+    def open_output(self, uri: str) -> Queue:
+        """Return a queue to post to, as :meth:`bmq.Session.open_output`: an open one, or it is opened now.
 
         Raises:
             OpenQueueError: the broker refused.
@@ -231,7 +234,7 @@ class Session:
             InvalidURI: the URI is not legal.
             SessionClosed: the session is closed.
         """
-        return self._queue_of(self._portal.run(lambda: self._session.output(uri)))
+        return self._queue_of(self._portal.run(lambda: self._session.open_output(uri)))
 
     @property
     def queues(self) -> list[Queue]:

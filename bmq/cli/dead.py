@@ -125,7 +125,7 @@ async def _put_back(
         seen.append(letter.guid)
         try:
             uri, original = original_of(letter, to)
-            output = await session.output(uri)
+            output = await session.open_output(uri)
             (await output.post_many([original])).raise_for_failures()
         except (bmq.PostError, bmq.UsageError, bmq.ProtocolError, bmq.RequestError) as error:
             if isinstance(error, bmq.SessionClosed):

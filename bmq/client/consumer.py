@@ -247,7 +247,7 @@ class Consumer:
         line.connection.check_loop()
         messages = _checks.items("messages", messages, "bmq.Message")
         for each in messages:
-            if _checks.choice("a message to put back", each, Message).subscription.queue is not self.queue:
+            if _checks.choice("a message to put back", each, Message).consumer.queue is not self.queue:
                 raise UsageError(f"{each!r} is of another queue, and cannot be put back here")
         line.put_back(messages)
 

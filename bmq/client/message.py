@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from bmq import _checks
+from bmq._renamed import renamed
 from bmq.errors import AckStatus, PostError
 from bmq.wire.constants import Compression, PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
@@ -76,6 +77,7 @@ def beginning_of(message: Message, most: int) -> Beginning:
     )
 
 
+@renamed
 class Message:
     """A message as the broker delivered it (one PUSH message).
 
@@ -184,7 +186,7 @@ class Message:
         return self._line.end.uri
 
     @property
-    def subscription(self) -> Consumer:
+    def consumer(self) -> Consumer:
         """The consumer whose subscription the broker routed this message to."""
         return self._line.consumer
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._pace import paced
+from bmq._renamed import renamed
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, changed_options
 from bmq.client._end import QueueEnd
@@ -64,6 +65,7 @@ Request: TypeAlias = Callable[
 ]
 
 
+@renamed
 class Queue(OpenQueue):
     """An open queue. Made by :meth:`bmq.Session.open_queue`.
 
@@ -90,12 +92,12 @@ class Queue(OpenQueue):
         subscriptions: Iterable[Subscription],
         suspends: bool,
         compression: Compression | None,
-        waiting: str,
+        delay_queue_uri: str,
         opened: asyncio.Future[None],
         deadline: float,
     ) -> None:
         self.session = session
-        self._delayed_in = waiting
+        self._delay_queue_uri = delay_queue_uri
         self._end = end = QueueEnd(driver, uri, hooks, options)
         end.queue = self
         self._request = request
@@ -137,9 +139,9 @@ class Queue(OpenQueue):
         return self._end.uri
 
     @property
-    def waiting(self) -> str:
-        """The URI of the queue where what is posted with ``delay`` or ``not_before`` waits."""
-        return self._delayed_in
+    def delay_queue_uri(self) -> str:
+        """The URI of the queue where messages posted with ``delay`` or ``not_before`` wait."""
+        return self._delay_queue_uri
 
     @property
     def state(self) -> QueueState:
@@ -157,7 +159,7 @@ class Queue(OpenQueue):
         return self._core.unacked
 
     @property
-    def subscriptions(self) -> list[Consumer]:
+    def consumers(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
         return self._end.subscriptions.committed
 
@@ -210,7 +212,7 @@ class Queue(OpenQueue):
         Waits for room first, while the window of unacknowledged posts is full. While the connection is down
         the message is kept, and sent once it is restored.
 
-        One with ``delay`` or ``not_before`` is posted to the queue where it waits, see ``waiting`` of
+        One with ``delay`` or ``not_before`` is posted to the queue where it waits, see ``delay_queue_uri`` of
         :meth:`bmq.Session.open_queue`, and acknowledged when it is stored there. A mover
         (:meth:`bmq.App.mover`, or ``bmq mover``) passes it on when it is due; without one it stays there.
 
@@ -274,11 +276,11 @@ class Queue(OpenQueue):
         from bmq.client._delaying import delayed
 
         self._core.check_posts()
-        here = self._delayed_in == self._end.parsed_uri.canonical
+        here = self._delay_queue_uri == self._end.parsed_uri.canonical
         destination = None if here else self._end.parsed_uri.canonical
         longest = self._driver.options.longest_delay
         added = delayed(checked_properties(properties), delay, not_before, destination, longest)
-        return self if here else await self.session.output(self._delayed_in), added
+        return self if here else await self.session.open_output(self._delay_queue_uri), added
 
     async def _delayed(self, item: PutMessage) -> tuple[Poster, PutMessage]:
         """Return what posts an item with a delay, and the message to post instead."""

@@ -125,7 +125,7 @@ class Requests:
 
     async def _read(self, uri: str, queue: Queue) -> None:
         """Give each reply to whoever waits for it; late and second ones are dropped."""
-        (consumer,) = queue.subscriptions
+        (consumer,) = queue.consumers
         error: Error = SessionClosed(f"{uri}, where replies are expected, was closed")
         try:
             async for message in consumer:

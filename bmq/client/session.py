@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq import _checks
+from bmq._renamed import renamed, renamed_arguments
 from bmq.client._definition import checked_options
 from bmq.client._end import QueueEnd, drain, left_over
 from bmq.client._open_queue import end_of
@@ -30,7 +31,7 @@ from bmq.client.queue import (
     Queue,
 )
 from bmq.client.stats import SessionStats, session_stats
-from bmq.conventions import waiting_queue
+from bmq.conventions import delay_queue_of
 from bmq.engine.address import Address
 from bmq.engine.driver import Driver
 from bmq.engine.health import Health, HostHealthMonitor
@@ -80,6 +81,7 @@ class CloseReport:
         return left or "nothing was left"
 
 
+@renamed
 class Session:
     """A session with a broker. Made by :func:`bmq.connect`.
 
@@ -203,6 +205,7 @@ class Session:
 
     # queues
 
+    @renamed_arguments
     async def open_queue(
         self,
         uri: str,
@@ -216,7 +219,7 @@ class Session:
         default_subscription: bool | None = None,
         subscriptions: Iterable[Selector | Subscription] = (),
         compression: Compression | None = None,
-        waiting: str | None = None,
+        delay_queue_uri: str | None = None,
         timeout: float | None = None,
     ) -> Queue:
         """Open a queue.
@@ -244,11 +247,11 @@ class Session:
             subscriptions: what to receive from the beginning, by :class:`bmq.Subscription` or what
                 :meth:`Queue.subscribe` takes as its selector. The broker gets them with the request that
                 opens the stream, and sends nothing else before. Each has a :class:`bmq.Consumer` in
-                :attr:`Queue.subscriptions`, in this order.
+                :attr:`Queue.consumers`, in this order.
             compression: how payloads posted to it are compressed, unless a post says otherwise; None for the
                 session's default.
-            waiting: the queue where what is posted with ``delay`` or ``not_before`` waits, opened with the
-                first such post; None for one in the same domain that is called like this one with
+            delay_queue_uri: the queue where messages posted with ``delay`` or ``not_before`` wait, opened
+                with the first such post. If None, a queue in the same domain, with this queue's name and
                 ``.delayed`` at the end. Its own URI where the consumers of this queue look at ``bmq_due``
                 themselves, as :class:`bmq.delays.DueMessages` does.
             timeout: seconds to wait; None for the session's ``open_timeout``.
@@ -281,7 +284,11 @@ class Session:
             raise UsageError(f"{uri} has subscriptions, which only a reader has: open it with read=True")
         if compression is not None:
             check_compression(compression)
-        waits_in = waiting_queue(parsed.canonical) if waiting is None else QueueUri.parse(waiting).canonical
+        delay_queue = (
+            delay_queue_of(parsed.canonical)
+            if delay_queue_uri is None
+            else QueueUri.parse(delay_queue_uri).canonical
+        )
         options = checked_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
         wanted = [each if isinstance(each, Subscription) else Subscription(each) for each in subscriptions]
         flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
@@ -299,7 +306,7 @@ class Session:
             subscriptions=wanted,
             suspends=suspends,
             compression=compression,
-            waiting=waits_in,
+            delay_queue_uri=delay_queue,
             deadline=self._driver.connection.now() + seconds,
         )
         for _ in range(_TURNS_OF_A_CANCELLATION):
@@ -347,7 +354,7 @@ class Session:
             self._requests = Requests(self)
         return await self._requests.request(queue, data, properties, timeout, reply_to)
 
-    async def output(self, uri: str) -> Queue:
+    async def open_output(self, uri: str) -> Queue:
         """Return a queue to post to: one that this session has open for writing, else it is opened now.
 
         Calls for the same queue share it; it stays open until somebody or the session closes it.

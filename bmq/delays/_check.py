@@ -68,7 +68,7 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
     if domain.mode and domain.mode != "priority":
         problems.append(
             f"{queue.domain} is a {domain.mode} domain: messages wait in a queue of a priority domain, which "
-            "open_queue(waiting=...) can name"
+            "open_queue(delay_queue_uri=...) can name"
         )
         return problems
     ttl = domain.configuration.get("messageTtl")

@@ -28,7 +28,7 @@ from bmq.client.poison import (
     unreadable,
 )
 from bmq.client.queue import Queue
-from bmq.conventions import DESTINATION, DUE, WAITING_SUFFIX, derived_guid
+from bmq.conventions import DELAY_QUEUE_SUFFIX, DESTINATION, DUE, derived_guid
 from bmq.delays._check import watch
 from bmq.delays._due import DueMessages
 from bmq.errors import (
@@ -230,7 +230,7 @@ class Mover:
         if output is None:
             self._forget()
             output = self._outputs[uri] = _Output(uri)
-            output.familiar = uri == self._own.removesuffix(WAITING_SUFFIX)
+            output.familiar = uri == self._own.removesuffix(DELAY_QUEUE_SUFFIX)
         item = _Item(message, post)
         if output.queue is not None and not output.waiting and not output.queue.closed:
             if not self._posted_now(item, output, output.queue):
@@ -255,9 +255,9 @@ class Mover:
             raise damaged
         uri = queue_of(message, DESTINATION, self._allowed)
         if uri is None:
-            if not self._own.endswith(WAITING_SUFFIX):
+            if not self._own.endswith(DELAY_QUEUE_SUFFIX):
                 raise Poison(PoisonKind.MISDIRECTED, f"it has no {DESTINATION}")
-            uri = self._own.removesuffix(WAITING_SUFFIX)
+            uri = self._own.removesuffix(DELAY_QUEUE_SUFFIX)
         if uri == self._own:
             raise Poison(PoisonKind.MISDIRECTED, f"its {DESTINATION} is the queue where it waits")
         properties = dict(message.properties.typed())
@@ -326,7 +326,7 @@ class Mover:
                     await self._room()
                 self._open[output.uri] = output
                 output.shared = any(each.writable and each.uri == output.uri for each in session.queues)
-                opening = asyncio.create_task(session.output(output.uri), name=f"opening {output.uri}")
+                opening = asyncio.create_task(session.open_output(output.uri), name=f"opening {output.uri}")
                 opening.add_done_callback(_seen)
                 # A slow opening does not delay other openings.
                 await asyncio.wait([opening], timeout=_OPENING)

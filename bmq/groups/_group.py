@@ -292,7 +292,7 @@ class Group:
             UsageError: the message does not come from this group.
         """
         try:
-            return self._bucket_of[_checks.choice("message", message, Message).subscription]
+            return self._bucket_of[_checks.choice("message", message, Message).consumer]
         except KeyError:
             raise UsageError(f"{message!r} was not received from this group") from None
 
@@ -466,7 +466,7 @@ class Group:
             joining.result()
 
     def _check_alone(self) -> None:
-        if any(consumer not in self._own for consumer in self.queue.subscriptions):
+        if any(consumer not in self._own for consumer in self.queue.consumers):
             raise UsageError(
                 f"queue {self.queue.uri} has other subscriptions, which would compete with the group's: "
                 "open the queue in a session for the group alone"

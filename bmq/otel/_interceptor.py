@@ -275,7 +275,7 @@ class OpenTelemetry(Interceptor):
     def around_handle(self, handling: Handling) -> Generator[None]:
         """Make a span for an attempt of a handler."""
         messages = handling.messages
-        consumer = messages[0].subscription
+        consumer = messages[0].consumer
         name, attributes = _describe("process", consumer.queue.uri, consumer.queue.session.address)
         deliveries = {message.state.get(self) for message in messages}
         delivery: _Delivery | None = deliveries.pop() if len(deliveries) == 1 else None

@@ -249,7 +249,7 @@ WRITE_OPTIONS = (
         str,
         "",
         "the column that says when each message is due: a timestamp, or seconds since 1970; such a message "
-        "is posted to the [waiting queue](delays.md), one with null at once",
+        "is posted to the [delay queue](delays.md), one with null at once",
     ),
     Option(
         "guidMode",

@@ -222,7 +222,7 @@ def write_partition(
         key_column: the column with each row's key: messages of one key go to one member of a consumer group,
             see :meth:`bmq.Queue.group`. It becomes the property ``bmq_bucket``; null is no key.
         not_before_column: the column that says when each row's message is due: a timestamp, or seconds since
-            1970. Such a message is posted to the waiting queue of its target, ``bmq://DOMAIN/NAME.delayed``;
+            1970. Such a message is posted to the delay queue of its target, ``bmq://DOMAIN/NAME.delayed``;
             one with null to the target. A delay from now would differ when a task is repeated, and so would
             the GUID: compute the time in the DataFrame.
         guid_mode: ``content``, ``source``, ``id`` or ``random``; by default ``id`` with an id column, else

@@ -24,7 +24,7 @@ from bmq._log_limit import LogLimit
 from bmq._pace import Pace
 from bmq.client.message import FailedPost, PostReport
 from bmq.client.queue import Queue
-from bmq.conventions import BUCKET, DESTINATION, DUE, waiting_queue
+from bmq.conventions import BUCKET, DESTINATION, DUE, delay_queue_of
 from bmq.engine.address import find_broker
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.spark._arrow import RecordBatch, pa
@@ -297,7 +297,7 @@ class _Partition:
             later = np.flatnonzero(np.asarray(due.is_valid())).tolist()
             rows = batch.append_column(DUE, due).take(pa.array(later))
             rows = rows.append_column(DESTINATION, pa.array([uri] * len(later), pa.string()))
-            yield waiting_queue(uri), rows, [positions[at] for at in later]
+            yield delay_queue_of(uri), rows, [positions[at] for at in later]
 
     def _encode(self, uri: str, batch: RecordBatch, positions: Sequence[int]) -> None:
         """Encode rows for one queue and hand them to the loop, slice by slice."""

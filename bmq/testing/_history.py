@@ -432,7 +432,7 @@ class Recorder(Interceptor):
 
     def _connection(self, message: Message) -> str:
         """Return the connection of a message: its session's number, and the number of losses."""
-        session = message.subscription.queue.session
+        session = message.consumer.queue.session
         _, losses = arrival_of(message)
         return f"{_number(self._sessions, session, self._session_numbers)}.{losses}"
 

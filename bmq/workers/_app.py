@@ -504,10 +504,10 @@ class App(Generic[S]):
         whether the queue can keep what waits; what is wrong is logged.
 
         Args:
-            queue: the URI of the waiting queue, ``bmq://DOMAIN/NAME.delayed`` unless the producers say
+            queue: the URI of the delay queue, ``bmq://DOMAIN/NAME.delayed`` unless the producers say
                 otherwise.
             allow: the queues that messages may name: patterns such as ``bmq://DOMAIN/*`` or a function of the
-                URI. None allows the domain of the waiting queue, and queues for replies.
+                URI. None allows the domain of the delay queue, and queues for replies.
             dead_letters: the URI of the queue for messages that cannot be passed on; None confirms them.
             longest: seconds that messages may have to wait, to be compared with what the broker keeps.
             lookahead: seconds before it is due that a message is taken and held here, at most.
@@ -571,7 +571,7 @@ class App(Generic[S]):
 
         Cancelling it does not stop the opening: the next call for this queue waits for the same one.
         """
-        return await self.session.output(uri)
+        return await self.session.open_output(uri)
 
     def status(self) -> Statuses:
         """Say how the subscribers of the handlers are doing, those of parts first, as they were registered.

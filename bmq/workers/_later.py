@@ -70,7 +70,7 @@ class Later:
         self._destination = QueueUri.parse(queue.uri).canonical
 
     async def put_off(self, failure: Failure) -> bool:
-        """Post a message to the waiting queue, for the time of its next attempt, and confirm it.
+        """Post a message to the delay queue, for the time of its next attempt, and confirm it.
 
         Returns:
             Whether that was done; if not, the log says why, and it is still here.
@@ -87,7 +87,7 @@ class Later:
                 ERROR: error_text(failure.error),
                 ORIGIN: origin_of(message),
             }
-            output = await self._queue.session.output(self._destination)
+            output = await self._queue.session.open_output(self._destination)
             await output.post(
                 message.data,
                 properties=properties,
@@ -100,7 +100,7 @@ class Later:
                 "message %s of %s cannot wait in %s and waits here for its next attempt: %s",
                 message.guid,
                 message.queue_uri,
-                self._queue.waiting,
+                self._queue.delay_queue_uri,
                 described(error),
             )
             return False

@@ -27,7 +27,7 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
     putting one back twice within the broker's deduplication window stores it once. ::
 
         uri, original = bmq.workers.original_of(letter)
-        (await (await session.output(uri)).post_many([original])).raise_for_failures()
+        (await (await session.open_output(uri)).post_many([original])).raise_for_failures()
         letter.confirm()
 
     Args:

@@ -140,7 +140,7 @@ class Quarantine:
             DEATHS: Typed(PropertyType.INT32, count),
             ORIGIN: origin_of(message),
         }
-        output = await self._queue.session.output(self._destination)
+        output = await self._queue.session.open_output(self._destination)
         guid = derived_guid(message.guid, message.queue_uri, "death", str(count))
         await output.post(message.data, properties=properties, guid=guid)
         self._log.warning(

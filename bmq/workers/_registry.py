@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The register of an app: handlers, sweepers, waiting queues, startup and shutdown functions."""
+"""The register of an app: handlers, sweepers, delay queues, startup and shutdown functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bmq import _checks
 from bmq.client.dead_letters import DeadLetter
 from bmq.client.poison import Allow
 from bmq.codecs import Shape
-from bmq.conventions import waiting_queue
+from bmq.conventions import delay_queue_of
 from bmq.errors import UsageError
 from bmq.subscriptions import Selector, subscriptions_for
 from bmq.wire.uri import QueueUri
@@ -53,7 +53,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A waiting queue, and the arguments of its :class:`bmq.delays.Mover`."""
+    """A delay queue, and the arguments of its :class:`bmq.delays.Mover`."""
 
     allow: Allow | None
     dead_letters: str | None
@@ -69,7 +69,7 @@ class Registry:
     Attributes:
         handlers: handlers, in the order of registration.
         sweepers: sweepers.
-        waiting: waiting queues, with the arguments of the mover; None for default arguments.
+        waiting: delay queues, with the arguments of the mover; None for default arguments.
         startup: functions to call before the first message.
         shutdown: functions to call after the last message.
     """
@@ -87,7 +87,7 @@ class Registry:
         return not (self.handlers or self.sweepers or self.waiting)
 
     def add(self, new: Registration) -> None:
-        """Add a handler, and the waiting queue of its durable retries.
+        """Add a handler, and the delay queue of its durable retries.
 
         Raises:
             UsageError: the handler is registered for these messages already, or would share messages with a
@@ -111,11 +111,11 @@ class Registry:
                     "both the same type"
                 )
         if is_durable(new.options.policy):
-            self.waiting.setdefault(QueueUri.parse(waiting_queue(new.uri.canonical)), None)
+            self.waiting.setdefault(QueueUri.parse(delay_queue_of(new.uri.canonical)), None)
         self.handlers.append(new)
 
     def add_waiting(self, uri: QueueUri, waiting: Waiting) -> None:
-        """Add a waiting queue with a mover.
+        """Add a delay queue with a mover.
 
         Raises:
             UsageError: the queue has a mover.

@@ -169,17 +169,17 @@ class Responder:
         if (requester := message.properties.get(REQUESTER)) is not None:
             added[REQUESTER] = requester
         guid = derived_guid(message.guid, to, "reply")
-        session = message.subscription.queue.session
+        session = message.consumer.queue.session
         refused = False
         while True:
             try:
-                output = await session.output(to)
+                output = await session.open_output(to)
                 self._used(output)
                 properties = {**(reply.properties or {}), **added}
                 await output.post(reply.data, properties=properties, guid=guid)
                 return
             except QueueClosed as error:
-                if message.subscription.queue.closed:
+                if message.consumer.queue.closed:
                     self._unanswered(message, error)
                     return
             except (InvalidPayload, InvalidProperty, TypeError, ValueError) as error:

@@ -80,7 +80,7 @@ class Backoff:
             :class:`ExponentialDecay`: the domain's ``messageTtl``. None for no such limit.
         no_retry: what can never succeed: exceptions after which the message is given up at once. A type,
             several of them, or a function that takes the exception.
-        durable: post the message to the waiting queue of its queue (see :attr:`bmq.Queue.waiting`) and
+        durable: post the message to the delay queue of its queue (see :attr:`bmq.Queue.delay_queue_uri`) and
             confirm it, instead of holding it here: the pause survives the worker, other messages go on, and
             any worker may make the next attempt. The order of messages is given up. A mover has to pass it
             on, which an :class:`bmq.App` with such a policy brings.

@@ -88,7 +88,7 @@ class Running:
 
         Args:
             settings: arguments of the app.
-            registry: handlers, sweepers and waiting queues of the app.
+            registry: handlers, sweepers and delay queues of the app.
             closing: closes the sessions at the end.
         """
         session = await closing.enter_async_context(connect(settings.broker, **settings.options))
@@ -113,11 +113,13 @@ class Running:
                 default_subscription=False,
                 subscriptions=[each.options.definition for each in handlers if each.uri == uri],
             )
-            consumers[uri] = iter(queue.subscriptions)
+            consumers[uri] = iter(queue.consumers)
         for each in handlers:
             then, dead_letters = each.options.policy.then, None
             if isinstance(then, DeadLetter):
-                dead_letters = await session.output(then.queue) if isinstance(then.queue, str) else then.queue
+                dead_letters = (
+                    await session.open_output(then.queue) if isinstance(then.queue, str) else then.queue
+                )
             self.consumers.append((each, next(consumers[each.uri]), dead_letters))
 
     async def _make_movers(self, closing: AsyncExitStack) -> None:
@@ -136,7 +138,7 @@ class Running:
             if waiting is not None:
                 options = {field.name: getattr(waiting, field.name) for field in dataclasses.fields(waiting)}
                 if waiting.dead_letters is not None:
-                    options["dead_letters"] = await self.session.output(waiting.dead_letters)
+                    options["dead_letters"] = await self.session.open_output(waiting.dead_letters)
             self._movers.append(Mover(queue, admin=admin, **options))
 
     def feeding(self) -> list[asyncio.Task[None]]:
@@ -163,7 +165,7 @@ class Running:
         """Call one handler until the app stops."""
         settings, quarantine = self._settings, each.options.quarantine
         if quarantine is not None and isinstance(quarantine.queue, str):
-            quarantine = DeadLetter(await self.session.output(quarantine.queue))
+            quarantine = DeadLetter(await self.session.open_output(quarantine.queue))
         options: HandlerOptions = dataclasses.replace(
             each.options, quarantine=quarantine, on_error=settings.hook(each.options.on_error)
         )

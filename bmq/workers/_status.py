@@ -188,7 +188,7 @@ def status(*consumers: Consumer) -> Statuses:
 
     ::
 
-        print(bmq.workers.status(*queue.subscriptions))
+        print(bmq.workers.status(*queue.consumers))
 
     Of a consumer that is not fed from, it is known how much is unconfirmed, not whether anything fails.
     """

@@ -170,9 +170,9 @@ class Sweeper:
         queue = await session.open_queue(
             self.queue, read=True, default_subscription=False, subscriptions=[self._subscription]
         )
-        feeding = Feeding(queue.subscriptions[0])
+        feeding = Feeding(queue.consumers[0])
         try:
-            await self._sweep(session, queue.subscriptions[0], aside, feeding)
+            await self._sweep(session, queue.consumers[0], aside, feeding)
         finally:
             feeding.close()
             await queue.close()

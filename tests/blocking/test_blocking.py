@@ -194,9 +194,9 @@ def test_receiving_in_other_ways(queue: bmq.blocking.Queue) -> None:
     queue.post_many([b"%d" % number for number in range(6)])
     first = queue.receive(timeout=10)
     assert first.data == b"0"
-    assert isinstance(first.subscription, bmq.blocking.Consumer)
-    first.subscription.put_back([first])
-    assert first.subscription.buffered == 6
+    assert isinstance(first.consumer, bmq.blocking.Consumer)
+    first.consumer.put_back([first])
+    assert first.consumer.buffered == 6
     batch = queue.receive_many(2, timeout=10)
     assert [message.data for message in batch] == [b"0", b"1"]
     with batch:
@@ -208,7 +208,7 @@ def test_receiving_in_other_ways(queue: bmq.blocking.Queue) -> None:
     assert third.data == b"2"
     queue.confirm(third, queue.receive(timeout=10).guid)
     assert third.confirmed
-    (subscription,) = queue.subscriptions
+    (subscription,) = queue.consumers
     subscription.pause()
     assert subscription.paused
     subscription.resume()
@@ -219,14 +219,14 @@ def test_subscriptions(session: bmq.blocking.Session, bmq_queue_uri: str) -> Non
     queue = session.open_queue(
         bmq_queue_uri, read=True, write=True, subscriptions=['kind == "a"'], default_subscription=False
     )
-    (given,) = queue.subscriptions
+    (given,) = queue.consumers
     assert given.expressions == ['kind == "a"']
     with queue.subscribe('kind == "b"', priority=3) as made:
         queue.post_many([bmq.PutMessage(kind.encode(), {"kind": kind}) for kind in "abcab"])
         assert [given.receive(timeout=10).data for _ in range(2)] == [b"a", b"a"]
         for count, message in enumerate(made, 1):
             assert message.data == b"b"
-            assert message.subscription is made
+            assert message.consumer is made
             message.confirm()
             if count == 2:
                 break
@@ -347,8 +347,8 @@ def test_session_events_and_options(broker: str) -> None:
 
 
 def test_output_and_queues(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
-    queue = session.output(bmq_queue_uri)
-    assert session.output(bmq_queue_uri) is queue
+    queue = session.open_output(bmq_queue_uri)
+    assert session.open_output(bmq_queue_uri) is queue
     assert session.queues == [queue]
     queue.close()
     assert session.queues == []
@@ -361,7 +361,7 @@ def test_a_request(broker: str, bmq_queue_uri: str, in_thread: Callable[[Callabl
         def answer() -> None:
             request = asked.receive(timeout=10)
             properties = {"bmq_request": request.guid, "bmq_requester": request.properties["bmq_requester"]}
-            other.output(str(request.properties["bmq_reply_to"])).post(b"42", properties=properties)
+            other.open_output(str(request.properties["bmq_reply_to"])).post(b"42", properties=properties)
             request.confirm()
 
         in_thread(answer)
@@ -475,7 +475,7 @@ async def test_errors_are_those_of_the_asyncio_api(what: str, broker: str, bmq_q
 USES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "close": lambda session, *_: session.close(),
     "open": lambda session, queue, _: session.open_queue(queue.uri, read=True),
-    "output": lambda session, *_: session.output("bmq://bmq.test.mem.priority/other"),
+    "output": lambda session, *_: session.open_output("bmq://bmq.test.mem.priority/other"),
     "post": lambda _, queue, __: queue.post(b"x"),
     "post_nowait": lambda _, queue, __: queue.post_nowait(b"x"),
     "post_many": lambda _, queue, __: queue.post_many([b"x"]),

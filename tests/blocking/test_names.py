@@ -15,7 +15,7 @@ import bmq
 import bmq.arrow
 import bmq.groups
 from tests.programs.test_docs import generate as generate
-from tests.test_surface import described, offered
+from tests.test_surface import current, described, offered
 
 PAIRS = {
     bmq.Session: bmq.blocking.Session,
@@ -36,7 +36,7 @@ NOT_HERE = {"around_handle"}
 
 
 def public(cls: type) -> set[str]:
-    return {name for name in dir(cls) if not name.startswith("_")} - NOT_HERE
+    return current(cls) - NOT_HERE
 
 
 def without_asyncio(annotation: object) -> str:
@@ -88,8 +88,8 @@ TYPED = {
         bmq.Queue,
         "queue",
         {
-            *("close", "closed", "confirm", "readable", "state", "subscriptions", "unacked", "unclaimed"),
-            *("waiting", "writable"),
+            *("close", "closed", "confirm", "readable", "consumers", "state", "unacked", "unclaimed"),
+            *("delay_queue_uri", "writable"),
             # Columns and encoded messages have no values.
             *("encode_table", "post_encoded", "post_table", "tables"),
             "typed",

@@ -149,7 +149,7 @@ async def test_any_function_may_be_one_and_knows_the_consumer(broker: Broker, se
     queue = await session.open_queue(
         "bmq://filtered/q", read=True, write=True, subscriptions=["size > 0", "end"]
     )
-    sized, last = queue.subscriptions
+    sized, last = queue.consumers
     await post(queue, a={"size": 5}, b={"size": 50}, c={"size": 6}, end={"end": True})
     assert await names(last) == []
     assert await names(sized, "c") == ["a"]

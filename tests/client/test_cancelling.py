@@ -39,11 +39,11 @@ async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> No
         await eventually(lambda: queue.state is bmq.QueueState.OPEN)
         ack = await queue.post(b"77")
         assert ack.status is bmq.AckStatus.SUCCESS
-        for consumer in queue.subscriptions:
+        for consumer in queue.consumers:
             if consumer._line is not queue._end.default:  # it was too late to cancel
                 await consumer.close()
         receiving = asyncio.ensure_future(queue.receive())
-        await eventually(lambda: queue.state is bmq.QueueState.OPEN and queue.subscriptions)
+        await eventually(lambda: queue.state is bmq.QueueState.OPEN and queue.consumers)
         peer.connection.push(88)
         assert (await receiving).data == b"88"
         await queue.configure(max_unconfirmed_messages=5)

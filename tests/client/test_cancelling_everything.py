@@ -133,7 +133,7 @@ async def open_queue(w: World) -> None:
 
 @recipe("Session.output")
 async def output(w: World) -> None:
-    await (await w.session.output(DOMAIN + "output")).post(b"1")
+    await (await w.session.open_output(DOMAIN + "output")).post(b"1")
 
 
 simple("Session.events", lambda w: anext(aiter(w.session.events())), endless=True)
@@ -330,7 +330,9 @@ simple("TypedGroup.__aiter__", of_group(first, typed=True), endless=True)
 
 def of_due(call: Callable[[Any], Awaitable[Any]]) -> Recipe:
     async def use(w: World) -> None:
-        queue = await w.session.open_queue(DOMAIN + "due", read=True, write=True, waiting=DOMAIN + "due")
+        queue = await w.session.open_queue(
+            DOMAIN + "due", read=True, write=True, delay_queue_uri=DOMAIN + "due"
+        )
         try:
             due = bmq.delays.DueMessages(queue, tick=0.001)
             try:

@@ -107,7 +107,7 @@ async def test_a_consumer_that_is_paused_while_it_opens_opens_when_it_is_resumed
         await asyncio.sleep(0)
         await consumer.resume()
         await asyncio.gather(opening, pausing)
-        assert queue.subscriptions == [consumer]
+        assert queue.consumers == [consumer]
         await queue.post(b"1")
         assert (await consumer.receive(timeout=10)).data == b"1"
 

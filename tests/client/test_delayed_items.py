@@ -42,7 +42,7 @@ async def test_items_with_a_delay_wait_in_their_queue(source: Any, observed: boo
         bmq.connect(broker.uri, interceptors=[watching] if observed else ()) as session,
     ):
         queue = await session.open_queue(URI, read=True, write=True)
-        waiting = await session.open_queue(queue.waiting, read=True)
+        waiting = await session.open_queue(queue.delay_queue_uri, read=True)
         report = await queue.post_many(source(3000))
         assert (report.posted, report.acknowledged, report.failures) == (3000, 3000, [])
         due = [message async for message in _some(waiting, 1000)]

@@ -279,7 +279,7 @@ async def test_filters_after_a_loop_that_was_left_get_what_the_queue_still_holds
             assert message.data == b"0"
             break
         async with queue.subscribe("x == 1") as odd, queue.subscribe("x == 0") as even:
-            assert queue.subscriptions == [odd, even]
+            assert queue.consumers == [odd, even]
             assert [int((await odd.receive(5)).data) for _ in range(500)] == list(range(1, 1000, 2))
             assert [int((await even.receive(5)).data) for _ in range(499)] == list(range(2, 1000, 2))
             assert queue.unclaimed == queue.stats().buffered_messages == 0
@@ -305,7 +305,7 @@ async def test_a_loop_that_begins_again_goes_on_with_what_no_filter_wanted(
                 if len(got) == 9:
                     break
             assert got == list(range(1, 10))
-            await eventually(lambda: len(queue.subscriptions) == 2)
+            await eventually(lambda: len(queue.consumers) == 2)
 
 
 async def turns(count: int) -> None:
@@ -400,10 +400,10 @@ async def test_a_loop_that_waits_keeps_the_default_subscription(peer: Peer) -> N
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
         receiving = asyncio.ensure_future(queue.receive(5))
-        await eventually(lambda: queue.subscriptions)
+        await eventually(lambda: queue.consumers)
         s_id = peer.connection.s_ids[0]
         async with queue.subscribe("x == 1"):
-            assert len(queue.subscriptions) == 2
+            assert len(queue.consumers) == 2
             take_in(session, push(peer, s_id, 1, size=0, x=1))
             assert (await receiving).data == b"1"
 
@@ -497,7 +497,7 @@ async def _put_back(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
     """Every message is taken and put back in front of those that wait."""
     queue = await session.open_queue(URI, read=True, default_subscription=True)
     s_id = peer.connection.s_ids[0]
-    (consumer,) = queue.subscriptions
+    (consumer,) = queue.consumers
 
     def deliver(n: int) -> None:
         take_in(session, push(peer, s_id, n, size=0))

@@ -86,7 +86,7 @@ async def test_a_queue_in_somebodys_hands_keeps_its_session(peer: Peer) -> None:
     gc.collect()
     message.confirm()  # a message is enough
     await eventually(lambda: peer.connection.script.confirms)
-    await message.subscription.queue.session.close()
+    await message.consumer.queue.session.close()
 
 
 async def test_a_task_that_waits_keeps_its_session(peer: Peer) -> None:

@@ -51,7 +51,7 @@ async def test_a_refusal_with_several_changes_pending_leaves_what_was_agreed(pee
         refuse_what_is_held(peer)
         outcomes = await asyncio.gather(*changes, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [bmq.ConfigureQueueError] * 4
-        assert queue.subscriptions == [standing, changed]
+        assert queue.consumers == [standing, changed]
         assert [consumer.options for consumer in (standing, changed)] == before
         assert asked(peer) == []
         # So it is restored on the next connection.
@@ -60,7 +60,7 @@ async def test_a_refusal_with_several_changes_pending_leaves_what_was_agreed(pee
         assert asked(peer) == [["a > 1", "b > 1"]]
         peer.answer("ConfigureStream")
         await new.open()
-        assert queue.subscriptions == [standing, changed, new]
+        assert queue.consumers == [standing, changed, new]
 
 
 async def test_a_consumer_that_leaves_while_a_refusal_is_under_way_stays_away(peer: Peer) -> None:
@@ -78,10 +78,10 @@ async def test_a_consumer_that_leaves_while_a_refusal_is_under_way_stays_away(pe
         with pytest.raises(bmq.ConfigureQueueError):
             await refused
         await closing
-        assert queue.subscriptions == [standing]
+        assert queue.consumers == [standing]
         # The broker still has it: it is told.
         await eventually(lambda: asked(peer))
         assert asked(peer) == [["a > 1"]]
         peer.answer("ConfigureStream")
         await standing.configure(priority=2)
-        assert queue.subscriptions == [standing]
+        assert queue.consumers == [standing]

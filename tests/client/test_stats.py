@@ -63,7 +63,7 @@ async def test_refused_posts_are_counted_by_status(peer: Peer) -> None:
 async def test_messages_are_counted_on_their_way_to_a_confirmation(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
-        consumer = queue.subscriptions[0]
+        consumer = queue.consumers[0]
         peer.connection.push(1, 2, 3, size=10)
         await eventually(lambda: consumer.buffered == 3)
         for stats in (consumer.stats(), queue.stats(), session.stats()):
@@ -87,7 +87,7 @@ async def test_messages_are_counted_on_their_way_to_a_confirmation(peer: Peer) -
 async def test_the_time_to_a_confirmation_begins_when_the_message_arrives(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
-        consumer = queue.subscriptions[0]
+        consumer = queue.consumers[0]
         loop = asyncio.get_running_loop()
         began = loop.time()
         peer.connection.push(1, 2)
@@ -112,7 +112,7 @@ async def test_the_time_to_a_confirmation_begins_when_the_message_arrives(peer: 
 async def test_counters_go_on_over_a_reconnect(peer: Peer) -> None:
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.02)) as session:
         queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
-        consumer = queue.subscriptions[0]
+        consumer = queue.consumers[0]
         peer.connection.push(1, 2)
         await eventually(lambda: consumer.buffered == 2)
         held = await queue.receive()

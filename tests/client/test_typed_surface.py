@@ -41,7 +41,7 @@ async def test_values_arrive_in_batches_with_their_values() -> None:
 async def test_a_value_waits_until_it_is_due() -> None:
     async with Broker() as broker, bmq.connect(broker.uri) as session:
         orders = (await session.open_queue(DOMAIN + "orders", write=True)).typed(Order)
-        waiting = await session.open_queue(orders.queue.waiting, read=True)
+        waiting = await session.open_queue(orders.queue.delay_queue_uri, read=True)
         await orders.post(Order(1), delay=3600, properties={"x": 1}, key="k")
         message = await waiting.receive(20)
         assert message.properties["x"] == 1

@@ -15,7 +15,7 @@ import pytest
 
 import bmq
 import bmq.admin
-from bmq.conventions import derived_guid, waiting_queue
+from bmq.conventions import delay_queue_of, derived_guid
 from bmq.delays import DueMessages, Mover, check, longest_delay
 from bmq.testing import FaultProxy
 from tests.conformance.conftest import HasUri
@@ -36,7 +36,7 @@ class Clock:
 
 
 async def opened(session: bmq.Session, uri: str) -> bmq.Queue:
-    return await session.open_queue(waiting_queue(uri), read=True, default_subscription=False)
+    return await session.open_queue(delay_queue_of(uri), read=True, default_subscription=False)
 
 
 @asynccontextmanager
@@ -83,7 +83,7 @@ async def test_on_time_and_as_it_was_posted(bmq_session: bmq.Session, queue: bmq
     assert isinstance(due, int)
     assert set(message.properties) == {"CustomerId", "raw", "OrderType", "t.eu", "bmq_due"}
     assert before + 0.7 <= due / 1000 < before + 0.7 + late + 0.002
-    assert ack.queue_uri == waiting_queue(queue.uri)
+    assert ack.queue_uri == delay_queue_of(queue.uri)
     assert message.guid == derived_guid(ack.guid, queue.uri, f"due {due}")
     message.confirm()
     assert mover.moved == 1
@@ -118,7 +118,7 @@ async def test_nothing_waits_for_longer_than_the_broker_keeps_it(
 ) -> None:
     uri = bmq_new_queue_uri("bmq.test.ttl.priority")
     async with bmq.admin.connect(bmq_broker.uri) as admin:
-        session = await bmq_connect(longest_delay=await longest_delay(admin, waiting_queue(uri)))
+        session = await bmq_connect(longest_delay=await longest_delay(admin, delay_queue_of(uri)))
     queue = await session.open_queue(uri, write=True)
     for wrong in ({"delay": 2.1}, {"not_before": time.time() + 60}):
         with pytest.raises(bmq.UsageError, match=r"longest_delay is 2 s"):
@@ -293,7 +293,7 @@ async def test_a_destination_that_is_full(
 ) -> None:
     """Its messages are kept, others are passed on; they follow when there is room."""
     small = await bmq_session.open_queue(
-        bmq_new_queue_uri(SMALL), read=True, write=True, waiting=waiting_queue(queue.uri)
+        bmq_new_queue_uri(SMALL), read=True, write=True, delay_queue_uri=delay_queue_of(queue.uri)
     )
     full = (await small.post_many([b"full"] * 20)).acknowledged
     assert full < 20
@@ -310,10 +310,10 @@ async def test_a_destination_that_is_full(
 async def test_without_a_destination(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The name of the waiting queue names it; where it does not, messages are put aside, with a log line."""
+    """The name of the delay queue names it; where it does not, messages are put aside, with a log line."""
     due = {"bmq_due": round(time.time() * 1000)}
     async with moving(bmq_session, queue.uri):
-        by_hand = await bmq_session.output(waiting_queue(queue.uri))
+        by_hand = await bmq_session.open_output(delay_queue_of(queue.uri))
         await by_hand.post(b"by its name", properties=due)
         await by_hand.post(b"undated")
         assert {(await queue.receive(timeout=10)).data for _ in range(2)} == {b"by its name", b"undated"}
@@ -340,7 +340,7 @@ async def test_consumers_that_look_at_the_time_themselves(
     bmq_session: bmq.Session, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     """No second queue, no mover: a filter on ``bmq_due``."""
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True, waiting=bmq_queue_uri)
+    queue = await bmq_session.open_queue(bmq_queue_uri, write=True, delay_queue_uri=bmq_queue_uri)
     reader = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True, default_subscription=False)
     async with DueMessages(reader) as messages:
         before = time.time()
@@ -361,7 +361,7 @@ async def test_consumers_that_look_at_the_time_themselves(
 async def test_who_lags_behind_gets_no_more(
     bmq_session: bmq.Session, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True, waiting=bmq_queue_uri)
+    queue = await bmq_session.open_queue(bmq_queue_uri, write=True, delay_queue_uri=bmq_queue_uri)
     await queue.post_many([b"x"] * 500)
     reader = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True, default_subscription=False)
     async with DueMessages(reader, max_held=20, tick=0.05, lookahead=0.1) as messages:
@@ -416,9 +416,9 @@ async def test_an_app_moves_and_handles(bmq_broker: HasUri, bmq_queue_uri: str) 
         else:
             app.stop()
 
-    app.mover(waiting_queue(bmq_queue_uri))
+    app.mover(delay_queue_of(bmq_queue_uri))
     async with asyncio.timeout(30), bmq.connect(bmq_broker.uri) as session:
-        await (await session.output(bmq_queue_uri)).post(b"first")
+        await (await session.open_output(bmq_queue_uri)).post(b"first")
         await app.run()
     assert [data for data, _ in found] == [b"first", b"second"]
     assert found[1][1] - found[0][1] >= 0.5

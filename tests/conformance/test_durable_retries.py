@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.conventions import waiting_queue
+from bmq.conventions import delay_queue_of
 from bmq.testing import FaultProxy
 from bmq.workers import Failure, SubscriberState, status
 from tests.conformance.conftest import HasUri
@@ -64,7 +64,7 @@ async def test_an_app_until_the_dead_letter(
         "deadletter.guid": ack.guid,
         "deadletter.queue": uri,
     }
-    for each in (uri, waiting_queue(uri), dead):
+    for each in (uri, delay_queue_of(uri), dead):
         assert await seen_by(await bmq_connect(), each) == []
 
 
@@ -134,13 +134,13 @@ async def test_a_worker_that_dies_before_it_confirms(
             ):
                 await asyncio.wait_for(failed.wait(), 20)
             await session.close()
-    assert await seen_by(await bmq_connect(), waiting_queue(bmq_queue_uri)) == [b"x"]
+    assert await seen_by(await bmq_connect(), delay_queue_of(bmq_queue_uri)) == [b"x"]
 
 
 async def test_without_a_queue_to_wait_in_it_waits_in_the_worker(
     bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = await opened(bmq_session, bmq_queue_uri, waiting="bmq://no.such.domain/q")
+    queue = await opened(bmq_session, bmq_queue_uri, delay_queue_uri="bmq://no.such.domain/q")
     attempts: list[bytes] = []
     done = asyncio.Event()
 
@@ -151,7 +151,7 @@ async def test_without_a_queue_to_wait_in_it_waits_in_the_worker(
             return
         raise OSError("not now")
 
-    output = await bmq_session.output(bmq_queue_uri)
+    output = await bmq_session.open_output(bmq_queue_uri)
     assert output is queue
     await queue.post(b"x")
     async with consuming(queue, handle, retry=AGAIN):
@@ -225,14 +225,14 @@ async def test_a_full_queue_and_a_full_waiting_queue_wait_for_each_other_in_vain
         await eventually(lambda: app.status()[0].unconfirmed == 0)
         assert (app.status()[0].failing, app.status()[0].left) == (0, 0)
     assert sorted(handled) == sorted([*bad, *good, *later]), "none is lost, none is handled twice"
-    for each in (uri, waiting_queue(uri)):
+    for each in (uri, delay_queue_of(uri)):
         assert await seen_by(await bmq_connect(), each) == []
 
 
 async def test_a_message_that_cannot_be_put_off_keeps_its_count_and_no_worker(
     bmq_broker: HasUri, bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
-    """With a waiting queue that is never emptied too: a mover may be away."""
+    """With a delay queue that is never emptied too: a mover may be away."""
     uri = bmq_new_queue_uri("bmq.test.small.priority")
     session = await bmq_connect()
     queue = await opened(session, uri)
@@ -249,7 +249,7 @@ async def test_a_message_that_cannot_be_put_off_keeps_its_count_and_no_worker(
     retry = bmq.Backoff(every=0.02, retries=3, durable=True)
     async with consuming(queue, handle, retry=retry, on_error=failures.append):
         await eventually(lambda: len(failures) == 4, 20)
-        [consumer] = queue.subscriptions
+        [consumer] = queue.consumers
         await eventually(lambda: status(consumer)[0].unconfirmed == 0)
         assert (status(consumer)[0].failing, status(consumer)[0].handling) == (0, 0)
         assert status(consumer)[0].given_up == 1
@@ -276,7 +276,7 @@ async def test_messages_that_wait_here_are_given_back_when_the_worker_ends(
 
     async with consuming(queue, handle, retry=bmq.Backoff(every=3600, durable=True)):
         await eventually(lambda: seen == [b"bad 1", b"bad 2", b"good"])
-        [consumer] = queue.subscriptions
+        [consumer] = queue.consumers
         await eventually(lambda: status(consumer)[0].failing == 2)
         assert status(consumer)[0].state is SubscriberState.FAILING
     assert status(consumer)[0].failing == 0
@@ -302,7 +302,7 @@ async def test_messages_that_wait_here_outlive_a_reconnect(
 
     async with consuming(queue, handle, retry=bmq.Backoff(every, retries=1_000_000, durable=True)):
         await eventually(lambda: b"good" in seen and seen[0] == b"bad")
-        [consumer] = queue.subscriptions
+        [consumer] = queue.consumers
         await eventually(lambda: status(consumer)[0].failing == 1)
         healed = every < 1
         bmq_proxy.cut()

@@ -90,7 +90,7 @@ async def test_a_filter_follows_an_id_that_is_used_again(
     queue = await bmq_session.open_queue(
         bmq_queue_uri, read=True, subscriptions=["xy > 0", "exists(ab) && cd > 0", "exists(a)"]
     )
-    xy, ab, a = queue.subscriptions
+    xy, ab, a = queue.consumers
     posted = await post_all(raw)
     for consumer, wanted in ((xy, "xy"), (ab, "ab"), (a, "a")):
         expected = {number: given for number, given in enumerate(posted) if wanted in given}

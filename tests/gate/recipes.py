@@ -164,7 +164,7 @@ class World:
 
         return await self._keep("due", make)
 
-    async def waiting_queue(self) -> bmq.Queue:
+    async def delay_queue_of(self) -> bmq.Queue:
         """Return a queue where messages wait."""
 
         async def make() -> bmq.Queue:
@@ -446,7 +446,7 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.codecs.Shape": {"codec": lambda _: "application/json"},
     "bmq.delays.DueMessages": {"queue": World.queue},
     "bmq.delays.DueMessages.put_off": {"until": lambda _: 1.0},
-    "bmq.delays.Mover": {"queue": World.waiting_queue},
+    "bmq.delays.Mover": {"queue": World.delay_queue_of},
     "bmq.Queue.group": {"buckets": lambda _: 2},
     "bmq.groups.Group": {"queue": World.queue, "buckets": lambda _: 2},
     "bmq.otel.BinaryCodec": {"read": lambda _: ignore},

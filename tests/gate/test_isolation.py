@@ -103,7 +103,7 @@ async def test_a_subscription_that_cannot_be_encoded_fails_alone(
         plant(context, lambda body: "x == 2" in repr(body))
         with pytest.raises(bmq.UsageError, match="cannot be sent"):
             await queue.subscribe("x == 2")
-        assert queue.subscriptions == [first]
+        assert queue.consumers == [first]
     second = await queue.subscribe("x == 2")
     for value, consumer in ((1, first), (2, second)):
         await queue.post(b"payload", properties={"x": value})

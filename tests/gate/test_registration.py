@@ -185,7 +185,7 @@ async def test_a_handler_that_takes_other_values_than_a_typed_queue_has_is_refus
             await bmq.consume(source, handler)
     with pytest.raises(bmq.UsageError, match=r"a queue of Ask has its codec: give codec to queue.typed"):
         await bmq.consume(source, takes_ask, codec="application/msgpack")
-    assert not queue.subscriptions
+    assert not queue.consumers
 
 
 async def test_a_handler_receives_the_values_of_a_typed_queue_by_its_codec(bmq_session: bmq.Session) -> None:

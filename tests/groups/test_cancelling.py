@@ -99,7 +99,7 @@ async def test_a_cancelled_join_takes_the_buckets_back(
         queue = await one.open_queue(uri, read=True)
         if not await cancelled(queue.group("k", buckets=4).open(), turns):
             await eventually(lambda queue=queue: queue.state is bmq.QueueState.OPEN)
-            await eventually(lambda queue=queue: not queue.subscriptions)
+            await eventually(lambda queue=queue: not queue.consumers)
         else:
             await queue.close()
         async with (await other.open_queue(uri, read=True)).group("k", buckets=4) as group:

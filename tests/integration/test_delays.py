@@ -12,7 +12,7 @@ import pytest
 
 import bmq
 from bmq.broker import Broker
-from bmq.conventions import waiting_queue
+from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
 from bmq.testing import FaultProxy, History, check, fresh_queue_uri
 from tests.integration import chaos
@@ -58,7 +58,7 @@ async def test_nothing_is_lost_or_early_or_twice(monkeypatch: pytest.MonkeyPatch
     async def move_once(where: str, seconds: float | None) -> None:
         async with bmq.connect(where, disconnect_timeout=2) as session:
             queue = await session.open_queue(
-                waiting_queue(uri), read=True, default_subscription=False, timeout=chaos.DEADLINE
+                delay_queue_of(uri), read=True, default_subscription=False, timeout=chaos.DEADLINE
             )
             task = asyncio.create_task(Mover(queue, grace=0).run())
             try:

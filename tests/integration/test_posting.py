@@ -27,7 +27,7 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
 async def test_a_message_arrives_as_it_was_posted(queue: bmq.Queue, bmq_queue_uri: str) -> None:
     await queue.subscribe()  # before anything is posted: a broker marks what had to wait for a subscription
     ack = await queue.post(b"one coffee", properties={"OrderType": "EXPRESS"})
-    (message,) = await take(queue.subscriptions[0], 1)
+    (message,) = await take(queue.consumers[0], 1)
     assert message.data == b"one coffee"
     assert message.properties == {"OrderType": "EXPRESS"}
     assert message.guid == ack.guid

@@ -41,7 +41,7 @@ async def test_a_subscription_with_room_gets_all_of_a_burst(
         max_unconfirmed_bytes=2**30,
         subscriptions=["zz >= 1"],
     )
-    [consumer] = queue.subscriptions
+    [consumer] = queue.consumers
     posting = await asyncio.create_subprocess_exec(
         sys.executable, "-c", BURST, bmq_broker.uri, bmq_queue_uri, str(COUNT), stderr=subprocess.PIPE
     )
@@ -85,7 +85,7 @@ async def test_filters_get_all_of_their_messages_once_one_that_left_is_back(
         queue = await session.open_queue(
             bmq_queue_uri, read=True, max_unconfirmed_messages=window, subscriptions=[text]
         )
-        return queue.subscriptions[0]
+        return queue.consumers[0]
 
     async def receive(consumer: bmq.Consumer, numbers: set[int]) -> None:
         async for message in consumer:

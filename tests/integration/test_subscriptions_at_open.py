@@ -28,7 +28,7 @@ async def test_each_subscription_has_its_consumer(
             bmq.TagFilter(all_of=["red"]),
         ],
     )
-    one, two, three, red = queue.subscriptions
+    one, two, three, red = queue.consumers
     assert three.options.priority == 7
     assert three.options.max_unconfirmed_messages == 5
     assert one.options.priority == 0
@@ -45,7 +45,7 @@ async def test_what_nobody_wants_is_not_delivered(
     await writer.post(b"other", properties={"x": 5})
     await writer.post(b"wanted", properties={"x": 1})
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, subscriptions=["x == 1"])
-    [consumer] = queue.subscriptions
+    [consumer] = queue.consumers
     assert await payloads(consumer, 1) == [b"wanted"]
     assert queue.unclaimed == 0
     async with queue.subscribe("x == 5") as late:
@@ -57,10 +57,10 @@ async def test_a_consumer_from_the_beginning_can_be_changed_and_closed(
 ) -> None:
     writer = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, subscriptions=["x == 1", "x == 2"])
-    one, two = queue.subscriptions
+    one, two = queue.consumers
     await one.configure("x == 3")
     await two.close()
-    assert queue.subscriptions == [one]
+    assert queue.consumers == [one]
     await writer.post_many([bmq.PutMessage(b"%d" % n, {"x": n}) for n in (1, 2, 3)])
     assert await payloads(one, 1) == [b"3"]
     assert await is_quiet(one)

@@ -38,7 +38,7 @@ class Filters:
         queue = await session.open_queue(
             self.uri, read=True, subscriptions=[bmq.Subscription(text, **limits)], default_subscription=False
         )
-        return queue.subscriptions[0]
+        return queue.consumers[0]
 
     async def post(self, *xs: int) -> None:
         report = await self.writer.post_many([bmq.PutMessage(b"%d" % x, {"x": x}) for x in xs])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import bmq
-from bmq.conventions import waiting_queue
+from bmq.conventions import delay_queue_of
 from bmq.delays import DueMessages, Mover
 from bmq.workers import Responder, Sweeper
 from tests.extras import TABLES
@@ -348,7 +348,7 @@ async def _taskiq(scene: Scene) -> AsyncIterator[Flooded]:
 @consumer("a mover")
 async def _mover(scene: Scene) -> AsyncIterator[Flooded]:
     queue = await scene.open(default_subscription=None)
-    waiting = await scene.open(waiting_queue(scene.uri))
+    waiting = await scene.open(delay_queue_of(scene.uri))
     mover = Mover(waiting, max_held=LIMIT)
 
     def post() -> Awaitable[object]:

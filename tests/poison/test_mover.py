@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.conventions import waiting_queue
+from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
 from tests.poison.poisons import POISONS, Poisonous, flood
 from tests.waiting import eventually
@@ -29,7 +29,7 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
 @pytest.fixture
 async def waiting(bmq_session: bmq.Session, queue: bmq.Queue) -> bmq.Queue:
     return await bmq_session.open_queue(
-        waiting_queue(queue.uri), read=True, write=True, default_subscription=False
+        delay_queue_of(queue.uri), read=True, write=True, default_subscription=False
     )
 
 
@@ -54,7 +54,7 @@ async def moving(queue: bmq.Queue, **options: Any) -> AsyncIterator[Mover]:
 
 
 async def post_due(queue: bmq.Queue, destination: str, *payloads: bytes) -> None:
-    """Post messages to a waiting queue that are due now."""
+    """Post messages to a delay queue that are due now."""
     properties: dict[str, Any] = {"bmq_due": int(time.time() * 1000), "bmq_destination": destination}
     items = [bmq.PutMessage(payload, properties) for payload in payloads]
     (await queue.post_many(items)).raise_for_failures()
@@ -272,9 +272,9 @@ async def test_the_mover_of_an_app_has_its_list_and_its_dead_letters(
 ) -> None:
     """Its dead letters may go to a queue that the app consumes."""
     dead = bmq_new_queue_uri()
-    writer = await bmq_session.open_queue(waiting_queue(queue.uri), write=True)
+    writer = await bmq_session.open_queue(delay_queue_of(queue.uri), write=True)
     app = bmq.App(bmq_broker.uri, grace=1)
-    app.mover(waiting_queue(queue.uri), allow=queue.uri, dead_letters=dead)
+    app.mover(delay_queue_of(queue.uri), allow=queue.uri, dead_letters=dead)
     letters: asyncio.Queue[bmq.Message] = asyncio.Queue()
 
     @app.consumer(dead)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.conventions import waiting_queue
+from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
 from bmq.testing import SimulatedBroker, Simulation
 
@@ -71,7 +71,7 @@ def test_delayed_messages_arrive_when_they_are_due() -> None:
     async def main(sim: Simulation, broker: SimulatedBroker) -> None:
         async with bmq.connect(broker.uri) as session:
             queue = await session.open_queue(QUEUE, read=True, write=True)
-            waiting = await session.open_queue(waiting_queue(QUEUE), read=True, default_subscription=False)
+            waiting = await session.open_queue(delay_queue_of(QUEUE), read=True, default_subscription=False)
             moving = asyncio.create_task(Mover(waiting, max_held=10, tick=0.2).run())
             for _ in range(100):
                 await queue.post(b"late", delay=25)  # more than the mover may hold
@@ -97,7 +97,7 @@ def test_messages_that_a_changing_cluster_refuses_are_passed_on_soon(
     async def main(sim: Simulation, broker: SimulatedBroker) -> None:
         async with bmq.connect(broker.uri) as session:
             queue = await session.open_queue(QUEUE, read=True, write=True)
-            waiting = await session.open_queue(waiting_queue(QUEUE), read=True, default_subscription=False)
+            waiting = await session.open_queue(delay_queue_of(QUEUE), read=True, default_subscription=False)
             for number in range(5):
                 await queue.post(b"%d" % number, delay=0.5)
             broker.broker.faults.nack(bmq.AckStatus.UNKNOWN, count=5)

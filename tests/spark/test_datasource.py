@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 import bmq
 import bmq.spark
-from bmq.conventions import waiting_queue
+from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
 from bmq.spark._keys import bucket_column, due_column
 from bmq.spark._options import READ_OPTIONS, Options, read_settings
@@ -224,7 +224,7 @@ def test_what_is_due_later_waits(broker: BrokerThread, queue: str, unit: str) ->
 
     async def move() -> float:
         async with bmq.connect(broker.uri) as session:
-            waiting = await session.open_queue(waiting_queue(queue), read=True, default_subscription=False)
+            waiting = await session.open_queue(delay_queue_of(queue), read=True, default_subscription=False)
             mover = Mover(waiting)
             moving = asyncio.create_task(mover.run())
             await eventually(lambda: mover.moved > 0, 20)

@@ -148,7 +148,7 @@ async def test_each_application_of_a_fanout_queue_gets_it(broker_uri: str, fresh
 
 
 async def test_a_message_that_is_no_task_arrives_too(broker: BmqBroker, session: bmq.Session) -> None:
-    await (await session.output(str(broker._uri))).post(b"wrong")
+    await (await session.open_output(str(broker._uri))).post(b"wrong")
     assert (await first(broker)).data == b"wrong"
 
 
@@ -220,8 +220,8 @@ async def test_a_delayed_task_waits_and_a_worker_passes_it_on(broker_uri: str, u
 async def test_one_that_waits_elsewhere_is_passed_on_by_whoever_moves(broker_uri: str, fresh: Fresh) -> None:
     uri, waiting = fresh(), fresh()
     async with (
-        started(broker_uri, uri, waiting=waiting, mover=False) as patient,
-        started(broker_uri, uri, waiting=waiting) as moving,
+        started(broker_uri, uri, delay_queue_uri=waiting, mover=False) as patient,
+        started(broker_uri, uri, delay_queue_uri=waiting) as moving,
     ):
         await patient.kick(kicked(b"late", delay=0.1))
         reading = asyncio.create_task(first(patient))

@@ -37,7 +37,7 @@ broker = BmqBroker(None, "{uri}", max_unconfirmed_messages=20)
 @broker.task("count")
 async def count(number: int) -> None:
     await asyncio.sleep(0.02)
-    done = await broker.session.output("{uri}.done")
+    done = await broker.session.open_output("{uri}.done")
     await done.post(b"%d" % number)
 """
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.conventions import waiting_queue
+from bmq.conventions import delay_queue_of
 from tests.poison import test_every_consumer
 from tests.waiting import eventually
 
@@ -297,7 +297,7 @@ def test_each_public_way_to_receive_is_a_loop_or_calls_handlers() -> None:
 
 @pytest.mark.parametrize("service", ["mover", "sweeper"])
 async def test_services_pass_each_message_on_once(service: str, caplog: pytest.LogCaptureFixture) -> None:
-    source = waiting_queue(URI) if service == "mover" else URI
+    source = delay_queue_of(URI) if service == "mover" else URI
     target = URI if service == "mover" else f"{URI}.aside"
     async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as posting:
         queue = await posting.open_queue(source, write=True)

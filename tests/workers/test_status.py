@@ -27,13 +27,13 @@ class Standstill(FakeClock):
 
 def only(queue: bmq.Queue) -> SubscriberStatus:
     """The status of the queue's only consumer."""
-    (found,) = status(*queue.subscriptions)
+    (found,) = status(*queue.consumers)
     return found
 
 
 async def until(queue: bmq.Queue, condition: Callable[[SubscriberStatus], bool]) -> SubscriberStatus:
     """Wait until the queue has a consumer, and it is like this."""
-    await eventually(lambda: any(condition(each) for each in status(*queue.subscriptions)), timeout=TIMEOUT)
+    await eventually(lambda: any(condition(each) for each in status(*queue.consumers)), timeout=TIMEOUT)
     return only(queue)
 
 

@@ -78,7 +78,7 @@ async def test_no_message_is_given_up_that_the_handler_was_not_called_with(
         on_error=lambda failure: failures.append(failure.message.data),
     )
     async with consuming_all:
-        [consumer] = await eventually(lambda: stage.queue.subscriptions)
+        [consumer] = await eventually(lambda: stage.queue.consumers)
         await eventually(lambda: status(consumer)[0].hung == 2)
         assert status(consumer)[0].state is SubscriberState.BLOCKED
         health = stage.queue.session.health()
@@ -106,7 +106,7 @@ async def test_a_lane_stays_closed_while_its_thread_works(
     (await stage.queue.post_many(items)).raise_for_failures()
     retry = bmq.NoRetry(then=then)
     async with consuming(stage.queue, work, concurrency=4, key="key", timeout=SOON, retry=retry):
-        [consumer] = await eventually(lambda: stage.queue.subscriptions)
+        [consumer] = await eventually(lambda: stage.queue.consumers)
         await eventually(lambda: status(consumer)[0].hung == 2)
         assert set(work.begun) == {b"0", b"1"}, "one of each key"
         work.hanging.clear()
@@ -121,7 +121,7 @@ async def test_a_message_is_not_tried_again_while_its_thread_works(stage: Stage,
     release.append(work)
     await post(stage.queue, b"0", b"1")
     async with consuming(stage.queue, work, concurrency=2, timeout=SOON, retry=bmq.Backoff(SOON, 3)):
-        [consumer] = await eventually(lambda: stage.queue.subscriptions)
+        [consumer] = await eventually(lambda: stage.queue.consumers)
         await eventually(lambda: status(consumer)[0].hung == 1)
         assert status(consumer)[0].state is SubscriberState.FAILING
         await eventually(lambda: work.begun[b"1"] == 1)
@@ -163,7 +163,7 @@ async def test_a_hung_thread_is_logged_and_does_not_hold_up_the_end(
     release.append(work)
     await post(stage.queue, b"0")
     async with consuming(stage.queue, work, timeout=SOON, grace=60) as task:
-        [consumer] = await eventually(lambda: stage.queue.subscriptions)
+        [consumer] = await eventually(lambda: stage.queue.consumers)
         await eventually(lambda: status(consumer)[0].hung == 1)
         task.cancel()
         await asyncio.wait([task], timeout=10)

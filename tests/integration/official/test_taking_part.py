@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import bmq
-from bmq.conventions import waiting_queue
+from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
 from tests.integration.official.conftest import TIMEOUT, Client, StillBroker
 from tests.waiting import eventually
@@ -23,16 +23,16 @@ PRIORITY = "bmq.test.mem.priority"
 def test_delayed_messages_from_and_to_it(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     uri, official = new_uri(PRIORITY), connect()
     official.session.open_queue(uri, read=True)
-    official.session.open_queue(waiting_queue(uri), write=True)
+    official.session.open_queue(delay_queue_of(uri), write=True)
     due = round(time.time() * 1000) + 500
     by_hand = {"bmq_due": due, "bmq_destination": uri, "CustomerId": 7}
-    official.post(waiting_queue(uri), b"by hand", properties=by_hand)
+    official.post(delay_queue_of(uri), b"by hand", properties=by_hand)
 
     async def move() -> None:
         async with asyncio.timeout(TIMEOUT), bmq.connect(broker.uri) as session:
             queue = await session.open_queue(uri, write=True)
             await queue.post(b"ours", properties={"CustomerId": 8}, delay=0.2)
-            waiting = await session.open_queue(waiting_queue(uri), read=True, default_subscription=False)
+            waiting = await session.open_queue(delay_queue_of(uri), read=True, default_subscription=False)
             mover = Mover(waiting)
             moving = asyncio.create_task(mover.run())
             await eventually(lambda: mover.moved == 2, TIMEOUT)
@@ -132,7 +132,7 @@ def test_it_posts_with_a_bucket_by_hand(broker: StillBroker, connect: Connect, n
                 for key in keys:
                     by_hand = {"key": key, "bmq_bucket": bucket(key.encode())}
                     official.post(uri, data, properties=by_hand)
-            ours = await one.output(uri)
+            ours = await one.open_output(uri)
             await asyncio.to_thread(official.statuses, 3 * len(keys))
             for key in keys:
                 await ours.post(b"4", properties={"key": key}, key=key)

@@ -42,7 +42,7 @@ async def test_changes_of_one_turn_of_the_loop_are_one_request(scene: Scene) -> 
     consumers = [queue.subscribe(f"x == {n}") for n in range(20)]
     await asyncio.gather(*[each.open() for each in consumers])
     assert requests.count == 1
-    assert queue.subscriptions == consumers
+    assert queue.consumers == consumers
     await asyncio.gather(*[each.configure(f"x == {n + 100}") for n, each in enumerate(consumers)])
     assert requests.count == 2
     await scene.post(**{str(n): {"x": n} for n in (100, 119, 107)})
@@ -50,7 +50,7 @@ async def test_changes_of_one_turn_of_the_loop_are_one_request(scene: Scene) -> 
     assert await names(consumers[19], 1) == ["119"]
     await asyncio.gather(*[each.close() for each in consumers])
     assert requests.count == 3
-    assert queue.subscriptions == []
+    assert queue.consumers == []
 
 
 async def test_opening_closing_and_changing_together_are_one_request(scene: Scene) -> None:
@@ -74,13 +74,13 @@ async def test_a_refused_subscription_leaves_the_others_as_they_were(scene: Scen
         refuse(bad)
         with pytest.raises(bmq.ConfigureQueueError, match="invalid priority"):
             await bad.open()
-        assert queue.subscriptions == [good]
+        assert queue.consumers == [good]
         assert not bad.closed
         await scene.post(b={"x": 2}, a={"x": 1})
         assert await names(good, 1) == ["a"]
         async with queue.subscribe("x == 2") as again:
             assert await names(again, 1) == ["b"]
-            assert queue.subscriptions == [good, again]
+            assert queue.consumers == [good, again]
 
 
 async def test_a_refused_change_rolls_back_to_what_the_broker_has(
@@ -100,7 +100,7 @@ async def test_a_refused_change_rolls_back_to_what_the_broker_has(
             await consumer.configure("x == 2", priority=9)
         assert consumer.expressions == ["x == 1"]
         assert consumer.options.priority == 7
-        assert queue.subscriptions == [consumer]
+        assert queue.consumers == [consumer]
         monkeypatch.undo()
         await scene.post(b={"x": 2}, a={"x": 1})
         assert await names(consumer, 1) == ["a"]
@@ -114,8 +114,8 @@ async def test_a_message_says_which_subscription_it_came_for(scene: Scene) -> No
         await scene.post(a={"x": 1}, b={"x": 2})
         for consumer in (one, two):
             message = await consumer.receive(20)
-            assert message.subscription is consumer
-            assert message.subscription.expressions == consumer.expressions
+            assert message.consumer is consumer
+            assert message.consumer.expressions == consumer.expressions
             message.confirm()
 
 
@@ -136,13 +136,13 @@ async def test_opening_a_queue_asks_for_nothing_and_receiving_does(scene: Scene)
     queue = await scene.reader(default_subscription=None)
     await scene.post(first={"x": 2}, second={"x": 1})
     await scene.round_trip(queue)
-    assert queue.subscriptions == []
+    assert queue.consumers == []
     assert scene.sessions[queue].stats().buffered_messages == 0
     async with queue.subscribe("x == 1") as consumer:
-        assert queue.subscriptions == [consumer]
+        assert queue.consumers == [consumer]
         assert await names(consumer, 1) == ["second"]
         assert await names(queue, 1) == ["first"]
-        assert len(queue.subscriptions) == 2
+        assert len(queue.consumers) == 2
     await scene.post(after={"x": 1})
     assert await names(queue, 1) == ["after"]  # once begun, it stays
 
@@ -180,9 +180,9 @@ async def test_receiving_for_a_shorter_time_than_the_broker_takes_to_answer(scen
 
 async def test_the_default_subscription_can_be_had_at_once_or_not_at_all(scene: Scene) -> None:
     queue = await scene.reader(default_subscription=True)
-    assert [each.expressions for each in queue.subscriptions] == [[""]]
+    assert [each.expressions for each in queue.consumers] == [[""]]
     async with queue.subscribe("x == 1"):
-        assert len(queue.subscriptions) == 2
+        assert len(queue.consumers) == 2
     await queue.close()
     without = await scene.reader(default_subscription=False)
     for receive in (without.receive_nowait, without.batches, lambda: aiter(without)):
@@ -318,9 +318,9 @@ async def test_changes_that_share_a_request_share_its_refusal(scene: Scene) -> N
         refuse(bad)
         outcomes = await asyncio.gather(good.open(), bad.open(), return_exceptions=True)
         assert [type(each) for each in outcomes] == [bmq.ConfigureQueueError] * 2
-        assert queue.subscriptions == [standing]
+        assert queue.consumers == [standing]
         await good.open()
-        assert queue.subscriptions == [standing, good]
+        assert queue.consumers == [standing, good]
         await scene.post(b={"x": 2}, a={"x": 1}, z={"x": 0})
         assert await names(good, 1) == ["a"]
         assert await names(standing, 1) == ["z"]
@@ -340,7 +340,7 @@ async def test_cancelling_a_subscription_that_is_being_opened_takes_it_back(scen
         assert opening.cancelled()
         await scene.post(a={"x": 1})
         assert await names(standing, 1) == ["a"]
-        assert queue.subscriptions == [standing]
+        assert queue.consumers == [standing]
         await queue.close()
         elsewhere = await scene.reader()
         async with elsewhere.subscribe("x == 2") as taking:
@@ -351,7 +351,7 @@ async def test_what_is_refused_leaves_the_default_subscription_as_it_was(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await scene.reader(default_subscription=True, priority=3)
-    [default] = queue.subscriptions
+    [default] = queue.consumers
     redefine = queue._end.subscriptions.redefine
 
     def broken(line: Any, definition: Any) -> Any:
@@ -362,7 +362,7 @@ async def test_what_is_refused_leaves_the_default_subscription_as_it_was(
     monkeypatch.setattr(queue._end.subscriptions, "redefine", broken)
     with pytest.raises(bmq.ConfigureQueueError, match="invalid priority"):
         await queue.configure(priority=4)
-    assert queue.subscriptions == [default]
+    assert queue.consumers == [default]
     assert default.options.priority == 3
     monkeypatch.undo()
     await scene.post(a={})

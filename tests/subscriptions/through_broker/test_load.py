@@ -79,7 +79,7 @@ class Watched:
         while True:
             consumer = self.consumer
             async for message in consumer:
-                assert message.subscription is consumer
+                assert message.consumer is consumer
                 self.received[message.data] += 1
                 message.confirm()
                 if not self.random.randrange(50):

@@ -167,7 +167,7 @@ async def test_1_overlapping_subscriptions_are_treated_independently(scene: Scen
     queue = await scene.reader()
     async with queue.subscribe("CustomerId >= 0", priority=5) as wide:
         async with queue.subscribe("CustomerId == 0", priority=10, max_unconfirmed_messages=2) as narrow:
-            assert queue.subscriptions == [wide, narrow]
+            assert queue.consumers == [wide, narrow]
             await scene.post(a={"CustomerId": 0}, b={"CustomerId": 1})
             assert await names(narrow, 1) == ["a"]
             assert await names(wide, 1) == ["b"]

@@ -112,7 +112,7 @@ async def test_more_tags_than_one_expression_holds(scene: Scene, discard: bool) 
     queue = await scene.reader()
     async with queue.subscribe(wanted, discard_unmatched=discard) as consumer:
         assert len(consumer.expressions) == 6
-        assert queue.subscriptions == [consumer]
+        assert queue.consumers == [consumer]
         for n in range(25):
             await scene.producer.post(b"%d" % n, tags={f"t{n}", "eu"})
             await scene.producer.post(b"elsewhere", tags={f"t{n}", "us"})

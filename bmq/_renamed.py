@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old names: using one raises an error that names its successor.
+
+The old attribute of a class is a descriptor, not a ``__getattr__``: a class with ``__getattr__`` makes every
+attribute of its objects slower. Type checkers see neither: for them an old name does not exist.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar, cast
+
+__all__ = ["ARGUMENTS", "ATTRIBUTES", "Renamed", "renamed", "renamed_arguments"]
+
+C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Attributes by class, for the asyncio classes and those of ``bmq.blocking``: the old and the new name.
+ATTRIBUTES: dict[str, dict[str, str]] = {
+    "Message": {"subscription": "consumer"},
+    "Queue": {"subscriptions": "consumers", "waiting": "delay_queue_uri"},
+    "Session": {"output": "open_output"},
+}
+#: Keyword arguments by function: the old and the new name.
+ARGUMENTS: dict[str, dict[str, str]] = {
+    "BmqBroker.__init__": {"waiting": "delay_queue_uri"},
+    "Session.open_queue": {"waiting": "delay_queue_uri"},
+}
+
+
+class Renamed:
+    """An attribute that has another name now: reading it raises an ``AttributeError`` with the new name."""
+
+    def __init__(self, cls: str, old: str, new: str) -> None:
+        self._text = f"{cls}.{old} is called {cls}.{new}"
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(self._text)
+
+
+def renamed(cls: C) -> C:
+    """Decorate a class that has old names in :data:`ATTRIBUTES`."""
+    for old, new in ATTRIBUTES[cls.__name__].items():
+        setattr(cls, old, Renamed(cls.__name__, old, new))
+    return cls
+
+
+def renamed_arguments(function: F) -> F:
+    """Decorate a function or method that has old keyword arguments in :data:`ARGUMENTS`."""
+    names = ARGUMENTS[function.__qualname__]
+
+    def check(given: dict[str, Any]) -> None:
+        for old in names.keys() & given.keys():
+            raise TypeError(f"{function.__qualname__}(): the argument {old} is called {names[old]}")
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            check(kwargs)
+            return await function(*args, **kwargs)
+
+        return cast("F", awaited)
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        check(kwargs)
+        return function(*args, **kwargs)
+
+    return cast("F", called)

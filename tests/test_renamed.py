@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Using an old name raises an error that names the new one."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import bmq
+import bmq.taskiq
+from bmq import _renamed
+
+CLASSES: dict[str, tuple[type, ...]] = {
+    "Message": (bmq.Message, bmq.TypedMessage, bmq.blocking.Message),
+    "Queue": (bmq.Queue, bmq.blocking.Queue),
+    "Session": (bmq.Session, bmq.blocking.Session),
+}
+ATTRIBUTES = [
+    (owner, name, old, new)
+    for name, names in _renamed.ATTRIBUTES.items()
+    for owner in CLASSES[name]
+    for old, new in names.items()
+]
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "BmqBroker.__init__": (bmq.taskiq.BmqBroker,),
+    "Session.open_queue": (bmq.Session.open_queue, bmq.blocking.Session.open_queue),
+}
+ARGUMENTS = [
+    (function, name, old, new)
+    for name, names in _renamed.ARGUMENTS.items()
+    for function in FUNCTIONS[name]
+    for old, new in names.items()
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "old", "new"), ATTRIBUTES)
+def test_an_old_attribute_names_the_new_one(owner: type, name: str, old: str, new: str) -> None:
+    made = object.__new__(owner)
+    for thing in (made, owner):
+        with pytest.raises(AttributeError) as caught:
+            getattr(thing, old)
+        assert str(caught.value) == f"{name}.{old} is called {name}.{new}"
+        assert not hasattr(thing, old)
+    assert hasattr(owner, new)
+
+
+@pytest.mark.parametrize(("function", "name", "old", "new"), ARGUMENTS)
+async def test_an_old_argument_names_the_new_one(function: Any, name: str, old: str, new: str) -> None:
+    async def call() -> None:
+        result = function(None, None, **{old: None})
+        if inspect.isawaitable(result):
+            await result
+
+    with pytest.raises(TypeError) as caught:
+        await call()
+    assert str(caught.value) == f"{name}(): the argument {old} is called {new}"
