@@ -131,7 +131,7 @@ async def open_queue(w: World) -> None:
         pass
 
 
-@recipe("Session.output")
+@recipe("Session.open_output")
 async def output(w: World) -> None:
     await (await w.session.open_output(DOMAIN + "output")).post(b"1")
 
