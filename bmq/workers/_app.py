@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service of workers: a session, its queues, its handlers, an orderly end; and apps that are its parts."""
+"""A service of message handlers: a session, its queues, an orderly shutdown; and apps as its parts."""
 
 from __future__ import annotations
 
@@ -70,31 +70,32 @@ class App(Generic[S]):
 
         bmq.run(app.run())
 
-    Making an app and registering handlers opens nothing and needs no event loop. Handlers stay plain
-    functions, which tests can call.
+    Creating an app and registering handlers opens nothing and needs no event loop. Handlers remain plain
+    functions that tests can call.
 
     Args:
         broker: as for :func:`bmq.connect`.
-        grace: seconds that handlers have to finish when the service ends.
-        on_error: called with a :class:`bmq.workers.Failure` for every attempt of any handler that did not
-            succeed.
-        clock: what measures the pauses between attempts.
-        health: ``HOST:PORT`` where it answers HTTP while it runs: ``/livez`` says that the event loop turns,
-            ``/readyz`` how :meth:`bmq.Session.health` is (503 if not ready), ``/metrics`` what ``metrics``
-            returns. Port 0 is any free one; see :attr:`health_uri`.
-        metrics: returns metrics in Prometheus' text format, called for each request, in the event loop.
-        state: an object for what handlers share, of a class of your own: type checkers then check
-            ``app.state``. None makes a namespace that takes any name.
-        options: anything else that :func:`bmq.connect` takes: ``retry_first_connect=True`` for one that waits
-            for its broker when it starts, say.
+        grace: seconds that handlers have to finish when the service stops.
+        on_error: called with a :class:`bmq.workers.Failure` after each unsuccessful attempt of any handler.
+        clock: clock for the pauses between attempts.
+        health: ``HOST:PORT`` of an HTTP server that runs with the app. ``/livez`` answers while the event
+            loop runs, ``/readyz`` reports :meth:`bmq.Session.health` (503 if not ready), ``/metrics`` returns
+            the result of ``metrics``. Port 0 selects a free port; see :attr:`health_uri`.
+        metrics: function that returns metrics in Prometheus' text format. Called in the event loop, once for
+            each request.
+        state: object that the handlers share. With a class of your own, type checkers check ``app.state``. If
+            None, the app creates a namespace that accepts any name.
+        options: further options of :func:`bmq.connect`; for example ``retry_first_connect=True`` to wait for
+            the broker at startup.
 
     Attributes:
         state: the object given as ``state``, or a namespace. Set its attributes in a function of
-            :meth:`on_startup`; reading an attribute that is not set raises an ``AttributeError`` that names
-            those that are.
+            :meth:`on_startup`. Reading an unset attribute raises an ``AttributeError`` that lists the
+            attributes that are set.
 
     Raises:
-        UsageError: ``health`` is no address, there are ``metrics`` without it, or ``state`` is a class.
+        UsageError: ``health`` is not an address, ``metrics`` is given without ``health``, or ``state`` is a
+            class.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class App(Generic[S]):
     ) -> None:
         if broker is not None:
             parse_addresses(broker)
-        # A list of interceptors is used for each session that the app makes.
+        # Each session of the app uses this list of interceptors.
         if "interceptors" in options:
             options["interceptors"] = check_interceptors(options["interceptors"])
         check_options(**options)
@@ -128,16 +129,16 @@ class App(Generic[S]):
         self._settings = Settings(broker, options, grace, on_error, clock)
         self._registry = Registry()
         self._parts: list[App[Any]] = []
-        # While the app runs as a part of another one, the life of the whole.
+        # Shared with the whole while the app runs as a part of another app.
         self._life = Life()
         self._running: Running | None = None
-        # The consumers of the latest run: their status can be asked for afterwards.
+        # The consumers of the latest run, kept for ``status()`` after the end of the run.
         self._consumers: list[Consumer] = []
         # The task of the run in ``async with``.
         self._background: asyncio.Task[None] | None = None
 
     def include(self, app: App[Any]) -> None:
-        """Make another app a part of this one: for a service with several brokers.
+        """Make another app a part of this app, for a service with several brokers.
 
         ::
 
@@ -148,16 +149,16 @@ class App(Generic[S]):
             async def copy(message: bmq.Message) -> None:
                 await (await us.queue("bmq://bmq.test.mem.priority/orders")).post(message.data)
 
-        A part has its own session, queues, handlers, options and state, and may have parts itself. It begins
-        and ends with this app: parts connect first; when all have, their startup functions run, and their
-        shutdown functions run last. A part that fails ends all; :meth:`stop` of any is :meth:`stop` of all.
-        A part that has nothing registered is a session to post by.
+        A part has its own session, queues, handlers, options and state, and may have parts itself. Parts
+        start and stop with this app. They connect first; once all are connected, their startup functions run.
+        Their shutdown functions run last. A part that fails ends the whole app, and :meth:`stop` of any part
+        stops all parts. A part without handlers is a session for posting.
 
         Args:
-            app: the other one. It can still be run by itself, but not twice at a time.
+            app: the other app. It can still run by itself, but not at the same time.
 
         Raises:
-            UsageError: it is a part already, or this app is a part of it.
+            UsageError: ``app`` is already a part of an app, or this app is a part of ``app``.
             StateError: one of them is running.
         """
         self._check_stopped("register its handlers before")
@@ -167,7 +168,7 @@ class App(Generic[S]):
         self._parts.append(app)
 
     def _all(self) -> list[App[Any]]:
-        """The app's parts, theirs too, and the app itself."""
+        """The app's parts, their parts, and the app itself."""
         return [*(each for part in self._parts for each in part._all()), self]
 
     def consumer(
@@ -191,33 +192,33 @@ class App(Generic[S]):
         undecodable: OnUndecodable | None = None,
         on_error: OnError | None = None,
     ) -> Callable[[H], H]:
-        """Register the decorated function as a handler; it is returned as it is.
+        """Register the decorated function as a message handler, and return the function unchanged.
 
-        Several handlers of one queue share it by their subscriptions. The app opens the queues for dead
-        letters.
+        Several handlers share a queue through their subscriptions. The app opens the queues for dead letters.
 
         Args:
             queue: the queue's URI.
             subscription: what to receive; None for everything. This and all that follows as for
                 :func:`bmq.consume`.
             priority: of the subscription.
-            max_unconfirmed_messages: how many messages the handler may hold.
-            max_unconfirmed_bytes: how many bytes of them.
-            discard_unmatched: confirm unseen what does not match.
-            concurrency: how many messages are handled at once.
-            key: what must not overtake each other: the name of a property, or a function of the message.
+            max_unconfirmed_messages: limit of unconfirmed messages.
+            max_unconfirmed_bytes: limit of unconfirmed bytes.
+            discard_unmatched: confirm messages that match no consumer without calling the handler.
+            concurrency: number of messages handled at the same time.
+            key: ordering key, the name of a property or a function of the message. Messages with equal keys
+                stay in order.
             ack: when a message is confirmed.
-            retry: what happens to a message whose handler fails; None as for :func:`bmq.consume`.
-            quarantine: where messages are put that kill the process that handles them; None for nowhere.
-            after: how many processes may die, or lose their connection, while they handle a message.
-            timeout: seconds a handler may take for one attempt.
-            rate: how many messages a second it takes at most.
-            codec: decodes messages that do not say what they are, for a handler of values.
-            undecodable: called with what has no such value, instead of the handler.
-            on_error: called for every attempt that did not succeed, instead of the app's.
+            retry: policy for messages whose handler fails; None for the default of :func:`bmq.consume`.
+            quarantine: URI of the queue for messages that end their process; None for no quarantine.
+            after: number of processes that may end, or lose their connection, while they handle a message.
+            timeout: seconds for one attempt of the handler.
+            rate: maximum number of messages a second.
+            codec: decodes messages without a content type, for a handler of values.
+            undecodable: called instead of the handler with messages that cannot be decoded.
+            on_error: called after each unsuccessful attempt, in place of the app's hook.
 
         Raises:
-            UsageError: arguments that contradict each other or are out of range.
+            UsageError: an argument is out of range, or two arguments contradict each other.
             InvalidURI, InvalidExpression: the queue or the subscription is not legal, or the subscription
                 does not fit the type of the values.
             StateError: the app is running.
@@ -239,7 +240,7 @@ class App(Generic[S]):
             on_error=on_error,
         )
         uri = options.checked_uri(queue)
-        options.definition  # noqa: B018  # raises where limits are out of range
+        options.definition  # noqa: B018  # raises if a limit is out of range
 
         def register(handler: H) -> H:
             self._check_stopped("register its handlers before")
@@ -260,21 +261,20 @@ class App(Generic[S]):
         max_unconfirmed_bytes: int = 256 * 1024 * 1024,
         by: str | None = None,
     ) -> Sweeper:
-        """Have what no subscription of a queue takes put aside, or held, while the app runs.
+        """Put aside or hold the messages that match no subscription of a queue, while the app runs.
 
-        The sweepers of an app begin when its handlers have their subscriptions, and have a session of their
-        own.
+        The sweepers of an app start after the subscriptions of its handlers, and use a separate session.
 
         Args:
-            queue: the queue's URI; this and all that follows as for :class:`bmq.workers.Sweeper`.
-            put_aside: the URI of the queue where messages are put; None holds them.
-            hand_back_every: seconds until what is held is handed back.
-            max_unconfirmed_messages: how many messages it may hold.
-            max_unconfirmed_bytes: how many bytes of them.
-            by: a property by whose values messages are counted.
+            queue: the queue's URI. For this and all further arguments, see :class:`bmq.workers.Sweeper`.
+            put_aside: URI of the queue for unclaimed messages; if None, the sweeper holds the messages.
+            hand_back_every: seconds until held messages return to the queue.
+            max_unconfirmed_messages: limit of held messages.
+            max_unconfirmed_bytes: limit of held bytes.
+            by: property for the counts of ``stats().by``.
 
         Returns:
-            The sweeper, whose ``stats()`` say what it has.
+            The sweeper; its ``stats()`` report its counts.
 
         Raises:
             UsageError, InvalidURI: as for :class:`bmq.workers.Sweeper`.
@@ -312,41 +312,42 @@ class App(Generic[S]):
         codec: str | Codec[Any] | None = None,
         on_error: OnError | None = None,
     ) -> Callable[[B], B]:
-        """Register the decorated function as a handler of batches; it is returned as it is.
+        """Register the decorated function as a handler of batches, and return the function unchanged.
 
-        It takes a list of messages; or one of values, as its annotation says, and a second one of their
-        messages if it wants that::
+        The handler takes a list of messages. If annotated with another type, the handler takes a list of
+        values and, as an optional second argument, the list of their messages::
 
             @app.batch_consumer("bmq://bmq.test.mem.priority/orders")
             async def load(orders: list[Order], messages: list[bmq.Message]) -> None:
                 ...
 
-        When it returns, all are confirmed. When it raises, all have failed, or those that a
-        :class:`bmq.PartlyFailed` names: they are tried again together, or given up one by one, as the retry
-        policy says. What is no value is given up at once, and not in the list.
+        When the handler returns, all messages of the batch are confirmed. When the handler raises, all
+        messages have failed, or those that a :class:`bmq.PartlyFailed` names. The retry policy decides
+        whether failed messages are retried together or given up one by one. Messages that cannot be decoded
+        are given up at once and are not in the list.
 
         Args:
             queue: the queue's URI.
-            max_messages: how many messages there are in a batch at most.
-            max_wait: seconds to wait for that many, from when the first one was there.
+            max_messages: maximum number of messages in a batch.
+            max_wait: seconds to wait for a full batch, from the arrival of its first message.
             subscription: what to receive; None for everything. This and all that follows as for
                 :meth:`consumer`.
             priority: of the subscription.
-            max_unconfirmed_messages: how many messages the handler may hold; None for as many as make
-                ``concurrency`` batches and one that waits, 1,000 at least.
-            max_unconfirmed_bytes: how many bytes of them.
-            discard_unmatched: confirm unseen what does not match.
-            concurrency: how many batches are handled at once.
-            retry: what happens to messages that have failed.
-            quarantine: where messages are put that kill the process that handles them; None for nowhere.
-            after: how many processes may die, or lose their connection, while they handle a message.
-            timeout: seconds a handler may take for a batch.
-            rate: how many messages a second it takes at most.
-            codec: decodes messages that do not say what they are, for a handler of values.
-            on_error: called for every message of an attempt that did not succeed, instead of the app's.
+            max_unconfirmed_messages: limit of unconfirmed messages. If None, enough for ``concurrency``
+                batches and one more that waits, and at least 1,000.
+            max_unconfirmed_bytes: limit of unconfirmed bytes.
+            discard_unmatched: confirm messages that match no consumer without calling the handler.
+            concurrency: number of batches handled at the same time.
+            retry: policy for failed messages.
+            quarantine: URI of the queue for messages that end their process; None for no quarantine.
+            after: number of processes that may end, or lose their connection, while they handle a message.
+            timeout: seconds for one batch.
+            rate: maximum number of messages a second.
+            codec: decodes messages without a content type, for a handler of values.
+            on_error: called for each message of an unsuccessful attempt, in place of the app's hook.
 
         Raises:
-            UsageError: arguments that contradict each other or are out of range.
+            UsageError: an argument is out of range, or two arguments contradict each other.
             InvalidURI, InvalidExpression: the queue or the subscription is not legal, or the subscription
                 does not fit the type of the values.
             StateError: the app is running.
@@ -374,7 +375,7 @@ class App(Generic[S]):
             room = max(1000, (options.concurrency + 1) * max_messages)
             options = replace(options, max_unconfirmed_messages=room)
         uri = options.checked_uri(queue)
-        options.definition  # noqa: B018  # raises where limits are out of range
+        options.definition  # noqa: B018  # raises if a limit is out of range
 
         def register(handler: B) -> B:
             self._check_stopped("register its handlers before")
@@ -387,10 +388,11 @@ class App(Generic[S]):
         return register
 
     def on_startup(self, function: F) -> F:
-        """Register a function that is called when the app starts; it is returned as it is.
+        """Register a function to be called when the app starts, and return the function unchanged.
 
-        It takes no arguments, and may be ``async def``. It is called when the app has connected and opened
-        its queues, before any handler; several one after another. What it raises ends the app.
+        The function takes no arguments and may be ``async def``. The app calls the function after connecting
+        and opening its queues, and before any handler. Several functions run one after another. An exception
+        ends the app.
 
         Raises:
             StateError: the app is running.
@@ -401,10 +403,11 @@ class App(Generic[S]):
         return function
 
     def on_shutdown(self, function: F) -> F:
-        """Register a function that is called when the app ends; it is returned as it is.
+        """Register a function to be called when the app stops, and return the function unchanged.
 
-        It takes no arguments, and may be ``async def``. It is called when no handler is at work any more and
-        the session is still open, the one registered last first; also when a startup function has failed.
+        The function takes no arguments and may be ``async def``. The app calls the function after the last
+        handler has ended, while the session is still open. Several functions run in reverse order of
+        registration. They also run after a startup function has failed.
 
         Raises:
             StateError: the app is running.
@@ -415,7 +418,7 @@ class App(Generic[S]):
         return function
 
     def _try_out(self, broker: str, clock: Clock, watch: Callable[[Failure], None]) -> Callable[[], None]:
-        """Run elsewhere from now on, as a test says; return what undoes it."""
+        """Use a test's broker, clock and hook from now on; return the function that undoes this."""
         settings, state = self._settings, self.state
         options = settings.options.copy()
         options.pop("credentials", None)
@@ -444,22 +447,23 @@ class App(Generic[S]):
         max_unconfirmed_bytes: int | None = None,
         on_error: OnError | None = None,
     ) -> Callable[[R], R]:
-        """Register the decorated function as what answers the requests of a queue; it is returned as it is.
+        """Register the decorated function as the responder of a queue, and return the function unchanged.
 
-        See :class:`bmq.workers.Responder`. An error is the answer, and is not tried again. Cancellations have
-        a subscription of their own, of a higher priority, so that they reach a responder at work.
+        See :class:`bmq.workers.Responder`. An exception becomes the reply, and is not retried. Cancellations
+        have a separate subscription of a higher priority, so that they reach a busy responder.
 
         Args:
             queue: the queue's URI.
             subscription: an expression; None for all requests.
-            allow: the queues where requests may expect their replies, as for :class:`bmq.workers.Responder`.
-            concurrency: how many requests are handled at once.
-            max_unconfirmed_messages: how many requests the responder may hold.
-            max_unconfirmed_bytes: how many bytes of them.
-            on_error: called when a request cannot be taken apart; an error of the function is not one.
+            allow: queues that requests may name for their replies, as for :class:`bmq.workers.Responder`.
+            concurrency: number of requests handled at the same time.
+            max_unconfirmed_messages: limit of unconfirmed requests.
+            max_unconfirmed_bytes: limit of unconfirmed bytes.
+            on_error: called for requests that cannot be parsed; not for exceptions of the function, which are
+                replies.
 
         Raises:
-            UsageError: arguments are out of range, or the function is not async.
+            UsageError: an argument is out of range, or the function is not async.
             InvalidURI, InvalidExpression: the queue or the subscription is not legal.
             StateError: the app is running.
         """
@@ -474,7 +478,7 @@ class App(Generic[S]):
         )
         cancelling = HandlerOptions(subscription=f"exists({CANCEL})", priority=1, retry=NoRetry("discard"))
         uri = options.checked_uri(queue)
-        options.definition  # noqa: B018  # raises where limits are out of range
+        options.definition  # noqa: B018  # raises if a limit is out of range
 
         def register(function: R) -> R:
             self._check_stopped("register its handlers before")
@@ -498,25 +502,25 @@ class App(Generic[S]):
         max_held: int = 10_000,
         max_held_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        """Pass on what waits in a queue, when it is due, while the app runs; see :class:`bmq.delays.Mover`.
+        """Pass on the messages of a delay queue when they are due, while the app runs.
 
-        Any number of apps may do so for one queue: they share the work. The broker is asked every minute
-        whether the queue can keep what waits; what is wrong is logged.
+        See :class:`bmq.delays.Mover`. Any number of apps can share the work of one delay queue. Every minute
+        the mover checks whether the broker keeps messages for long enough, and logs any problem.
 
         Args:
-            queue: the URI of the delay queue, ``bmq://DOMAIN/NAME.delayed`` unless the producers say
-                otherwise.
-            allow: the queues that messages may name: patterns such as ``bmq://DOMAIN/*`` or a function of the
-                URI. None allows the domain of the delay queue, and queues for replies.
-            dead_letters: the URI of the queue for messages that cannot be passed on; None confirms them.
-            longest: seconds that messages may have to wait, to be compared with what the broker keeps.
-            lookahead: seconds before it is due that a message is taken and held here, at most.
-            max_held: how many messages are held.
-            max_held_bytes: how many bytes of them.
+            queue: URI of the delay queue; ``bmq://DOMAIN/NAME.delayed`` unless the producers name another
+                queue.
+            allow: destinations that messages may name: patterns such as ``bmq://DOMAIN/*``, or a function of
+                the URI. None allows the domain of the delay queue, and queues for replies.
+            dead_letters: URI of the queue for messages that cannot be passed on; None confirms such messages.
+            longest: longest expected delay in seconds, to be compared with the broker's retention.
+            lookahead: maximum number of seconds that the mover holds a message before its due time.
+            max_held: limit of held messages.
+            max_held_bytes: limit of held bytes.
 
         Raises:
             InvalidURI: the queue is not legal.
-            UsageError: it is moved already, or its dead letters would come back to it.
+            UsageError: the queue already has a mover, or its dead letters would return to the queue.
             StateError: the app is running.
         """
         uri = QueueUri.parse(queue)
@@ -545,7 +549,7 @@ class App(Generic[S]):
 
     @property
     def health_uri(self) -> str | None:
-        """Where it answers HTTP, such as ``http://127.0.0.1:8080``; None while it does not."""
+        """Address of the HTTP server, such as ``http://127.0.0.1:8080``; None if not running."""
         return self._probe.uri if self._probe is not None else None
 
     def _health(self) -> Health | None:
@@ -559,9 +563,9 @@ class App(Generic[S]):
         return worst(found)
 
     async def queue(self, uri: str) -> Queue:
-        """Return a queue to post to, opened the first time it is asked for; for use in handlers.
+        """Return a queue for posting, for use in handlers. The first call opens the queue.
 
-        It may be one that the app consumes.
+        The queue may be one that the app consumes.
 
         Raises:
             OpenQueueError: the broker refused.
@@ -569,46 +573,48 @@ class App(Generic[S]):
             InvalidURI: the URI is not legal.
             StateError: the app is not running.
 
-        Cancelling it does not stop the opening: the next call for this queue waits for the same one.
+        Cancelling the call does not cancel the opening: the next call for this queue waits for the same
+        opening.
         """
         return await self.session.open_output(uri)
 
     def status(self) -> Statuses:
-        """Say how the subscribers of the handlers are doing, those of parts first, as they were registered.
+        """Return the status of each handler's subscriber, parts first, in the order of registration.
 
-        Printed, it is a table; see :class:`bmq.workers.SubscriberStatus`.
-        Empty before the app has opened its queues; afterwards it is what was last.
+        As text, the result is a table; see :class:`bmq.workers.SubscriberStatus`. The result is empty before
+        the app has opened its queues. After the end of the app, the result is the last status.
         """
         return status(*(consumer for each in self._all() for consumer in each._consumers))
 
     async def pause(self, handler: object = None) -> None:
-        """Take no more messages, until :meth:`resume`; handlers at work go on.
+        """Take no more messages until :meth:`resume`. Messages in progress are finished.
 
-        The broker delivers to other consumers meanwhile; see :meth:`bmq.Consumer.pause`.
+        Meanwhile the broker delivers to other consumers; see :meth:`bmq.Consumer.pause`.
 
         Args:
-            handler: the function that was registered; None for all.
+            handler: the registered function; None for all handlers.
 
         Raises:
             StateError: the app is not running, or has no such handler.
             RequestTimeout: the broker did not answer in time.
 
-        Cancelling it leaves some paused.
+        Cancelling the call may leave some handlers paused.
         """
         for consumer in self._consumers_of(handler):
             await consumer.pause()
 
     async def resume(self, handler: object = None) -> None:
-        """Go on after :meth:`pause`.
+        """Take messages again after :meth:`pause`.
 
         Args:
-            handler: the function that was registered; None for all.
+            handler: the registered function; None for all handlers.
 
         Raises:
             StateError: the app is not running, or has no such handler.
-            ConfigureQueueError, RequestTimeout: the broker refused, or did not answer in time.
+            ConfigureQueueError: the broker refused.
+            RequestTimeout: the broker did not answer in time.
 
-        Cancelling it leaves some paused.
+        Cancelling the call may leave some handlers paused.
         """
         for consumer in self._consumers_of(handler):
             await consumer.resume()
@@ -625,13 +631,13 @@ class App(Generic[S]):
         return found
 
     async def __aenter__(self) -> App[S]:
-        """Run the app in the background, inside another program; return once its handlers are at work.
+        """Run the app in the background of another program; return once its handlers receive messages.
 
         Raises:
             StateError: the app is running already, or nothing is registered.
             ConnectionFailed, OpenQueueError, ConfigureQueueError: as :meth:`run`.
 
-        Cancelling it ends the app.
+        Cancelling the call ends the app.
         """
         if self._life.state is not AppState.STOPPED:
             raise StateError("the app is running already")
@@ -651,10 +657,10 @@ class App(Generic[S]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """End the app as :meth:`stop` does, and wait for it.
+        """Stop the app as :meth:`stop` does, and wait for its end.
 
         Raises:
-            Error: a queue or the session has failed meanwhile.
+            Error: a queue or the session failed while the app was running.
         """
         running, self._background = self._background, None
         assert running is not None
@@ -666,22 +672,24 @@ class App(Generic[S]):
             raise asyncio.CancelledError
 
     def stop(self) -> None:
-        """Begin to end: take no more messages, and let handlers at work finish within ``grace`` seconds.
+        """Stop taking messages, and let handlers in progress finish within ``grace`` seconds.
 
-        A second call cancels them. While the app connects and opens its queues, a call ends that.
-        Call it in the event loop, from a handler for instance. For a part it is that of the whole.
+        A second call cancels the handlers. While the app connects and opens its queues, a call ends the
+        startup. Call this method in the event loop, for example from a handler. Stopping a part stops the
+        whole app.
         """
         self._life.fire(AppInput.STOP)
 
     async def run(self, *, signals: bool = True) -> None:
-        """Connect, open the queues, and handle messages until told to stop.
+        """Connect, open the queues, and handle messages until the app stops.
 
-        It ends after :meth:`stop`; on SIGTERM and SIGINT, which do the same (a second one cancels the
-        handlers); when cancelled; when every queue was closed; and with an error when a queue or the session
-        fails. Handlers at work may finish within ``grace`` seconds, then queues and session are closed.
+        The app stops after :meth:`stop`, on SIGTERM or SIGINT, when this call is cancelled, and once all
+        queues are closed. If a queue or the session fails, the app stops and raises the error. Handlers in
+        progress may finish within ``grace`` seconds; then the queues and the session are closed. A second
+        signal cancels the handlers.
 
         Args:
-            signals: handle SIGTERM and SIGINT, where the platform and the thread allow it.
+            signals: handle SIGTERM and SIGINT, if the platform and the thread allow signal handlers.
 
         Raises:
             ConnectionFailed: no broker answered.
@@ -690,7 +698,7 @@ class App(Generic[S]):
             OSError: the address for ``health`` cannot be used.
             Error: a queue or the session has failed.
 
-        Cancelling it ends it in the same way; cancelling it again cancels the handlers.
+        Cancelling the call stops the app in the same way; a second cancellation cancels the handlers.
         """
         signals = _checks.boolean("signals", signals)
         apps = self._all()
@@ -732,16 +740,16 @@ class App(Generic[S]):
                 ending.push_async_callback(_called, function)
             for function in [function for each in apps for function in each._registry.startup]:
                 await _called(function)
-            # A function that stops the app, and awaits nothing, has its cancellation here.
+            # A startup function may stop the app without awaiting. Its cancellation arrives here.
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            # Not the cancellation of the stop, or not only this one.
+            # The cancellation came from elsewhere, or from elsewhere as well.
             if self._life.state is not AppState.DRAINING or task.cancelling() > 1:
                 raise
             task.uncancel()
 
     async def _work(self, apps: list[App[Any]]) -> None:
-        """Run every handler until all are done, or one has failed; and the sweepers beside them."""
+        """Run all handlers until they are done or one has failed, with the sweepers beside them."""
         running = [each._running for each in apps if each._running is not None]
         feeding = [task for each in running for task in each.feeding()]
         sweeping = [task for each in running for task in each.sweeping()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function that handles messages by the batch."""
+"""Handlers that take batches of messages."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ BatchHandler: TypeAlias = Callable[[Any], object] | Callable[[Any, Any], object]
 
 
 class PartlyFailed(Exception):
-    """Raised by a handler of batches: some of it could not be handled, the rest is done.
+    """Raised by a handler of batches when only some messages of the batch failed.
 
-    The rest is confirmed. What has failed is tried again, as a batch of its own, or given up: as the retry
-    policy says of its error. ::
+    The other messages are confirmed. The retry policy decides, by the error of each failed message, whether
+    the message is retried in a batch of failed messages or given up. ::
 
         @app.batch_consumer("bmq://bmq.test.mem.priority/orders")
         async def load(orders: list[Order]) -> None:
@@ -44,10 +44,10 @@ class PartlyFailed(Exception):
             if failed:
                 raise bmq.PartlyFailed(failed)
 
-    Not a :class:`bmq.Error`: a handler that catches those lets it pass.
+    Not a :class:`bmq.Error`, so that ``except bmq.Error`` in a handler does not catch the exception.
 
     Args:
-        failed: what went wrong, by the index in the list that the handler was given.
+        failed: exceptions by index in the handler's list.
     """
 
     def __init__(self, failed: Mapping[int, BaseException]) -> None:
@@ -67,10 +67,10 @@ class PartlyFailed(Exception):
 
 
 def batch_shape(handler: Callable[..., object], codec: str | Codec[Any] | None) -> Shape[Any] | None:
-    """Return what is known of the values that a handler of batches takes; None when it takes messages.
+    """Return the shape of the values that a handler of batches takes; None if the handler takes messages.
 
     Raises:
-        UsageError: it takes something else, or its values cannot be decoded.
+        UsageError: the handler takes another argument, or its values cannot be decoded.
     """
     check_shape(
         handler, "a handler of batches", "a list of messages, or a list of values and one of messages"
@@ -100,10 +100,10 @@ def _is_list(annotation: Any) -> bool:
 def check_batches(
     max_messages: object, max_wait: object, max_unconfirmed_messages: object
 ) -> tuple[int, float]:
-    """Return the bounds of batches.
+    """Return the checked bounds of batches.
 
     Raises:
-        UsageError: they are out of range, or a batch could never be full.
+        UsageError: a bound is out of range, or a batch could never be full.
     """
     most, wait = _checks.integer("max_messages", max_messages, 1), _checks.seconds("max_wait", max_wait)
     room = _checks.optional(_checks.integer, "max_unconfirmed_messages", max_unconfirmed_messages)
@@ -117,12 +117,12 @@ def check_batches(
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How messages are handled by the batch.
+    """Options of batches.
 
     Attributes:
-        max_messages: how many there are in one at most.
-        max_wait: seconds to wait for that many.
-        shape: what is known of their values; None when the handler takes messages.
+        max_messages: maximum number of messages in a batch.
+        max_wait: seconds to wait for a full batch.
+        shape: shape of the values; None if the handler takes messages.
     """
 
     max_messages: int
@@ -140,7 +140,7 @@ async def feed_batches(
     grace: float,
     clock: Clock | None,
 ) -> None:
-    """Call a function with batches of a consumer's messages, and close the consumer in the end."""
+    """Call a function with batches of a consumer's messages; close the consumer at the end."""
     both = batches.shape is not None and len(wanted_by(handler)) == 2
     invoke = Invoker(_of_both(handler) if both else handler, options.timeout)
     how = (invoke, options, dead_letters, clock or LoopClock())
@@ -158,7 +158,7 @@ async def feed_batches(
 
 
 def _of_both(handler: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a function of a pair that calls one of two arguments."""
+    """Return a function of a pair that calls a function of two arguments."""
 
     def call(lists: tuple[Any, Any]) -> Any:
         return handler(*lists)
@@ -172,7 +172,7 @@ def _of_both(handler: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 class _BatchWorkers(Workers):
-    """Tasks that take batches from one consumer, one at a time each."""
+    """Tasks that take batches from one consumer, each one batch at a time."""
 
     def __init__(self, *arguments: Any, batches: Batches, both: bool) -> None:
         super().__init__(*arguments)
@@ -247,7 +247,7 @@ class _BatchWorkers(Workers):
     async def _attempt_batch(
         self, values: dict[Message, Any], attempt: int, task: asyncio.Task[None]
     ) -> dict[Message, BaseException]:
-        """Call the handler; return what could not be handled, and why."""
+        """Call the handler; return the messages that failed, with their errors."""
         messages = list(values)
         found = list(values.values())
         try:
@@ -272,13 +272,13 @@ class _BatchWorkers(Workers):
         except Exception as error:
             return dict.fromkeys(messages, error)
         if task.cancelling():
-            raise asyncio.CancelledError  # the handler has suppressed its cancellation
+            raise asyncio.CancelledError  # the handler suppressed its cancellation
         return {}
 
     async def _failed(
         self, errors: dict[Message, BaseException], size: int, attempt: int, began: float
     ) -> dict[Message, float]:
-        """Tell of failures, give up what is not tried again; return when to try the others."""
+        """Report failures, give up messages without a further attempt, and return when to retry others."""
         rests: dict[Message, float] = {}
         together: dict[int, list[Failure]] = {}
         for message, error in errors.items():
@@ -304,7 +304,7 @@ class _BatchWorkers(Workers):
         return rests
 
     def _log(self, failures: list[Failure], size: int) -> None:
-        """One record for all that failed together."""
+        """Log one record for all messages that failed together."""
         first = failures[0]
         again = first.retry_in is not None
         self._throttle.log(

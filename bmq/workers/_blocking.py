@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and logs handlers that keep the event loop."""
+"""Detection of handlers that block the event loop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["LONG", "BlockingCalls", "Steps"]
 
 T = TypeVar("T")
 
-#: Seconds for which a handler may keep the event loop without a line in the log.
+#: Seconds that a handler may block the event loop before a log line is written.
 LONG: Final = 0.1
 
 
 class BlockingCalls:
-    """Logs that a handler kept the event loop: the first time, and then once a minute with the count.
+    """Logs that a handler blocks the event loop: the first time, and then once a minute with a count.
 
     Args:
         logger: receives the lines.
@@ -32,7 +32,7 @@ class BlockingCalls:
         self._log = LogLimit(logger)
 
     def found(self, seconds: float) -> None:
-        """Log that the handler kept the event loop for this many seconds."""
+        """Log that the handler blocked the event loop for this many seconds."""
         self._log.warning(
             self._name,
             "%s kept the event loop for %d ms: confirmations, heartbeats and other handlers waited. "

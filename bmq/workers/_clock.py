@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock that workers use; tests give them another one, and need not wait."""
+"""The clock of the workers. Tests replace the clock, so that they need not wait."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ __all__ = ["Clock", "LoopClock"]
 
 
 class Clock(Protocol):
-    """Tells the time, and sleeps."""
+    """A clock that measures time and sleeps."""
 
     def time(self) -> float:
         """Return the time in seconds, from any starting point."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until this many seconds have passed on this clock; cancelling it ends it at once."""
+        """Wait until this many seconds have passed on this clock.
+
+        Cancelling the call ends the wait at once.
+        """
         ...
 
 
@@ -29,9 +32,9 @@ class LoopClock:
     """
 
     def __init__(self) -> None:
-        # The loop's own method: it is asked for every message.
+        # The loop's own method, called once for each message.
         self.time = asyncio.get_running_loop().time
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep for this many seconds; cancelling it ends it at once."""
+        """Sleep for this many seconds. Cancelling the call ends the sleep at once."""
         await asyncio.sleep(seconds)

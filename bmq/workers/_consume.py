@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One function, fed from one queue."""
+"""Calls one function with the messages of one queue."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ logger = logging.getLogger("bmq.workers")
 
 V = TypeVar("V")
 
-#: A function of a message, of a value, or of a value and its message, where values have one type.
+#: A function of a message, of a value, or of a value and its message. All values have one type.
 HandlerOf: TypeAlias = (
     Callable[[V], object]
     | Callable[[V, Message], object]
@@ -68,13 +68,13 @@ HandlerOf: TypeAlias = (
     | Callable[[Message], object]
 )
 
-# So many kinds of errors are logged with their traceback.
+# Maximum number of error types and places that are logged with a traceback.
 _MOST_SEEN = 256
-# So many GUIDs are in the text of a log line at most; the record has all of them.
+# Maximum number of GUIDs in the text of a log line; the record has all of them.
 _GUIDS_SHOWN = 20
-# Seconds to tell the broker to stop delivering, however short the grace is.
+# Minimum time in seconds for telling the broker to stop delivery, even if the grace period is shorter.
 _CLOSING_AT_LEAST = 1.0
-#: Seconds after which handlers that were cancelled, and have not ended, are mentioned.
+#: Seconds until cancelled handlers that have not ended are logged.
 _CANCELLED_WITHIN = 5.0
 
 
@@ -102,60 +102,62 @@ async def consume(
     clock: Clock | None = None,
     signals: bool = False,
 ) -> None:
-    """Call a function with every message of a queue, until cancelled.
+    """Call a function with each message of a queue, until cancelled.
 
-    Returns when the queue, its consumer or the session is closed. Cancelling it is the way to end it: it
-    takes no more messages, lets the handlers at work finish, and then passes the cancellation on.
+    Returns when the queue, its consumer or the session is closed. Cancelling the call is the way to stop: no
+    more messages are taken, handlers in progress finish, and then the cancellation propagates.
 
     Args:
-        source: an open queue, on which it makes a consumer of its own; or a consumer, which it leaves open.
-            A typed one has values of its type for the handler, and its codec.
-        handler: takes the :class:`bmq.Message`; or, when its first parameter is annotated with another type,
-            the value that the message has (see :meth:`bmq.Queue.typed`), and as a second one, if it has
-            that, the message. An ``async def`` runs in the event loop, any other function in a thread; there
-            are at most ``concurrency`` of these.
+        source: an open queue, in which the call creates a consumer; or a consumer, which stays open at the
+            end. A typed source provides the handler with values of its type, and with its codec.
+        handler: takes the :class:`bmq.Message`. If the first parameter is annotated with another type, the
+            handler takes the message's value (see :meth:`bmq.Queue.typed`) and, as an optional second
+            argument, the message. An ``async def`` runs in the event loop. Any other function runs in a
+            thread; at most ``concurrency`` threads exist.
         subscription: what to receive, as for :meth:`bmq.Queue.subscribe`; None for everything.
         priority: of the subscription; None for the queue's.
-        max_unconfirmed_messages: how many messages it may hold, those that wait for a handler included; None
-            for the queue's.
-        max_unconfirmed_bytes: how many bytes of them; None for the queue's.
+        max_unconfirmed_messages: limit of unconfirmed messages, including those that wait for a handler; None
+            for the queue's limit.
+        max_unconfirmed_bytes: limit of unconfirmed bytes; None for the queue's limit.
         discard_unmatched: as for :meth:`bmq.Queue.subscribe`.
-        concurrency: how many messages are handled at once. 1 handles them in the order of their delivery;
-            with more, they overtake each other.
-        key: what must not overtake each other: the name of a property, or a function of the message. Messages
-            of one key are handled one after another, in the order of their delivery, also when one is tried
-            again; different keys side by side. Those without the property have one key together.
+        concurrency: number of messages handled at the same time. 1 handles messages in the order of their
+            delivery; with more, messages can overtake each other.
+        key: ordering key, the name of a property or a function of the message. Messages with equal keys are
+            handled one after another in the order of their delivery, also when a message is retried. Messages
+            with different keys are handled concurrently. All messages without the property share one key.
         ack: when a message is confirmed.
-        retry: what happens to a message whose handler fails. None tries it four times more, after 1, 2, 4 and
-            8 seconds, but not after errors that the same message would bring about again (ValueError,
-            TypeError, LookupError, AttributeError, UsageError, ProtocolError); then it is skipped: it stays
-            in the queue, unconfirmed, and the next one is handled.
-        quarantine: where messages are put that kill the process that handles them; the count is kept in the
-            broker. A redelivered message is posted to its queue anew, behind the others, and handled on its
-            own, one such message at a time. None hands it to the handler again, for ever.
-        after: how many processes may die, or lose their connection, while they handle a message.
-        timeout: seconds a handler may take for one attempt; None for no limit. A thread cannot be stopped:
-            its attempt has failed then, but the thread is not free before it is done.
-        rate: how many messages a second it takes at most; None for as many as there are.
-        codec: for a handler of values: what decodes messages that do not say what they are, a content type or
-            a :class:`bmq.Codec`; None for JSON.
-        undecodable: called with a message that has no such value, and the :class:`bmq.Undecodable`, instead
-            of the handler. None never tries such a message again: it goes to the dead letters if ``retry``
-            has a :class:`bmq.DeadLetter`, else it is confirmed, and gone.
-        grace: seconds to let handlers finish; after that, or when it is cancelled again, they are cancelled.
-        on_error: called with a :class:`Failure` for every attempt that did not succeed.
-        clock: what measures the pauses between attempts.
-        signals: end in the same way on SIGTERM and SIGINT, where the platform and the thread allow it, and
-            return; a second one cancels the handlers. For a program that does nothing else.
+        retry: policy for messages whose handler fails. None makes four more attempts, after 1, 2, 4 and 8
+            seconds, except after errors that the same message would cause again (ValueError, TypeError,
+            LookupError, AttributeError, UsageError, ProtocolError). Then the message is skipped: it stays in
+            the queue, unconfirmed, and the next message is handled.
+        quarantine: queue for messages that end the process that handles them; the broker keeps the count. A
+            redelivered message is posted to the end of its queue again, and such messages are handled alone,
+            one at a time. If None, the handler receives a redelivered message again, without a limit.
+        after: number of processes that may end, or lose their connection, while they handle a message.
+        timeout: seconds for one attempt of the handler; None for no limit. A thread cannot be stopped: after
+            the deadline the attempt has failed, but the thread stays busy until the function returns.
+        rate: maximum number of messages a second; None for no limit.
+        codec: for a handler of values: decodes messages without a content type. A content type or a
+            :class:`bmq.Codec`; None for JSON.
+        undecodable: called instead of the handler, with the message and the :class:`bmq.Undecodable`, if a
+            message cannot be decoded. If None, such a message is not retried: the message becomes a dead
+            letter if ``retry`` has a :class:`bmq.DeadLetter`; otherwise the message is confirmed, and lost.
+        grace: seconds for handlers to finish. After that time, or at a second cancellation, they are
+            cancelled.
+        on_error: called with a :class:`Failure` after each unsuccessful attempt.
+        clock: clock for the pauses between attempts.
+        signals: stop in the same way on SIGTERM and SIGINT, if the platform and the thread allow signal
+            handlers, and return. A second signal cancels the handlers. For programs that only call this
+            function.
 
     Raises:
-        UsageError: arguments that contradict each other or are out of range, or the handler takes other
-            values than a typed source has.
+        UsageError: an argument is out of range, two arguments contradict each other, or the handler takes
+            other values than a typed source provides.
         InvalidExpression: the subscription is not legal, or does not fit the type of the values.
         ConfigureQueueError: the broker refused the subscription.
         Error: the queue or the session has failed.
 
-    A message is confirmed only as ``ack`` and ``retry`` say; never because its handler was cancelled.
+    Messages are confirmed as ``ack`` and ``retry`` say, and never because a handler was cancelled.
     """
     whole, of = untyped(source)
     if not isinstance(whole, Queue | Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -208,7 +210,7 @@ async def consume(
 
 
 async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
-    """Run it, cancel it at each signal, and return normally when that ended it."""
+    """Run a coroutine, cancel it at each signal, and return normally if a signal ended it."""
     task = asyncio.current_task()
     assert task is not None
     received = 0
@@ -222,7 +224,7 @@ async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
         try:
             await feeding
         except asyncio.CancelledError:
-            if not received or task.cancelling() > received:  # cancelled by others, too
+            if not received or task.cancelling() > received:  # others cancelled the task, too
                 raise
         finally:
             for _ in range(received):
@@ -239,9 +241,9 @@ async def feed(
     grace: float,
     clock: Clock | None,
 ) -> None:
-    """Do what :func:`consume` does; arguments were checked, and the queues for dead letters are open.
+    """Do the work of :func:`consume`, after the checks and with open queues for dead letters.
 
-    ``close`` says whether the consumer is closed in the end.
+    ``close`` says whether to close the consumer at the end.
     """
     invoke = Invoker(handler, options.timeout)
     key = options.key_of()
@@ -269,15 +271,15 @@ async def work_on(
     close: bool,
     grace: float,
 ) -> None:
-    """Run workers on a consumer and, with a quarantine, others on the messages under suspicion.
+    """Run workers on a consumer and, with a quarantine, further workers on the suspect messages.
 
     Args:
         consumer: the consumer.
         options: the handler's options.
         name: the handler's name.
         make: makes the workers.
-        make_apart: makes the workers of messages under suspicion, which take one message at a time.
-        close: whether to close the consumer in the end.
+        make_apart: makes the workers of suspect messages, which take one message at a time.
+        close: whether to close the consumer at the end.
         grace: seconds for handlers to finish.
     """
     feeding = Feeding(consumer)
@@ -299,7 +301,7 @@ async def work_on(
 
 
 def open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | None:
-    """Return the open queue for dead letters, if there is to be one."""
+    """Return the open queue for dead letters; None if the policy has no such queue."""
     then = retry.then
     if not isinstance(then, DeadLetter):
         return None
@@ -317,16 +319,16 @@ def open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | N
 
 
 class Work:
-    """What is known of a message that is being handled.
+    """The state of a message that is being handled.
 
     Attributes:
         message: the message.
         began: when a worker took it.
-        counted: whether the quarantine was asked about it.
-        attempt: which attempt is the next.
-        error: why no handler can be called with it.
-        failing: whether an attempt has failed, and another one is made.
-        number: its place in the order of delivery.
+        counted: whether the quarantine has seen the message.
+        attempt: number of the next attempt.
+        error: reason why no handler can be called with the message.
+        failing: whether an attempt has failed and another attempt follows.
+        number: position in the order of delivery.
     """
 
     __slots__ = ("attempt", "began", "counted", "error", "failing", "message", "number")
@@ -341,11 +343,11 @@ class Work:
 
 
 class Workers:
-    """Tasks that take messages from one consumer, one at a time each.
+    """Tasks that take messages from one consumer, each one message at a time.
 
     Attributes:
-        progress: what they have done, and are at.
-        quarantine: counts the deaths of messages that were redelivered; None to handle these like others.
+        progress: counts of the workers, past and present.
+        quarantine: counts the deaths of redelivered messages; None to handle them like other messages.
     """
 
     quarantine: Quarantine | None = None
@@ -368,7 +370,7 @@ class Workers:
         self._clock = clock
         self._throttle = Throttle(logger, clock)
         self._limit = LogLimit(logger, clock=clock.time)
-        # Errors whose traceback was logged: type and place.
+        # Type and place of the errors that were logged with a traceback.
         self._seen: set[tuple[type, tuple[str, int] | None]] = set()
         session = consumer.queue.session
         self._around = session.around_handle if session.interceptors else None
@@ -376,34 +378,34 @@ class Workers:
         self._stopping = False
         self._left = Left(consumer, invoke.name, clock)
         self._later = Later(consumer.queue) if is_durable(retry) else None
-        # All messages that handlers of this queue have, so that none is handed out again meanwhile.
+        # All messages in the hands of this queue's handlers, so that no message is handed out twice.
         self._line = line_of(consumer)
         self._in_hand = self._line.subscriptions.in_hand
         self._held: dict[asyncio.Task[None], Message] = {}
-        # Messages that wait here for their next attempt, and keep no worker, by GUID; and their timers. When
-        # its time has come a message is put back in line.
+        # Messages, by GUID, that wait here for their next attempt without occupying a worker; and their
+        # timers. When a timer fires, its message goes back into the line.
         self._parked: dict[str, Work] = {}
         self._timers: dict[str, asyncio.Task[None]] = {}
         self._losses = 0
-        # Workers that wait before the next attempt. They are not waited for in the end: the message is
-        # delivered again, and another consumer can make that attempt.
+        # Workers that pause before the next attempt. The shutdown does not wait for them: the broker
+        # redelivers the message, and another consumer can make the attempt.
         self._resting: set[asyncio.Task[None]] = set()
-        # Runs while handlers go on that were cut off.
+        # Runs while cancelled handlers have not ended.
         self._stubborn: asyncio.TimerHandle | None = None
         self.progress = Progress(invoke.name, 0)
 
     @property
     def left(self) -> int:
-        """How many messages were left in the queue, unconfirmed."""
+        """Number of messages left in the queue, unconfirmed."""
         return self._left.count
 
     @property
     def full(self) -> bool:
-        """Whether what was left, or waits here for the next attempt, fills the limits."""
+        """Whether left messages, and messages that wait here for the next attempt, fill the limits."""
         return self._left.fills_limits or len(self._parked) >= self._consumer.options.max_unconfirmed_messages
 
     async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
-        """Work until cancelled or until there is nothing more to come."""
+        """Work until cancelled, or until no more messages can arrive."""
         self.progress.workers = concurrency
         tell(self._consumer, self)
         tasks = self._begin(concurrency)
@@ -427,7 +429,7 @@ class Workers:
         ]
 
     async def _drain(self, tasks: list[asyncio.Task[None]], grace: float, *, close: bool) -> None:
-        """Take nothing more, let the handlers at work finish within ``grace`` seconds, then cancel them."""
+        """Take no more messages, let handlers finish within ``grace`` seconds, then cancel the rest."""
         self._stopping = True
         for task in tasks:
             if task not in self._held or task in self._resting:
@@ -454,7 +456,7 @@ class Workers:
             raise asyncio.CancelledError
 
     def _cut_off(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Log that handlers are cancelled before they have ended."""
+        """Log that handlers are cancelled before their end."""
         cut = [message for task in tasks if not task.done() for message in self._at_work(task)]
         if cut:
             uri = self._consumer.queue.uri
@@ -472,7 +474,7 @@ class Workers:
             self._stubborn = loop.call_later(_CANCELLED_WITHIN, self._mention_stubborn, cut)
 
     def _mention_stubborn(self, cut: list[Message]) -> None:
-        """Log that handlers go on although they were cancelled."""
+        """Log that cancelled handlers have not ended."""
         logger.warning(
             "%s ignores its cancellation and does not end, with %d messages of %s; the third SIGTERM or "
             "SIGINT ends the process at once",
@@ -487,7 +489,7 @@ class Workers:
         return [] if task in self._resting or task not in self._held else [self._held[task]]
 
     def _hand_back(self) -> None:
-        """Give back what was taken and no handler has now."""
+        """Give back the messages that were taken and that no handler has."""
         for timer in self._timers.values():
             timer.cancel()
         parked = [self._parked[guid].message for guid in self._timers]
@@ -497,15 +499,16 @@ class Workers:
         self._consumer.put_back(parked)
 
     def _park(self, work: Work, seconds: float) -> None:
-        """Keep a failed message for some seconds, and no worker.
+        """Keep a failed message for some seconds without occupying a worker.
 
-        A durable retry comes here when the delay queue is full. Due messages wait there for room in the
-        queue, and the messages that this worker handles next make that room. A worker that waited would wait
-        for ever.
+        Durable retries use this path when the delay queue is full. Due messages then wait in the delay queue
+        until the queue accepts more, and only this worker's next confirmations free that capacity. A worker
+        that paused would wait for ever.
         """
         losses = self._line.end.received.losses
         if losses != self._losses:
-            # Messages in line are delivered again after a loss, and some of them to others.
+            # After a lost connection, the broker redelivers messages in line, some of them to other
+            # consumers.
             self._losses = losses
             for each in [guid for guid in self._parked if guid not in self._timers]:
                 if self._parked[each].message.stale:
@@ -519,11 +522,11 @@ class Workers:
         await self._clock.sleep(seconds)
         del self._timers[guid]
         if work.message.stale:
-            self._resumed(guid)  # it is delivered again, here or to another consumer
+            self._resumed(guid)  # redelivered, here or to another consumer
         self._consumer.put_back((work.message,))
 
     def _resumed(self, guid: str) -> Work | None:
-        """Return what is known of a message that was parked, which is parked no longer."""
+        """Return the state of a parked message, which is then no longer parked."""
         work = self._parked.pop(guid, None)
         if work is not None:
             self.progress.parked -= 1
@@ -531,7 +534,7 @@ class Workers:
         return work
 
     async def _paced(self, message: Message) -> None:
-        """Wait until the rate allows one more message; cancelling it gives the message back."""
+        """Wait until the rate allows one more message. Cancelling the call gives the message back."""
         if self._pace is not None:
             try:
                 await self._pace.wait()
@@ -544,8 +547,8 @@ class Workers:
         assert task is not None
         invoke = self._invoke
         alarm = Alarm(task, invoke.timeout) if invoke.timeout is not None else None
-        # Most often there is nothing between a message and its handler: then nothing is put there, as each
-        # coroutine on the way costs as much as taking the message.
+        # In most cases the message goes straight to its handler: each coroutine on the way costs as much time
+        # as taking the message.
         straight = self._around is None and self._later is None and self._ack is AckPolicy.ON_SUCCESS
         try:
             await self._take(task, invoke.direct if straight else None, alarm)
@@ -559,15 +562,14 @@ class Workers:
         handler: Callable[[Any], Awaitable[object]] | None,
         alarm: Alarm | None,
     ) -> None:
-        """Take messages and handle them one after another, with this handler if one is given."""
+        """Take messages and handle them one after another; with ``handler``, if given."""
         held, progress, line = self._held, self.progress, self._line
         turn = turn_of(task.get_loop())
         clock = turn.clock
         arriving, waiting = aiter(self._consumer), line.messages
         left, skipped = self._left.left, self._left.skipped
-        # A look at the clock takes a fiftieth of the time of a message, so there is one a message: the end of
-        # a call is the beginning of the next call. The clock of the retries is looked at for each message
-        # only where it is another clock.
+        # Reading the clock takes 2 % of a message's time, so each message reads the clock once: the end of a
+        # call is the beginning of the next call. A separate retry clock is read once more for each message.
         now = None if type(self._clock) is LoopClock else self._clock.time
         called = clock()
         while True:
@@ -616,7 +618,7 @@ class Workers:
                         taken = self._clock.time() - spent if began is None else began
                         await self._handle(message, task, taken, error)
                         called = clock()
-                        error = None  # it refers to this frame
+                        error = None  # the error refers to this frame
             finally:
                 del held[task]
                 progress.handling -= 1
@@ -626,9 +628,9 @@ class Workers:
                 return
 
     def _release(self, message: Message) -> None:
-        """Let a message be handed out again that a worker is done with, unless it is still in hand.
+        """Allow a message that a worker has finished to be handed out again, unless still in hand.
 
-        A parked message is, and so is a message that its handler has passed on, to be confirmed later.
+        Parked messages are still in hand, and so are messages that a handler passed on to be confirmed later.
         """
         guid = message.guid
         if guid not in self._parked and guid not in self._left.left:
@@ -637,9 +639,10 @@ class Workers:
     def _took_long(
         self, handler: Callable[[Any], Awaitable[object]], seconds: float, kept: bool
     ) -> Callable[[Any], Awaitable[object]]:
-        """A call took long; ``kept`` says that the event loop had no turn meanwhile.
+        """Note that a call took long; ``kept`` says that the event loop did not run in between.
 
-        Otherwise the handler may have waited, as it should, or not: its next calls are measured step by step.
+        If the event loop did run, the handler may have waited properly or blocked in part: measure the steps
+        of its next calls.
         """
         blocking, direct = self._invoke.blocking, self._invoke.direct
         if kept:
@@ -649,7 +652,7 @@ class Workers:
         return handler
 
     def _too_late(self, error: BaseException | None) -> BaseException:
-        """What an attempt ended with that was cancelled because it took too long."""
+        """Return the error of an attempt that was cancelled at its deadline."""
         assert self._invoke.timeout is not None
         if error is None or isinstance(error, asyncio.CancelledError):
             return too_late(self._invoke.timeout)
@@ -658,7 +661,7 @@ class Workers:
     async def _handle(
         self, message: Message, task: asyncio.Task[None], began: float, error: BaseException | None = None
     ) -> None:
-        """Make attempts until a message is done with; ``error`` is that of a first one which was made."""
+        """Make attempts until a message is finished; ``error`` is the result of a first attempt, if made."""
         work = self._resumed(message.guid) or self._new(message, began)
         work.message = message
         try:
@@ -676,10 +679,10 @@ class Workers:
     async def _try(
         self, work: Work, task: asyncio.Task[None], error: BaseException | None = None
     ) -> float | None:
-        """Make one attempt, unless its error is given.
+        """Make one attempt, or take the error as its result if given.
 
         Returns:
-            The seconds until the next one, None when the message is done with.
+            Seconds until the next attempt; None if the message is finished.
         """
         message, progress = work.message, self.progress
         if self.quarantine is not None and message.redelivered and not work.counted:
@@ -702,7 +705,7 @@ class Workers:
         progress.attempts_failed += 1
         delay = self._pause_after(message, error, work.attempt, work.began)
         if message.confirmed:
-            delay = None  # it was confirmed meanwhile
+            delay = None  # the message was confirmed meanwhile
         failure = Failure(message, error, work.attempt, delay, self._invoke.name)
         await self._report(failure)
         if delay is None:
@@ -711,7 +714,7 @@ class Workers:
             self._not_failing(work)
             await self._give_up(failure)
         elif self._later is not None and await self._later.put_off(failure):
-            delay = None  # it comes back by itself
+            delay = None  # the message is redelivered
         elif not work.failing:
             work.failing = True
             progress.failing += 1
@@ -720,10 +723,10 @@ class Workers:
         return delay
 
     async def _thread_ends(self, failing: int = 0) -> None:
-        """Wait until the thread that the current task has given up is done; it may never be.
+        """Wait for the thread that the current task has given up; it may never end.
 
         Args:
-            failing: how many messages count as failing meanwhile that do not yet.
+            failing: number of further messages to count as failing meanwhile.
         """
         call = self._invoke.late()
         if call is None:
@@ -752,7 +755,7 @@ class Workers:
             progress.failing -= failing
 
     def _count_hung(self, change: int) -> None:
-        """Count workers that wait for a thread, and tell the session's health."""
+        """Count workers that wait for a thread, and report them to the session's health."""
         progress = self.progress
         progress.hung += change
         what = None
@@ -770,7 +773,7 @@ class Workers:
         return work
 
     def _not_failing(self, work: Work) -> None:
-        """Note that a message is not tried again."""
+        """Note that a message will not be retried."""
         self.progress.failing -= work.failing
         work.failing = False
 
@@ -786,7 +789,7 @@ class Workers:
     async def _attempt(
         self, message: Message, attempt: int, task: asyncio.Task[None]
     ) -> BaseException | None:
-        """Call the handler; return what it raised."""
+        """Call the handler; return its exception."""
         try:
             if self._around is None:
                 await self._invoke(message)
@@ -796,15 +799,15 @@ class Workers:
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise
-            return error  # it awaited something that was cancelled elsewhere
+            return error  # an awaited task was cancelled elsewhere
         except Exception as error:
             return error
         if task.cancelling():
-            raise asyncio.CancelledError  # the handler has suppressed its cancellation
+            raise asyncio.CancelledError  # the handler suppressed its cancellation
         return None
 
     async def _rest(self, seconds: float) -> None:
-        """Wait before the next attempt; it ends at once when the worker stops."""
+        """Wait before the next attempt. The wait ends at once when the worker stops."""
         task = asyncio.current_task()
         assert task is not None
         if self._stopping:
@@ -816,7 +819,7 @@ class Workers:
             self._resting.discard(task)
 
     async def _rest_for_room(self, seconds: float) -> None:
-        """Wait until the queue for dead letters may have room; the worker takes nothing meanwhile."""
+        """Wait for capacity in the queue for dead letters; the worker takes no messages meanwhile."""
         self.progress.stuck += 1
         try:
             await self._rest(seconds)
@@ -824,7 +827,7 @@ class Workers:
             self.progress.stuck -= 1
 
     def _then(self, failure: Failure) -> GiveUp:
-        """What becomes of a message that is given up."""
+        """Return the destination of a message that is given up."""
         then = self._retry.then
         if isinstance(then, DeadLetter):
             return then
@@ -900,12 +903,12 @@ class Workers:
         await self._tell(failure)
 
     def _shown(self, error: BaseException) -> str:
-        """Return an error in one line: its type, its text, and the line of the application that raised it."""
+        """Return an error on one line: its type, its text, and the application's line that raised it."""
         place = _place_of(error)
         return f"{described(error)} ({place[0]}:{place[1]})" if place is not None else described(error)
 
     def _unseen(self, error: BaseException) -> bool:
-        """Whether no error of this type was logged from this line: the first one has its traceback."""
+        """Whether this type of error was not yet logged from this line: only the first has a traceback."""
         kind = type(error), _place_of(error)
         if kind in self._seen or len(self._seen) >= _MOST_SEEN:
             return False
@@ -936,7 +939,7 @@ class Workers:
 
 
 def _place_of(error: BaseException) -> tuple[str, int] | None:
-    """Return file and line of the last frame of an error that is no frame of bmq; None if there is none."""
+    """Return file and line of the innermost frame outside bmq; None if all frames are in bmq."""
     found: tuple[str, int] | None = None
     trace = error.__traceback__
     while trace is not None:
@@ -948,13 +951,13 @@ def _place_of(error: BaseException) -> tuple[str, int] | None:
 
 
 def _about(failure: Failure) -> dict[str, object]:
-    """What a log record has besides its text."""
+    """Return the extra fields of a log record."""
     message = failure.message
     return {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
 
 
 def _age(message: Message, spent: float) -> float:
-    """How old a message was, in seconds, when ``spent`` seconds less had passed; 0 if it does not say."""
+    """Return a message's age in seconds, ``spent`` seconds ago; 0 if the message has no post time."""
     try:
         posted = post_time(message.properties)
     except ProtocolError:
@@ -963,19 +966,19 @@ def _age(message: Message, spent: float) -> float:
 
 
 class _LaneWorkers(Workers):
-    """The same, with messages of one key one after another.
+    """Workers that handle messages with equal keys one after another.
 
-    One task puts messages into lanes, the others take the first of a lane. A message that is to be tried
-    again keeps its lane, and no task, until it is time.
+    One task sorts messages into lanes; the other tasks take the first message of a lane. A message that waits
+    for a retry keeps its lane, but no task.
     """
 
     def __init__(self, *arguments: Any, key: Callable[[Message], Hashable]) -> None:
         super().__init__(*arguments)
         self._key = key
         self._lanes: Lanes[Work] = Lanes()
-        # The messages in lanes.
+        # Number and bytes of the messages in lanes.
         self._lane_messages = self._lane_bytes = 0
-        # What the task that fills the lanes waits for while they hold all that they may.
+        # The task that fills the lanes waits for this future while the lanes are full.
         self._room: asyncio.Future[None] | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waiting: dict[asyncio.Task[None], None] = {}
@@ -995,7 +998,7 @@ class _LaneWorkers(Workers):
                 key = self._key(message)
                 hash(key)
             except Exception as error:
-                work.error, key = error, work  # an attempt that has failed, in a lane of its own
+                work.error, key = error, work  # a failed attempt, in a lane of its own
             self._lane_messages += 1
             self._lane_bytes += len(message.raw)
             self._lanes.add(key, work)
@@ -1006,9 +1009,9 @@ class _LaneWorkers(Workers):
 
     @property
     def _full_lanes(self) -> bool:
-        """Whether lanes hold more than the subscription may: a broker that keeps to it never sends that much.
+        """Whether lanes hold more than the subscription's limits, which a conforming broker never exceeds.
 
-        What comes then stays in the consumer's line, and counts in the session's limits.
+        Further messages stay in the consumer's line, and count against the session's limits.
         """
         options = self._consumer.options
         held = self._lane_messages
@@ -1017,7 +1020,7 @@ class _LaneWorkers(Workers):
         )
 
     def _wake(self) -> None:
-        """Let one more task work, if there is something for it."""
+        """Wake one more task, if there is work."""
         while self._lanes.ready and self._idle:
             waiter = self._idle.popleft()
             if not waiter.done():
@@ -1093,7 +1096,7 @@ _OUTCOMES: dict[str, str] = {
 
 
 async def together(*runs: Coroutine[Any, Any, None]) -> None:
-    """Run coroutines until one ends, then cancel the others; cancelling it cancels all, each time."""
+    """Run coroutines until one ends, then cancel the others. Cancelling the call cancels all, each time."""
     tasks = [asyncio.create_task(run) for run in runs]
     interrupted = False
     try:
@@ -1113,15 +1116,15 @@ async def together(*runs: Coroutine[Any, Any, None]) -> None:
 async def settled(
     tasks: list[asyncio.Task[None]], seconds: float | None, cut_off: Callable[[], None] | None = None
 ) -> bool:
-    """Wait for tasks; after some seconds, if not None, or when cancelled, cancel them and go on waiting.
+    """Wait for tasks. After ``seconds``, or when cancelled, cancel the tasks and keep waiting.
 
     Args:
-        tasks: what to wait for.
-        seconds: how long; None for no limit.
-        cut_off: called before tasks are cancelled.
+        tasks: tasks to wait for.
+        seconds: time limit; None for no limit.
+        cut_off: called before the tasks are cancelled.
 
     Returns:
-        False when this was cancelled meanwhile.
+        False if this call was cancelled meanwhile.
     """
     pending: list[asyncio.Task[None]] = [task for task in tasks if not task.done()]
     timeout = seconds

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calling a handler: async ones in the loop, others in threads, both with a deadline."""
+"""Calls of a handler, with a deadline: async handlers in the event loop, others in threads."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ __all__ = ["Alarm", "Handler", "Invoker", "is_async", "name_of", "too_late"]
 
 logger = logging.getLogger("bmq.workers")
 
-#: An async function, or one that runs in a thread.
+#: An async function, or a function that runs in a thread.
 Handler: TypeAlias = Callable[[Message], object]
 
 
 def is_async(handler: Callable[..., object]) -> bool:
-    """Whether a handler is a coroutine function, or an object that is called like one."""
+    """Whether a handler is a coroutine function, or an object with an async ``__call__``."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def name_of(handler: Callable[..., object]) -> str:
-    """What to call a handler in a log."""
+    """Return the name of a handler for logs."""
     name: str = getattr(handler, "__qualname__", "") or repr(handler)
     return name.rpartition("<locals>.")[2]
 
 
 class Alarm:
-    """Cancels a task when what it is at takes too long, as ``asyncio.timeout`` does.
+    """Cancels a task that exceeds a deadline, as ``asyncio.timeout`` does.
 
-    It has one timer for many short times: what is done in time costs no timer of its own.
+    One timer serves many short calls: a call that ends in time needs no timer of its own.
 
     Args:
         task: the task.
-        seconds: how long it may take.
+        seconds: time limit of each call.
     """
 
     __slots__ = ("_began", "_loop", "_rang", "_seconds", "_task", "_timer")
@@ -55,13 +55,13 @@ class Alarm:
         self._rang = False
 
     def begin(self) -> None:
-        """The task begins with something."""
+        """Start the time of a call."""
         self._began = began = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_at(began + self._seconds, self._ring)
 
     def end(self) -> bool:
-        """The task is done with it, or has failed; return whether it was cancelled from here."""
+        """End the time of a call; return whether the alarm cancelled the task."""
         self._began = None
         if self._rang:
             self._rang = False
@@ -70,7 +70,7 @@ class Alarm:
         return False
 
     def close(self) -> None:
-        """Leave nothing behind in the event loop."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -87,18 +87,18 @@ class Alarm:
 
 
 def too_late(seconds: float) -> TimeoutError:
-    """Return the error of an attempt that took too long."""
+    """Return the error of an attempt that exceeded its deadline."""
     return TimeoutError(f"the handler was not done within its deadline of {seconds:g} s")
 
 
 class Invoker:
-    """Calls one handler, once at a time for each task that does so.
+    """Calls one handler. Each task makes one call at a time.
 
     Attributes:
-        name: the handler's.
+        name: name of the handler.
         direct: the handler, if it is async.
-        timeout: seconds that it may take; None for no limit.
-        blocking: logs that the handler kept the event loop.
+        timeout: seconds for a call; None for no limit.
+        blocking: logs that the handler blocks the event loop.
     """
 
     def __init__(self, handler: Callable[[Any], object], timeout: float | None) -> None:
@@ -109,19 +109,19 @@ class Invoker:
         self.direct: Callable[[Any], Awaitable[object]] | None = (
             cast("Callable[[Any], Awaitable[object]]", handler) if is_async(handler) else None
         )
-        # Threads of its own: the loop's default ones are few, and shared with the rest of the program.
+        # Separate threads: the loop's default threads are few, and shared with the rest of the program.
         self._threads = None if self.direct is not None else Threads(self.name)
-        # The calls that were too late and go on, by the tasks that made them.
+        # Calls in threads that continue after their deadline, by the task that made them.
         self._late: dict[asyncio.Task[Any] | None, Call] = {}
 
     async def __call__(self, message: Any) -> None:
-        """Handle a message, or a batch.
+        """Call the handler with a message or a batch.
 
         Raises:
             TimeoutError: the deadline has passed.
-            BaseException: whatever the handler raises.
+            BaseException: any exception of the handler.
 
-        Cancelling it cancels an async handler; a thread runs on, and its result is dropped.
+        Cancelling the call cancels an async handler. A thread continues, and its result is dropped.
         """
         if self.direct is None:
             await self._in_thread(message)
@@ -147,7 +147,7 @@ class Invoker:
         if timeout is None:
             await call.ended
         else:
-            # The time counts from when the function began, which a busy process may put off.
+            # The deadline starts with the function, whose start a busy process may delay.
             while not call.ended.done():
                 left = call.left(timeout)
                 if left <= 0:
@@ -162,11 +162,11 @@ class Invoker:
             raise UsageError(f"{self.name} ran in a thread and returned an awaitable: make it 'async def'")
 
     def late(self) -> Call | None:
-        """Return, and forget, the call of the current task that was too late, if its thread still works."""
+        """Return, and forget, the current task's late call, if its thread still runs."""
         call = self._late.pop(asyncio.current_task(), None) if self._late else None
         return None if call is None or call.ended.done() else call
 
     def close(self) -> None:
-        """Start no more threads; those that run are not waited for."""
+        """Start no more threads; running threads are not waited for."""
         if self._threads is not None:
             self._threads.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes: what has one key is handled one after another, different keys side by side."""
+"""Lanes: items of one key are handled one after another, items of different keys concurrently."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Lanes(Generic[T]):
-    """Items in lanes, one for each key that has any; an empty lane is forgotten.
+    """Items in lanes, one lane for each key that has items. Empty lanes are forgotten.
 
-    A lane is ready when its first item may be taken: not while that is being handled, or waits to be handled
-    again. Lanes take turns: one that was ready goes behind the others, however much it holds.
+    A lane is ready when its first item may be taken: the item is neither in progress nor waiting for a retry.
+    Lanes take turns: after a lane's turn, the lane goes behind the others, however many items it holds.
     """
 
     __slots__ = ("_lanes", "_ready")
@@ -30,11 +30,11 @@ class Lanes(Generic[T]):
 
     @property
     def ready(self) -> int:
-        """How many lanes are ready."""
+        """Number of ready lanes."""
         return len(self._ready)
 
     def add(self, key: Hashable, item: T) -> None:
-        """Put an item at the end of its lane."""
+        """Append an item to its lane."""
         lane = self._lanes.get(key)
         if lane is None:
             self._lanes[key] = deque((item,))
@@ -43,12 +43,15 @@ class Lanes(Generic[T]):
             lane.append(item)
 
     def take(self) -> tuple[Hashable, T]:
-        """Return the first item of the next ready lane, which is not ready any more; there must be one."""
+        """Return the first item of the next ready lane, which is then no longer ready.
+
+        At least one lane must be ready.
+        """
         key = self._ready.popleft()
         return key, self._lanes[key][0]
 
     def done(self, key: Hashable) -> None:
-        """The item that was taken is done with: the next one of its lane may be taken."""
+        """Finish the taken item of a lane: the lane's next item may be taken."""
         lane = self._lanes[key]
         lane.popleft()
         if lane:
@@ -57,11 +60,11 @@ class Lanes(Generic[T]):
             del self._lanes[key]
 
     def again(self, key: Hashable) -> None:
-        """The item that was taken is to be taken once more."""
+        """Return the taken item of a lane, to be taken again."""
         self._ready.append(key)
 
     def clear(self) -> Iterator[T]:
-        """Forget every lane; return what was in them, lane by lane."""
+        """Forget every lane; return their items, lane by lane."""
         lanes, self._lanes = self._lanes, {}
         self._ready.clear()
         for lane in lanes.values():

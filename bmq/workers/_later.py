@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retries that survive the worker: the message waits in a queue of its own until the next attempt."""
+"""Retries that survive the worker: the message waits in the delay queue until the next attempt."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ logger = logging.getLogger("bmq.workers")
 
 
 def is_durable(policy: RetryPolicy) -> bool:
-    """Whether a message waits in the broker between two attempts."""
+    """Whether messages wait in the broker between attempts."""
     return bool(getattr(policy, "durable", False))
 
 
 def check_durable(policy: RetryPolicy, uri: QueueUri) -> None:
-    """Check that the messages of a queue can come back to it.
+    """Check that the messages of a queue can return to the queue.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: messages cannot return.
     """
     if is_durable(policy) and uri.app_id:
         raise UsageError(
@@ -43,10 +43,10 @@ def check_durable(policy: RetryPolicy, uri: QueueUri) -> None:
 
 
 def attempts_so_far(message: Message, policy: RetryPolicy) -> int:
-    """How often a message was tried before it came back.
+    """Return the number of attempts before a message came back.
 
-    A message that a worker has put off says so by several properties together: what it says is believed up to
-    the policy's number of retries. A number on its own, which a producer has set, counts for nothing.
+    A delayed message has several properties that agree. The number is trusted up to the policy's number of
+    retries. A number without the other properties, as a producer might set it, is ignored.
     """
     try:
         attempts = integer_of(message, ATTEMPTS, 1, INT32_MAX)
@@ -58,10 +58,10 @@ def attempts_so_far(message: Message, policy: RetryPolicy) -> int:
 
 
 class Later:
-    """Puts the messages of one queue off to a later attempt, by any worker.
+    """Delays the messages of one queue until a later attempt, by any worker.
 
     Args:
-        queue: where they come from, and come back to.
+        queue: source and destination of the messages.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -70,12 +70,14 @@ class Later:
         self._destination = QueueUri.parse(queue.uri).canonical
 
     async def put_off(self, failure: Failure) -> bool:
-        """Post a message to the delay queue, for the time of its next attempt, and confirm it.
+        """Post a message to the delay queue, due at its next attempt, and confirm the message.
 
         Returns:
-            Whether that was done; if not, the log says why, and it is still here.
+            True if the message was posted and confirmed. If False, the message is still here, and the log has
+            the reason.
 
-        Cancelling it leaves open whether the message waits there; doing it again posts the same one.
+        After a cancellation the message may or may not be in the delay queue; a repeated call posts the same
+        message.
         """
         message = failure.message
         assert failure.retry_in is not None

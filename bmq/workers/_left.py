@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that a worker is done with and nobody has confirmed.
+"""Finished messages without a confirmation.
 
-They stay in the queue, and the broker counts them against the consumer's limits: it delivers no more once the
-limits are full of them.
+These messages stay in the queue and count against the consumer's limits. Once they fill the limits, the
+broker delivers no more.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ __all__ = ["Left"]
 
 logger = logging.getLogger("bmq.workers")
 
-# After so many more left messages, those that were confirmed meanwhile are dropped.
+# After this many further left messages, drop those that were confirmed meanwhile.
 _LOOK_AFTER = 64
 # With manual confirmation a full window is normal. Log it after this many idle seconds.
 _PATIENCE = 10.0
 
 
 class Left:
-    """What one worker has left behind.
+    """Messages that one worker left unconfirmed.
 
     Args:
-        consumer: an open one.
-        handler: the handler's name, for the log.
-        clock: what measures how long nothing arrives.
+        consumer: an open consumer.
+        handler: name of the handler, for the log.
+        clock: measures the time without arrivals.
 
     Attributes:
-        skipped: the sizes of messages that take no room from others, by GUID.
-        left: other messages, by GUID.
+        skipped: sizes of skipped messages by GUID; the limits were raised by these.
+        left: sizes of other left messages by GUID.
     """
 
     def __init__(self, consumer: Consumer, handler: str, clock: Clock) -> None:
@@ -46,8 +46,8 @@ class Left:
         options = consumer.options
         self._messages = options.max_unconfirmed_messages
         self._bytes = options.max_unconfirmed_bytes
-        # A filter that takes several expressions divides the limits among them. All the messages that are
-        # left may be of one expression, so they are counted once for each.
+        # A filter of several expressions divides the limits among its expressions. All left messages may
+        # belong to one expression, so they count once for each.
         self._parts = len(consumer.expressions)
         self.skipped: dict[str, int] = {}
         self.left: dict[str, Message] = {}
@@ -58,27 +58,27 @@ class Left:
 
     @property
     def count(self) -> int:
-        """How many messages were left or skipped and are not confirmed."""
+        """Number of left and skipped messages without a confirmation."""
         self._drop_confirmed()
         return len(self.skipped) + len(self.left)
 
     @property
     def fills_limits(self) -> bool:
-        """Whether nothing more arrives because of them."""
+        """Whether left messages fill the limits, so that nothing more arrives."""
         self._drop_confirmed()
         return self._full()
 
     def forget(self, message: Message) -> None:
-        """Stop counting a message that was delivered again: it will be handled anew."""
+        """Stop counting a redelivered message, which will be handled anew."""
         guid = message.guid
         self._size -= self.skipped.pop(guid, 0)
         if self.left.pop(guid, None) is not None:
             self._size -= len(message.raw)
 
     async def skip(self, message: Message) -> None:
-        """Leave a message without taking room from others: the limits grow by what is skipped.
+        """Leave a message outside the limits: raise the limits by the skipped messages.
 
-        They grow by twice as much as is needed now, so that thousands of messages take few requests.
+        The limits grow by twice the size needed now, so that thousands of skipped messages take few requests.
         """
         self._in_hand.release((message,))
         self.skipped[message.guid] = len(message.raw)
@@ -94,7 +94,7 @@ class Left:
                 max_unconfirmed_bytes=self._bytes + 2 * size,
             )
         except StateError:
-            return  # it is closed: nothing more arrives anyway
+            return  # closed: nothing more arrives
         except Error as error:
             logger.warning(
                 "could not make room beside what %s has skipped: %s",
@@ -105,15 +105,16 @@ class Left:
             self._tell_if_full()
 
     def leave(self, message: Message) -> None:
-        """Leave a message, which counts against the limits; log once when that fills them."""
+        """Leave a message, which counts against the limits; log once when left messages fill the limits."""
         self._in_hand.release((message,))
         self._keep(message)
         self._tell_if_full()
 
     def wait_for(self, message: Message) -> None:
-        """Leave a message that others confirm later; log once when the limits are full and nobody does.
+        """Leave a message that other code confirms later; log once when the limits stay full.
 
-        Limits that are full for a short time are normal then, and not logged. The message stays in hand.
+        With manual confirmation, full limits are normal for a short time and not logged. The message stays in
+        hand.
         """
         self._keep(message)
         if not self._told and self._watching is None and self._full():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dead letter was before it died."""
+"""Restores the original message of a dead letter."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _PREFIX = "deadletter."
 
 
 def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMessage]:
-    """Return what a dead letter was: where it is put back, and what is posted there.
+    """Return the destination and the original message of a dead letter.
 
-    Payload and properties are those of the original. The GUID follows from that of the dead letter, so that
-    putting one back twice within the broker's deduplication window stores it once. ::
+    Payload and properties are those of the original. The GUID derives from the GUID of the dead letter, so
+    that a message restored twice within the broker's deduplication window is stored once. ::
 
         uri, original = bmq.workers.original_of(letter)
         (await (await session.open_output(uri)).post_many([original])).raise_for_failures()
         letter.confirm()
 
     Args:
-        letter: a message that a :class:`bmq.DeadLetter` has put aside.
-        queue: where to, instead of the queue that it came from.
+        letter: message that a :class:`bmq.DeadLetter` has put aside.
+        queue: destination in place of the original queue.
 
     Raises:
-        UsageError: the message is no dead letter, or cannot be posted as it was.
-        ProtocolError: it cannot be taken apart.
+        UsageError: the message is not a dead letter, or cannot be posted in its original form.
+        ProtocolError: the message cannot be parsed.
     """
     properties = _checks.choice("letter", letter, Message).properties
     if queue is not None:
@@ -63,7 +63,7 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
 
 
 def _rest(text: object) -> list[tuple[str, PropertyInput]]:
-    """The properties that could not be posted with the dead letter."""
+    """Return the properties that could not be posted with the dead letter."""
     if not isinstance(text, str):
         return []
     found: list[tuple[str, PropertyInput]] = []
@@ -73,7 +73,7 @@ def _rest(text: object) -> list[tuple[str, PropertyInput]]:
             raw = number in (PropertyType.CHAR, PropertyType.BINARY)
             found.append((str(name), Typed(number, base64.b64decode(value) if raw else value)))
     except (ValueError, KeyError, TypeError):
-        return []  # somebody else's
+        return []  # another program's property
     return found
 
 

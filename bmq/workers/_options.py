@@ -40,8 +40,9 @@ class AckPolicy(Enum):
     """When a message is confirmed.
 
     Attributes:
-        ON_SUCCESS: when the handler has returned; the retry policy decides about one that fails.
-        ON_RECEIPT: before the handler is called: nothing is handled twice, and what fails is lost.
+        ON_SUCCESS: when the handler has returned; if the handler fails, the retry policy decides.
+        ON_RECEIPT: before the handler is called. No message is handled twice; a message whose handler fails
+            is lost.
         MANUAL: when the handler, or code that it hands the message to, calls ``message.confirm()``.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a handler ends an attempt on purpose."""
+"""Exceptions by which a handler ends an attempt on purpose."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ __all__ = ["Reject", "RetryAfter"]
 
 
 class Reject(Exception):
-    """Raised by a handler: this message will never be handled, do not try again.
+    """Raised by a handler to give up a message: no further attempt is made.
 
-    It is put aside if the retry policy has a :class:`bmq.DeadLetter`, whatever attempts are left; else it is
-    confirmed, and gone. ::
+    The message becomes a dead letter if the retry policy has a :class:`bmq.DeadLetter`, regardless of the
+    attempts left. Otherwise the message is confirmed, and lost. ::
 
         @app.consumer("bmq://bmq.test.mem.priority/orders", retry=bmq.Backoff(5, then=bmq.DeadLetter(dead)))
         async def ship(message: bmq.Message) -> None:
             if "OrderType" not in message.properties:
                 raise bmq.Reject("no OrderType")
 
-    Not a :class:`bmq.Error`: a handler that catches those lets it pass.
+    Not a :class:`bmq.Error`, so that ``except bmq.Error`` in a handler does not catch the exception.
 
     Args:
         reason: for the log, and for ``deadletter.error``.
@@ -32,13 +32,13 @@ class Reject(Exception):
 
 
 class RetryAfter(Exception):
-    """Raised by a handler: not now, try again in so many seconds.
+    """Raised by a handler to request another attempt after a number of seconds.
 
-    Such an attempt is no failure: the retry policy is not asked, and does not count it. A handler that always
-    says so is called for ever, and its worker takes no other message meanwhile.
+    The attempt does not count as a failure, and the retry policy is not involved. A handler that always
+    raises this exception is called for ever, and its worker takes no other message meanwhile.
 
     Args:
-        seconds: until the next attempt, 0 or more.
+        seconds: pause before the next attempt, 0 or more.
         reason: for the log.
 
     Raises:

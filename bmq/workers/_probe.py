@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an app tells those who look after it: a few answers over HTTP."""
+"""The HTTP server of an app: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Metrics", "Probe", "address_of", "worst"]
 
 logger = logging.getLogger("bmq.workers")
 
-#: Returns metrics as text in Prometheus' format.
+#: Function that returns metrics in Prometheus' text format.
 Metrics: TypeAlias = Callable[[], str | bytes]
 
 # The fields of :class:`bmq.Health` that are ages.
@@ -33,8 +33,8 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _SILENCE = 1.0
 _PATIENCE = 5.0
 _LONGEST = 8192
-# So many connections are there at a time. One more cuts off the oldest that has asked nothing: orchestrators
-# ask at once, so strangers that only connect cannot keep them out.
+# Maximum number of connections. A further connection closes the oldest one without a request. Orchestrators
+# send their request at once, so idle connections cannot keep them out.
 _AT_ONCE = 64
 
 
@@ -42,7 +42,7 @@ def address_of(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the text is not an address.
     """
     text = _checks.text("health", text)
     host, colon, port = text.rpartition(":")
@@ -56,14 +56,14 @@ def _is_port(text: str) -> bool:
 
 
 def worst(found: list[Health]) -> Health:
-    """Return how several sessions are together: as the worst of them, with the troubles of all."""
+    """Return the combined health of several sessions: the worst state, with the troubles of all."""
     ready, degraded = all(each.ready for each in found), any(each.degraded for each in found)
     alike = [each for each in found if (each.ready, each.degraded) == (ready, ready and degraded)]
     return Health(
         ready,
         ready and degraded,
         tuple(sorted((trouble for each in found for trouble in each.troubles), key=lambda each: each.since)),
-        # All are ready since the last is; something is wrong since the first time that it was.
+        # All sessions are ready once the last one is. Trouble begins with the first session in trouble.
         (max if ready and not degraded else min)(each.since for each in alike),
         *(_largest(getattr(each, name) for each in found) for name in _AGES),
     )
@@ -76,16 +76,16 @@ def _largest(ages: Iterable[float | None]) -> float | None:
 class Probe:
     """Answers /livez, /readyz and /metrics.
 
-    It runs on the app's own event loop: a loop that hangs answers nothing, and that is how it is noticed.
+    The server runs in the app's event loop: a blocked loop does not answer, and the orchestrator notices.
 
     Args:
-        host: where it listens.
-        port: where it listens; 0 for any.
-        health: says how the session is; returns None while there is none.
-        metrics: makes the answer to /metrics.
+        host: host name or address of the listening socket.
+        port: port of the listening socket; 0 for any free port.
+        health: returns the health of the session; None if no session exists.
+        metrics: returns the body of /metrics.
 
     Attributes:
-        uri: its address, while it runs.
+        uri: address of the server, while the server runs.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class Probe:
         self._health = health
         self._metrics = metrics
         self._asking: dict[asyncio.Task[Any], None] = {}
-        # Those that have not asked yet, the oldest first.
+        # Connections without a request so far, the oldest first.
         self._silent: dict[asyncio.Task[Any], None] = {}
         self.uri: str | None = None
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None]:
-        """Answer inside the block.
+        """Run the server inside the block.
 
         Raises:
             OSError: the address cannot be used.
@@ -134,7 +134,7 @@ class Probe:
                 writer.write(self._answer(request))
                 await writer.drain()
         except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
-            pass  # the peer has gone, or asks for nothing that is known here
+            pass  # the peer has gone, or its request is unknown
         finally:
             self._asking.pop(task, None)
             self._silent.pop(task, None)

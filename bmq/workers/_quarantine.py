@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that kill the process that handles them: counted in the broker, which survives.
+"""Quarantine: finds messages that kill the process that handles them, by counts kept in the broker.
 
-A broker redelivers what a process held when it died, and marks it. Which of a thousand messages was the one
-that killed the process, it does not know. Two steps find out:
+The problem: when a process dies, the broker redelivers its messages and marks them. The broker cannot know
+which of a thousand messages killed the process. Two steps find the message:
 
-1. A marked message is not handled. It is posted to its queue anew, with ``bmq_deaths`` one higher, and
-   confirmed. So the count is in the broker before anything can happen again.
-2. Messages with ``bmq_deaths`` are suspects. A subscription of their own, for one message at a time, delivers
-   them: when a process dies now, there is one suspect in its hands, and the others keep their count.
+1. A marked message is not handled. The message is posted to its queue again, with ``bmq_deaths`` raised by
+one, and then confirmed. So the broker has the count before the message can kill again.
+2. Messages with ``bmq_deaths`` are suspects. A separate subscription with a limit of one message delivers
+them. When a process dies now, the process had one suspect, and only this suspect's count rises.
 
-Bystanders thus count one death, are handled alone, and are done. The message that kills counts one death more
-each time, and is put aside at the limit.
+So a harmless message counts one death, is handled alone, and is finished. A deadly message counts one more
+death each time, and goes to the quarantine at the limit.
 
-The alternatives were rejected: counting in memory is lost with the process; a limit of one message for all
-would cost everybody a round trip a message; a marker in another queue does not go away with its message.
+Rejected: counts in memory, which die with the process; a limit of one message for all messages, which costs a
+round trip for each; and a marker in another queue, which outlives its message.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ logger = logging.getLogger("bmq.workers")
 
 
 class Died(Exception):
-    """Why a message is in quarantine: processes died, or lost their connection, while they had it."""
+    """The error of a message in quarantine: processes died, or lost their connection, while handling it."""
 
 
 def check_quarantine(quarantine: object, after: object, uri: QueueUri, *, receipt: bool, keyed: bool) -> int:
-    """Check how messages are put into quarantine; return the number of deaths.
+    """Check the options of a quarantine; return the number of deaths.
 
     Raises:
-        UsageError: they cannot be put there like that.
+        UsageError: a quarantine with these options is impossible.
     """
     deaths = _checks.integer("after", after, 1, INT32_MAX)
     if quarantine is None:
@@ -74,7 +74,7 @@ def check_quarantine(quarantine: object, after: object, uri: QueueUri, *, receip
 
 
 def suspects_of(consumer: Consumer) -> Consumer:
-    """Return a consumer for those of another one's messages that are under suspicion, one at a time."""
+    """Return a consumer for the suspects among another consumer's messages, one at a time."""
     expressions = consumer.expressions
     suspected = f"exists({DEATHS})"
     if "" not in expressions:
@@ -85,13 +85,13 @@ def suspects_of(consumer: Consumer) -> Consumer:
 
 
 class Quarantine:
-    """Counts the deaths that a message has seen, and puts it aside when these are too many.
+    """Counts the deaths of messages, and moves messages with too many deaths to the quarantine.
 
     Args:
-        letters: where to, with an open queue.
-        after: the number of deaths.
-        queue: where messages come from, and are posted anew.
-        handler: the handler's name.
+        letters: posts to the quarantine, with an open queue.
+        after: number of deaths.
+        queue: source of the messages, to which they are posted again.
+        handler: name of the handler.
     """
 
     def __init__(self, letters: DeadLetter, after: int, queue: Queue, handler: str) -> None:
@@ -105,9 +105,9 @@ class Quarantine:
         self._log = LogLimit(logger)
 
     async def took(self, message: Message, pause: Callable[[float], Awaitable[None]]) -> bool:
-        """Count a death of a message that was redelivered; return False if it is to be handled after all.
+        """Count a death of a redelivered message; return False if the message is to be handled nevertheless.
 
-        Cancelling it leaves open whether the message was posted; doing it again posts the same one.
+        After a cancellation the message may or may not be posted; a repeated call posts the same message.
         """
         try:
             count = self._deaths(message) + 1
@@ -128,7 +128,7 @@ class Quarantine:
         return True
 
     def _deaths(self, message: Message) -> int:
-        """Return the deaths so far: what a producer has set counts as one less than are too many at most."""
+        """Return the deaths so far. A count set by a producer is capped one below the limit."""
         deaths = integer_of(message, DEATHS, 1, INT32_MAX)
         if deaths is None or guid_of(message, ORIGIN) is None:
             return 0

@@ -47,7 +47,10 @@ class Registration:
     batches: Batches | None = None
 
     def is_of(self, handler: object) -> bool:
-        """Whether a handler is registered here. Methods are compared: each access makes another object."""
+        """Whether a handler is registered here.
+
+        Compares methods by value: each access creates a new object.
+        """
         return self.handler is handler or (inspect.ismethod(handler) and self.handler == handler)
 
 
@@ -90,7 +93,7 @@ class Registry:
         """Add a handler, and the delay queue of its durable retries.
 
         Raises:
-            UsageError: the handler is registered for these messages already, or would share messages with a
+            UsageError: the handler is already registered for these messages, or would share messages with a
                 handler of another type of values.
         """
         text = _text_of(new.options.subscription)
@@ -118,7 +121,7 @@ class Registry:
         """Add a delay queue with a mover.
 
         Raises:
-            UsageError: the queue has a mover.
+            UsageError: the queue already has a mover.
         """
         if self.waiting.get(uri) is not None:
             raise UsageError(f"{uri} has its mover already")
@@ -150,7 +153,7 @@ def check_hook(function: Callable[[], object]) -> None:
     """Check a startup or shutdown function.
 
     Raises:
-        UsageError: a call would not run its body, or it takes arguments.
+        UsageError: a call would not run the function's body, or the function takes arguments.
     """
     _checks.function("a startup or shutdown function", function, 0)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Responders: handlers whose result is posted back to whoever asked."""
+"""Responders: handlers whose result is posted to the requester."""
 
 from __future__ import annotations
 
@@ -31,40 +31,41 @@ __all__ = ["Respond", "Responder"]
 
 logger = logging.getLogger("bmq.workers")
 
-#: What a responder is: the reply's payload, or all of it; None for a reply that says only that it is done.
+#: Function of a responder. Returns the reply's payload, the whole reply, or None for an empty reply.
 Respond: TypeAlias = Callable[[Message], Awaitable[bytes | PutMessage | None]]
 
-# So many cancelled requests that have not come yet are remembered.
+# Maximum number of remembered cancellations whose requests have not arrived yet.
 _REMEMBERED = 10_000
-# So many queues for replies are open at once.
+# Maximum number of open queues for replies.
 _OPEN = 500
 _DONE = b"\0"
-# Nobody waits longer, in seconds; event loops take no delays of any length.
+# Maximum deadline in seconds: event loops do not accept delays of any length.
 _LONGEST = 30 * 86400.0
 
 
 class Responder:
-    """A handler that posts back what a function returns, or what it raises.
+    """A handler that posts the result, or the exception, of a function to the requester.
 
-    For :func:`bmq.consume`; :meth:`bmq.App.responder` makes one too. Every request is answered at most once
-    and confirmed then. One whose deadline has passed is confirmed unseen; the function is cancelled at the
-    deadline, and when the requester says that it does not wait any more. A message without ``bmq_reply_to``
-    is handled, and nobody gets an answer. An exception is an answer, and so is a result that cannot be
-    posted: the requester gets a :class:`bmq.ResponderError`.
+    For :func:`bmq.consume`; :meth:`bmq.App.responder` creates one, too. Each request is answered at most
+    once, and then confirmed. A request whose deadline has passed is confirmed without a call. The function is
+    cancelled at the deadline, and when the requester cancels the request. A message without ``bmq_reply_to``
+    is handled without a reply. If the function raises an exception, or if its result cannot be posted, the
+    requester receives a :class:`bmq.ResponderError`.
 
-    A request that cannot be read, or whose ``bmq_`` properties are forged or name a queue that is not
-    allowed, is not handled: it goes to the dead letters if the retry policy has some, else it is confirmed.
+    Some requests are not handled: those that cannot be parsed, those with forged ``bmq_`` properties, and
+    those that name a queue outside ``allow``. They become dead letters if the retry policy has a queue for
+    dead letters; otherwise they are confirmed.
 
     Args:
-        function: an ``async def`` that takes the request and returns the reply: bytes, a
-            :class:`bmq.PutMessage` whose data and properties count, or None.
-        allow: the queues where requests may expect their replies: patterns such as ``bmq://DOMAIN/replies.*``
-            or a function of the URI. None allows the queues of the requests' own domain, and in any domain
-            those whose name begins with ``replies.``.
+        function: an ``async def`` that takes the request and returns the reply: bytes, None, or a
+            :class:`bmq.PutMessage`, of which the data and the properties are used.
+        allow: queues that requests may name for their replies: patterns such as ``bmq://DOMAIN/replies.*``,
+            or a function of the URI. None allows all queues in the requests' own domain, and in other domains
+            the queues whose names begin with ``replies.``.
 
     Raises:
-        UsageError: the function is not async, takes something else than the request, or its annotations say
-            that the request or the reply is a value of a type; or ``allow`` is none of these.
+        UsageError: the function is not async, takes another argument than the request, or is annotated with a
+            type of values for the request or the reply; or ``allow`` is of another type.
     """
 
     def __init__(self, function: Respond, *, allow: Allow | None = None) -> None:
@@ -84,10 +85,10 @@ class Responder:
         self.__qualname__ = name_of(function)
 
     async def __call__(self, message: Message) -> None:
-        """Handle a request; or a message that one is cancelled.
+        """Handle a request, or the cancellation of a request.
 
         Raises:
-            Poison: the message is no request, nor does it cancel one.
+            Poison: the message is neither a request nor a cancellation.
         """
         cancelled = guid_of(message, CANCEL)
         if cancelled is not None:
@@ -128,7 +129,7 @@ class Responder:
             self._cancelled.popitem(last=False)
 
     async def _respond(self, message: Message, seconds: float | None) -> PutMessage | None:
-        """Call the function, and return the reply; None when nobody waits any more."""
+        """Call the function and return the reply; None if the requester no longer waits."""
         if seconds is not None:
             deadline.set(_world.time() + seconds)
         limit = asyncio.timeout(seconds)
@@ -140,7 +141,7 @@ class Responder:
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise
-            return self._failed(message, error)  # it awaited something that was cancelled elsewhere
+            return self._failed(message, error)  # an awaited task was cancelled elsewhere
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
                 self._log.warning(
@@ -150,7 +151,7 @@ class Responder:
             return self._failed(message, error)
 
     def _failed(self, message: Message, error: BaseException) -> PutMessage:
-        """Return the reply that says what went wrong."""
+        """Return the reply that reports an error."""
         self._log.warning(
             type(error).__name__,
             "%s failed on request %s of %s: %s",
@@ -162,7 +163,7 @@ class Responder:
         return PutMessage(_DONE, {ERROR: error_text(error)})
 
     async def _answer(self, message: Message, to: str | None, reply: PutMessage | None) -> None:
-        """Post the reply; when no reply can be posted at all, the requester's time runs out."""
+        """Post the reply. If no reply can be posted at all, the request times out."""
         if reply is None or to is None:
             return
         added: dict[str, PropertyInput] = {REQUEST: message.guid}
@@ -200,7 +201,7 @@ class Responder:
         )
 
     def _used(self, output: Queue) -> None:
-        """Close the queue for replies that was not used for the longest time, when there are many."""
+        """Close the least recently used queue for replies, if too many are open."""
         self._outputs[output] = None
         self._outputs.move_to_end(output)
         if len(self._outputs) > _OPEN:
@@ -216,10 +217,10 @@ class Responder:
 
 
 def _reply_of(result: object) -> PutMessage:
-    """Return the reply that a function's result stands for.
+    """Return the reply for a function's result.
 
     Raises:
-        TypeError: it stands for none.
+        TypeError: the result is not a reply.
     """
     if isinstance(result, PutMessage):
         return result
@@ -233,10 +234,10 @@ def _reply_of(result: object) -> PutMessage:
 
 
 def _check_types(function: Callable[..., object]) -> None:
-    """Check what a responder says that it takes and returns.
+    """Check the annotations of a responder's function.
 
     Raises:
-        UsageError: it takes no message, or returns what is no reply.
+        UsageError: the function takes no message, or its return type is not a reply.
     """
     name = name_of(function)
     for wanted in wanted_by(function)[:1]:
@@ -273,5 +274,5 @@ _REPLIES = (
 
 
 def _about(message: Message) -> dict[str, str]:
-    """What a log record is about."""
+    """Return the extra fields of a log record."""
     return {"queue": message.queue_uri, "guid": message.guid}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retry policies: when a message whose handler failed is handled again, and what becomes of it in the end.
+"""Retry policies: when to handle a failed message again, and what to do with the message in the end.
 
-BlazingMQ knows no negative acknowledgement and redelivers nothing by itself while a consumer stays. So a
-retry happens here, around a message that stays unconfirmed; the worker that has it takes no other meanwhile.
+BlazingMQ has no negative acknowledgement, and redelivers nothing while the consumer stays connected. So the
+worker itself retries the message, which stays unconfirmed. The worker takes no other message meanwhile.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from bmq.errors import ProtocolError, StateError, UsageError
 
 __all__ = ["DEFAULT_RETRY", "Backoff", "ExponentialDecay", "NoRetry", "NoRetryOn", "RetryPolicy"]
 
-#: Exceptions after which no further attempt is made: a type, several, or a function that is asked.
+#: Exceptions without a further attempt: a type, a tuple of types, or a function of the exception.
 NoRetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
 
 class RetryPolicy(Protocol):
-    """Decides after each failure; write your own if none of these fits."""
+    """Decides after each failure. Applications can write their own policies."""
 
     @property
     def then(self) -> GiveUp:
-        """What becomes of a message that is not tried again."""
+        """What happens to a message that is given up."""
         ...
 
     def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
-        """Return how many seconds to wait before the next attempt; None to give up.
+        """Return the seconds until the next attempt; None to give up.
 
         Args:
-            attempt: how often the handler has failed on the message, 1 after its first failure.
-            elapsed: the message's age in seconds: since it was posted, if it has a post time
-                (:func:`bmq.conventions.with_post_time`), else since this worker took it.
-            error: what the handler raised; a TimeoutError when it missed its deadline.
+            attempt: number of failures of the message so far; 1 after the first failure.
+            elapsed: age of the message in seconds: since its post time, if present
+                (:func:`bmq.conventions.with_post_time`), or else since this worker received the message.
+            error: exception of the handler; a TimeoutError if the handler exceeded its deadline.
         """
         ...
 
@@ -52,7 +52,7 @@ class NoRetry:
             unconfirmed beside the window. Both are delivered again once the queue is closed.
 
     Raises:
-        UsageError: ``then`` is none of these.
+        UsageError: ``then`` has another value.
     """
 
     then: GiveUp = "leave"
@@ -67,26 +67,26 @@ class NoRetry:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Try again after fixed pauses, a number of times; then go on (CMQ's *backoff retry*).
+    """Retry after fixed pauses, a limited number of times (CMQ's *backoff retry*).
 
     Attributes:
-        every: seconds before the second attempt, and between all others unless ``factor`` says otherwise.
-        retries: attempts after the first.
-        then: what becomes of the message after the last: "discard", "skip", "leave", or a
+        every: seconds before the second attempt, and before each further attempt unless ``factor`` is set.
+        retries: number of attempts after the first.
+        then: what happens to the message after the last attempt: "discard", "skip", "leave", or a
             :class:`DeadLetter`.
-        factor: how much longer each pause is than the one before.
+        factor: ratio of each pause to the previous pause.
         cap: the longest pause in seconds.
-        give_up_after: the age in seconds that no attempt is made beyond, counted as by
-            :class:`ExponentialDecay`: the domain's ``messageTtl``. None for no such limit.
-        no_retry: what can never succeed: exceptions after which the message is given up at once. A type,
-            several of them, or a function that takes the exception.
-        durable: post the message to the delay queue of its queue (see :attr:`bmq.Queue.delay_queue_uri`) and
-            confirm it, instead of holding it here: the pause survives the worker, other messages go on, and
-            any worker may make the next attempt. The order of messages is given up. A mover has to pass it
-            on, which an :class:`bmq.App` with such a policy brings.
+        give_up_after: maximum age in seconds for an attempt, usually the domain's ``messageTtl``; measured as
+            for :class:`ExponentialDecay`. None for no limit.
+        no_retry: exceptions for which retries are pointless; the message is given up at once. A type, a tuple
+            of types, or a function of the exception.
+        durable: whether to post the message to the delay queue (see :attr:`bmq.Queue.delay_queue_uri`) and
+            confirm it, instead of holding it in the worker. The pause then survives the worker, other
+            messages are handled meanwhile, and any worker may make the next attempt. The order of messages is
+            lost. A mover must run; an :class:`bmq.App` with such a policy runs one.
 
     Raises:
-        UsageError: a number is out of its range, ``then`` or ``no_retry`` is none of these.
+        UsageError: a number is out of range, or ``then`` or ``no_retry`` has another type.
     """
 
     every: float
@@ -112,7 +112,7 @@ class Backoff:
         check_no_retry(self.no_retry)
 
     def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
-        """Return the pause; None after the last retry, at the end of its life, and where none can succeed."""
+        """Return the pause; None after the last retry, beyond the age limit, or if retries are pointless."""
         if attempt > self.retries or never(self.no_retry, error):
             return None
         pause = self.every if self.factor == 1 else backoff(attempt, self.every, self.cap, self.factor)
@@ -123,24 +123,24 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDecay:
-    """Try again after ever longer pauses, until the message's time is over (CMQ's *exponential decay retry*).
+    """Retry after growing pauses until the message is too old (CMQ's *exponential decay retry*).
 
-    The worker is blocked by the message until then.
+    The message blocks its worker until then.
 
     Attributes:
-        give_up_after: the age in seconds at which the message is given up: the domain's ``messageTtl``. The
-            broker deletes a message then, delivered or not, and tells nobody. The age is counted from its
-            post time if it has one (:func:`bmq.conventions.with_post_time`), else from when the worker
-            took it.
+        give_up_after: age in seconds at which the message is given up, usually the domain's ``messageTtl``.
+            At that age the broker deletes the message, delivered or not, without notice. The age counts from
+            the post time, if present (:func:`bmq.conventions.with_post_time`), or else from the arrival at
+            the worker.
         first: seconds before the second attempt.
-        factor: how much longer each pause is than the one before.
+        factor: ratio of each pause to the previous pause.
         cap: the longest pause in seconds.
-        then: what becomes of the message: "discard" (a confirmation of what the broker has deleted only frees
-            the place it takes here), "skip", "leave", or a :class:`DeadLetter`.
-        no_retry: what can never succeed, as for :class:`Backoff`.
+        then: what happens to the message in the end: "discard" (confirming a message that the broker has
+            deleted only frees its slot in the window), "skip", "leave", or a :class:`DeadLetter`.
+        no_retry: exceptions for which retries are pointless, as for :class:`Backoff`.
 
     Raises:
-        UsageError: a number is out of its range, ``then`` or ``no_retry`` is none of these.
+        UsageError: a number is out of range, or ``then`` or ``no_retry`` has another type.
     """
 
     give_up_after: float
@@ -162,7 +162,7 @@ class ExponentialDecay:
         check_no_retry(self.no_retry)
 
     def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
-        """Return the pause, cut so that the last attempt is made when the time is over; None after it."""
+        """Return the pause, shortened to end at the age limit; None after the limit."""
         left = self.give_up_after - elapsed
         if left <= 0 or never(self.no_retry, error):
             return None
@@ -170,16 +170,16 @@ class ExponentialDecay:
 
 
 def _set(policy: object, **values: object) -> None:
-    """Give a frozen policy its checked values."""
+    """Set the checked values of a frozen policy."""
     for name, value in values.items():
         object.__setattr__(policy, name, value)
 
 
 def check_give_up(then: GiveUp) -> None:
-    """Check that this says what becomes of a message.
+    """Check the value of ``then``.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the value is of another kind.
     """
     known = isinstance(then, str) and str.__str__(then) in ("discard", "leave", "skip")
     if not known and not isinstance(then, DeadLetter):
@@ -189,10 +189,10 @@ def check_give_up(then: GiveUp) -> None:
 
 
 def check_no_retry(no_retry: object) -> None:
-    """Check that this says after which exceptions there is no further attempt.
+    """Check the value of ``no_retry``.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the value is of another kind.
     """
     given: Any = no_retry
     if isinstance(no_retry, tuple):
@@ -213,20 +213,20 @@ def _is_exception(kind: object) -> bool:
 
 
 def never(no_retry: NoRetryOn, error: BaseException) -> bool:
-    """Whether there is no point in another attempt after this error."""
+    """Whether another attempt is pointless after this error."""
     if isinstance(no_retry, type | tuple):
         return isinstance(error, no_retry)
     return no_retry(error)
 
 
-# Errors that the same message causes again: it is malformed, or the handler has a bug.
+# Errors that the same message would cause again: the message is malformed, or the handler has a bug.
 _SAME_AGAIN = (ValueError, TypeError, LookupError, AttributeError, UsageError, ProtocolError)
 
 
 def same_again(error: BaseException) -> bool:
-    """Whether another attempt would fail in the same way; any other error may be an outage."""
+    """Whether another attempt would fail in the same way. Any other error may be an outage."""
     return isinstance(error, _SAME_AGAIN) and not isinstance(error, StateError)
 
 
-#: The policy where none is given. It loses nothing: it gives up without confirming.
+#: The default policy. No message is lost: the policy gives up without confirming.
 DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, then="skip", no_retry=same_again)

@@ -14,7 +14,7 @@ __all__ = ["S", "State", "checked_state"]
 
 
 class State(SimpleNamespace):
-    """Objects that the handlers of an app share, by name. Made by :class:`bmq.App`.
+    """Objects that the handlers of an app share, by name. Created by :class:`bmq.App`.
 
     Every name can be set and read. Type checkers do not check the names; give :class:`bmq.App` an object of a
     class of your own for names and types that they check.
@@ -34,7 +34,7 @@ class State(SimpleNamespace):
         )
 
 
-# For type checkers, an App without a state of its own is an App[State]. At run time such defaults need 3.13.
+# For type checkers, an App without a state is an App[State]. At run time such defaults need Python 3.13.
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
@@ -49,7 +49,7 @@ def checked_state(state: Any) -> Any:
     """Return the state of an app.
 
     Raises:
-        UsageError: it is a class.
+        UsageError: the state is a class.
     """
     if state is None:
         return State()

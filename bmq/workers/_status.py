@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How subscribers are doing: one word for each, and the numbers behind it."""
+"""Status of subscribers: a state and counts for each."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["Progress", "Statuses", "SubscriberState", "SubscriberStatus", "statu
 
 
 class SubscriberState(Enum):
-    """How a subscriber is doing.
+    """The state of a subscriber.
 
     Attributes:
-        ACTIVE: it takes what comes.
-        FAILING: the last message it was done with was given up, or one has failed and is to be tried again;
-            others are handled meanwhile.
-        BLOCKED: nothing moves before a message is tried again, or is confirmed: all workers wait for their
-            next attempt, for a thread that goes on after its deadline, or for room in the queue for dead
-            letters; or the limits are full of messages that nobody handles.
-        STALLED: the session is connected, and the broker is silent, or does not answer a post or a request;
-            :meth:`bmq.Session.health` says which.
-        LOST: there is no connection; what it had is delivered again, here or to others.
-        CLOSED: it gets nothing any more.
+        ACTIVE: messages are handled as they arrive.
+        FAILING: the last finished message was given up, or a failed message waits for its next attempt. Other
+            messages are handled meanwhile.
+        BLOCKED: no message is handled before a retry or a confirmation. Either all workers wait: for their
+            next attempt, for a thread that exceeded its deadline, or for capacity in the queue for dead
+            letters; or unhandled messages fill the limits.
+        STALLED: the session is connected, but the broker is silent, or does not answer a post or a request.
+            :meth:`bmq.Session.health` has the cause.
+        LOST: the connection is lost. Unconfirmed messages are redelivered, here or to other consumers.
+        CLOSED: the subscriber receives no more messages.
     """
 
     ACTIVE = "active"
@@ -39,20 +39,20 @@ class SubscriberState(Enum):
 
 
 class Progress:
-    """What the workers of one consumer have done, and are at.
+    """Counts of the workers of one consumer.
 
     Attributes:
-        handler: its name.
-        workers: how many there are.
-        handled: messages that the handler has returned from.
-        attempts_failed: attempts that did not succeed.
-        given_up: messages that are not tried again.
-        handling: messages that a worker has.
-        failing: of these, those that have failed and are tried again.
-        parked: of those, messages that wait for their next attempt and keep no worker.
-        stuck: workers that wait for room in the queue for dead letters.
-        hung: workers whose thread goes on after its deadline.
-        failed_last: the last message that a worker was done with was given up.
+        handler: name of the handler.
+        workers: number of workers.
+        handled: messages that the handler has finished.
+        attempts_failed: unsuccessful attempts.
+        given_up: messages without a further attempt.
+        handling: messages in the hands of a worker.
+        failing: the part of ``handling`` that has failed and is retried.
+        parked: the part of ``failing`` that waits for the next attempt without occupying a worker.
+        stuck: workers that wait for capacity in the queue for dead letters.
+        hung: workers whose thread exceeded its deadline and still runs.
+        failed_last: whether the message finished last was given up.
     """
 
     __slots__ = (
@@ -78,48 +78,48 @@ class Progress:
 
 
 class Worker(Protocol):
-    """What is known of the workers of one consumer."""
+    """The workers of one consumer, as the status sees them."""
 
     @property
     def progress(self) -> Progress:
-        """What they have done."""
+        """Counts of the workers."""
         ...
 
     @property
     def left(self) -> int:
-        """How many messages they have left in the queue, unconfirmed."""
+        """Number of messages left in the queue, unconfirmed."""
         ...
 
     @property
     def full(self) -> bool:
-        """Whether what they have left fills the limits."""
+        """Whether left messages fill the limits."""
         ...
 
 
 def tell(consumer: Consumer, worker: Worker) -> None:
-    """Note who handles a consumer's messages."""
+    """Register the workers of a consumer."""
     line_of(consumer).workers = worker
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriberStatus:
-    """How one subscriber is doing.
+    """Status of one subscriber.
 
     Attributes:
-        queue: the URI of its queue.
+        queue: URI of the queue.
         subscription: its expressions, joined by ``|``; "" for everything.
-        handler: the name of its handler; "" for a consumer that no worker feeds from.
-        state: in one word.
-        waiting: messages that have arrived and that nobody has looked at yet.
-        unconfirmed: messages that have arrived and are not confirmed, those that wait included.
-        limit: how many messages it may have unconfirmed.
-        handling: messages that its handler has now, or that wait for their next attempt.
-        failing: those of ``handling`` that have failed before.
-        left: messages that are done with and not confirmed: left or skipped.
-        handled: messages that were handled.
-        attempts_failed: attempts that did not succeed.
+        handler: name of the handler; "" for a consumer without workers.
+        state: state of the subscriber.
+        waiting: messages that have arrived and that no worker has taken yet.
+        unconfirmed: messages that have arrived and are not confirmed, including ``waiting``.
+        limit: maximum number of unconfirmed messages.
+        handling: messages in the hands of a handler, or waiting for their next attempt.
+        failing: the part of ``handling`` that has failed before.
+        left: messages finished without a confirmation: left or skipped.
+        handled: messages handled successfully.
+        attempts_failed: unsuccessful attempts.
         given_up: messages that were given up, put aside or discarded.
-        hung: workers that take nothing, because their thread goes on after its deadline.
+        hung: workers that take no messages because their thread exceeded its deadline.
     """
 
     queue: str
@@ -184,13 +184,13 @@ def _row(status: SubscriberStatus) -> tuple[str, ...]:
 
 
 def status(*consumers: Consumer) -> Statuses:
-    """Say how consumers are doing: those that :func:`bmq.consume` or an app feeds from, and any others.
+    """Return the status of consumers, with or without workers.
 
     ::
 
         print(bmq.workers.status(*queue.consumers))
 
-    Of a consumer that is not fed from, it is known how much is unconfirmed, not whether anything fails.
+    For a consumer without workers, the status has the unconfirmed messages, but no failures.
     """
     for each in consumers:
         _checks.choice("a consumer", each, Consumer)
@@ -228,7 +228,7 @@ def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
 
 
 def _working(consumer: Consumer, worker: Worker | None) -> SubscriberState:
-    """The state while there is a connection."""
+    """Return the state of a connected subscriber."""
     if worker is None:
         full = consumer.stats().unconfirmed >= consumer.options.max_unconfirmed_messages > 0
         return SubscriberState.BLOCKED if full else SubscriberState.ACTIVE

@@ -30,29 +30,29 @@ __all__ = ["Sweeper", "SweeperStats"]
 
 logger = logging.getLogger("bmq.workers")
 
-#: Below whatever others choose, and above the queues of writers that want nothing.
+#: Below the usual priorities, and above the idle subscriptions of writers.
 _LOWEST: Final = -(2**30) + 1
 _AT_ONCE = 1000
-#: So many different values of a property are counted; further ones together, as None.
+#: Maximum number of distinct property values that are counted; further values count as None.
 _MOST_VALUES = 1000
 
 
 class Unclaimed(Exception):
-    """Why a sweeper puts a message aside."""
+    """The error of a message that a sweeper puts aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweeperStats:
-    """What a sweeper has done, and what it holds.
+    """Counts of a sweeper.
 
     Attributes:
-        held: the messages it holds now: nobody else took them.
-        held_bytes: how many bytes these are.
-        put_aside: the messages it has posted to another queue, and confirmed.
-        failed: attempts to put one aside that the broker refused; it is held instead.
-        handed_back: the messages it has given back; one that comes again and again counts each time.
-        by: of the messages it was sent, how many had which value of the property ``by``; None where they have
-            none, or for the values beyond the first 1,000.
+        held: messages held at present, which no other consumer took.
+        held_bytes: bytes of the held messages.
+        put_aside: messages posted to another queue and confirmed.
+        failed: messages that the broker refused in the other queue; the sweeper holds them instead.
+        handed_back: messages returned to the queue; a message that returns repeatedly counts each time.
+        by: number of received messages by value of the property ``by``. None counts messages without the
+            property, and all values beyond the first 1,000.
     """
 
     held: int = 0
@@ -64,33 +64,34 @@ class SweeperStats:
 
 
 class Sweeper:
-    """A consumer of everything at the lowest priority: it takes what nobody else takes.
+    """A consumer of the lowest priority for messages that no other consumer takes.
 
     ::
 
         sweeper = bmq.workers.Sweeper("bmq://bmq.test.mem.priority/orders")
         sweeping = asyncio.create_task(sweeper.run(session))
 
-    It puts messages aside in another queue, or holds them, unconfirmed. It never confirms one that is not
-    safe elsewhere: a broker also gives it what a filter wants and was merely too full for.
+    A sweeper posts such messages to another queue, or holds them unconfirmed. It confirms a message only
+    after the message is stored elsewhere, because a broker also delivers messages to the sweeper whose
+    consumer was merely full.
 
-    What is held is handed back from time to time, by closing the queue and opening it again, since the
-    protocol knows no other way; a filter that is back by then gets its messages, the others come again. So it
-    needs a session that does not read this queue otherwise.
+    From time to time the sweeper returns its held messages, by closing the queue and opening it again; the
+    protocol has no other way. Consumers that subscribe by then receive their messages, and the sweeper
+    receives the others again. So a sweeper needs a session that does not read the queue otherwise.
 
     Args:
-        queue: the queue's URI, with ``?id=`` if it has applications.
-        put_aside: where messages are posted before they are confirmed, as by a :class:`bmq.DeadLetter`: a
-            queue open for writing, or the URI of one. None holds them.
-        hand_back_every: seconds after the first of what is held until all of it is handed back; None keeps it
-            until the sweeper ends.
-        max_unconfirmed_messages: how many messages it may hold. When it is full nobody sweeps.
-        max_unconfirmed_bytes: how many bytes of them.
-        priority: of its subscription; the lowest there is.
-        by: a property by whose values messages are counted, see :class:`SweeperStats`.
+        queue: the queue's URI, with ``?id=`` for a queue with applications.
+        put_aside: queue to post messages to before they are confirmed, as for a :class:`bmq.DeadLetter`: a
+            queue open for writing, or a URI. If None, the sweeper holds the messages.
+        hand_back_every: seconds from the first held message until all held messages are returned; if None,
+            they are returned when the sweeper ends.
+        max_unconfirmed_messages: limit of held messages. A full sweeper does not sweep.
+        max_unconfirmed_bytes: limit of held bytes.
+        priority: priority of the subscription; by default the lowest.
+        by: property for the counts of :class:`SweeperStats`.
 
     Raises:
-        UsageError: an argument is out of its range, or ``put_aside`` is the queue itself.
+        UsageError: an argument is out of range, or ``put_aside`` is the queue itself.
         InvalidURI: a URI is not legal.
     """
 
@@ -119,18 +120,18 @@ class Sweeper:
         )
         self._by = by
         self._values: Counter[Any] = Counter()
-        # GUIDs and sizes of what is held.
+        # GUIDs and sizes of the held messages.
         self._held: dict[str, int] = {}
         self._done = self._failed = self._handed_back = 0
         self._told = False
 
     @property
     def queue(self) -> str:
-        """The URI of the queue it sweeps."""
+        """URI of the swept queue."""
         return str(self._uri)
 
     def stats(self) -> SweeperStats:
-        """Return a snapshot of what it has done and holds."""
+        """Return a snapshot of the counts."""
         return SweeperStats(
             held=len(self._held),
             held_bytes=sum(self._held.values()),
@@ -141,18 +142,18 @@ class Sweeper:
         )
 
     async def run(self, session: Session) -> None:
-        """Sweep until cancelled; what is held is handed back then.
+        """Sweep until cancelled; at the end, return the held messages to the queue.
 
         Args:
-            session: one that does not have the queue open for reading.
+            session: a session in which the queue is not open for reading.
 
         Raises:
-            StateError: the session reads the queue already.
+            StateError: the session already reads the queue.
             OpenQueueError, ConfigureQueueError: the broker refused a queue.
             RequestTimeout: the broker did not answer in time.
-            Error: the queue or the session has failed.
+            Error: the queue or the session failed.
 
-        Cancelling it is the way to end it.
+        Cancelling the call is the way to end the sweeper.
         """
         _checks.choice("session", session, Session)
         aside = self._put_aside
@@ -166,7 +167,7 @@ class Sweeper:
                 await aside.close()
 
     async def _hold(self, session: Session, aside: Queue | None) -> None:
-        """Sweep until it is time to hand back."""
+        """Sweep until the held messages are due to be returned."""
         queue = await session.open_queue(
             self.queue, read=True, default_subscription=False, subscriptions=[self._subscription]
         )
@@ -193,7 +194,7 @@ class Sweeper:
             except TimedOut:
                 return
             if reconnects != (reconnects := session.stats().reconnects):
-                self._held.clear()  # the broker delivers all of it again, to whoever is first
+                self._held.clear()  # the broker redelivers all held messages to any consumer
             messages = list(batch)
             if self._by is not None:
                 for message in messages:
@@ -221,7 +222,7 @@ class Sweeper:
             )
 
     async def _put(self, messages: list[Message], aside: Queue, consumer: Consumer) -> None:
-        """Post messages to another queue, and confirm those that are there."""
+        """Post messages to another queue, and confirm those that were stored."""
         letter, reason = DeadLetter(aside), Unclaimed(f"no other subscription of {self.queue} took it")
         results = await asyncio.gather(
             *[
@@ -266,10 +267,10 @@ class Sweeper:
 
 
 def _check_aside(uri: QueueUri, aside: Queue | str) -> None:
-    """Check that messages can be put aside there.
+    """Check the queue for messages to be put aside.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: messages cannot be put aside in this queue.
     """
     _checks.instance("put_aside", aside, (str, Queue), "the URI of a queue or an open bmq.Queue")
     other = QueueUri.parse(aside if isinstance(aside, str) else aside.uri)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads for handlers that are plain functions.
 
-A thread cannot be stopped: a call whose deadline has passed goes on. Three rules hold meanwhile.
+A thread cannot be stopped: a call whose deadline has passed continues. Three rules hold meanwhile.
 
-- The deadline starts with the call of the function. Each worker has a thread of its own, so no call waits for
-  a free thread.
+- The deadline starts with the call of the function. Each worker has its own thread, so no call waits for a
+  free thread.
 - A worker whose thread is still running takes no message, and the lane stays closed. Two messages of a key
   are never handled at once, and a message is never handled twice at once. A second thread in place of the
   late thread would break both promises, and the number of threads would have no bound.
@@ -66,12 +66,12 @@ class Call:
             self.ended.set_result(None)
 
     def left(self, seconds: float) -> float:
-        """Return how many of these seconds are left of the call; all of them before it has begun."""
+        """Return the remaining time of the call out of this many seconds; all before the call begins."""
         return seconds if self.began is None else self.began + seconds - self._now()
 
 
 class Threads:
-    """Threads that start on demand and are used again.
+    """Threads that start on demand and are reused.
 
     Args:
         name: the beginning of each thread's name.
@@ -107,7 +107,7 @@ class Threads:
             self._idle.append(jobs)
 
     def close(self) -> None:
-        """End each thread after the present call, without waiting."""
+        """End each thread after its present call, without waiting."""
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)

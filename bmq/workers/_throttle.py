@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logging no more than anybody reads: a handler may fail a hundred thousand times a second."""
+"""A log with a limited rate: a handler may fail a hundred thousand times a second."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from bmq.workers._clock import Clock
 
 __all__ = ["Throttle"]
 
-# Of each level, so many records are logged in so many seconds.
+# Maximum number of records of each level, and the period in seconds.
 _MOST = 20
 _SECONDS = 10.0
 
 
 class Throttle:
-    """Logs the first records of each level in every ten seconds, and how many were left out.
+    """Logs the first records of each level in every ten seconds, and the number of omitted records.
 
     Args:
-        logger: where they go.
-        clock: what measures the time.
+        logger: receives the records.
+        clock: measures the time.
     """
 
     def __init__(self, logger: logging.Logger, clock: Clock) -> None:
         self._logger = logger
         self._clock = clock
-        # For each level: since when records are counted, how many were logged, how many were not.
+        # For each level: start of the period, number of logged records, number of omitted records.
         self._counted: dict[int, tuple[float, int, int]] = {}
 
     def log(self, level: int, message: str, *args: Any, **how: Any) -> None:
-        """Log a record, unless there were too many of its level."""
+        """Log a record, unless its level has reached the limit."""
         if not self._logger.isEnabledFor(level):
             return
         now = self._clock.time()

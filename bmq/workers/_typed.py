@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers that take a value: what their annotations say, and the function that decodes for them."""
+"""Handlers that take values: reads their annotations and adds the decoding."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ __all__ = [
 
 #: A function of a message, of a value, or of a value and its message.
 AnyHandler: TypeAlias = Callable[[Any], object] | Callable[[Any, Message], object]
-#: Called with what is no value of the type that a handler takes.
+#: Function called with messages that cannot be decoded to the handler's type.
 OnUndecodable: TypeAlias = Callable[[Message, Undecodable], object]
 
 _NOTHING: Any = inspect.Parameter.empty
 
 
 def wanted_by(handler: Callable[..., object]) -> list[Any]:
-    """Return the annotations of the parameters that a handler has to be given; a missing one is ``empty``.
+    """Return the annotations of a handler's required parameters; ``empty`` for a missing annotation.
 
     Raises:
-        UsageError: an annotation names what cannot be found.
+        UsageError: an annotation contains a name that cannot be resolved.
     """
     function: Any = handler
     while isinstance(function, functools.partial):
@@ -49,10 +49,10 @@ def wanted_by(handler: Callable[..., object]) -> list[Any]:
     if parameters is None:
         return []  # some functions written in C have no signature
     places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    # A first parameter with a default is given the message or the value all the same.
+    # The handler receives the message or the value even if its first parameter has a default.
     needed = [each for index, each in enumerate(places) if each.default is _NOTHING or not index]
     if all(isinstance(each.annotation, str) and _says_message(each.annotation) for each in needed):
-        return [Message] * len(needed)  # it may be imported for type checkers alone
+        return [Message] * len(needed)  # the name may be imported for type checkers only
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
@@ -64,7 +64,7 @@ def wanted_by(handler: Callable[..., object]) -> list[Any]:
 
 
 def returned_by(handler: Callable[..., object]) -> Any:
-    """Return the annotation of what a handler returns; ``empty`` if there is none, or it cannot be found."""
+    """Return the annotation of a handler's result; ``empty`` if missing or not resolvable."""
     function: Any = handler
     while isinstance(function, functools.partial):
         function = function.func
@@ -72,21 +72,21 @@ def returned_by(handler: Callable[..., object]) -> Any:
         function = type(function).__call__
     try:
         return get_type_hints(function).get("return", _NOTHING)
-    except Exception:  # names that only type checkers can find
+    except Exception:  # names that only type checkers can resolve
         return _NOTHING
 
 
 def check_shape(handler: object, what: str, takes: str, most: int = 2) -> None:
-    """Check that a function can be called as a handler is.
+    """Check that a function can be called as a handler.
 
     Args:
-        handler: what a caller registers.
-        what: what it is to be, for the error, with its article.
-        takes: the noun of its argument, for the error, with its article.
-        most: how many arguments there are at most.
+        handler: object to be registered.
+        what: role of the function for the error, with its article.
+        takes: noun for the argument for the error, with its article.
+        most: maximum number of arguments.
 
     Raises:
-        UsageError: it is no function, a call of it would do nothing, or its parameters are others.
+        UsageError: the object is not a function, a call would not run its body, or its parameters differ.
     """
     if not callable(handler):
         raise UsageError(f"{what} is a function that takes {takes}, not {_checks.shown(handler)}")
@@ -119,7 +119,7 @@ def check_shape(handler: object, what: str, takes: str, most: int = 2) -> None:
 
 
 def _parameters_of(handler: Callable[..., object]) -> list[inspect.Parameter] | None:
-    """Return the parameters of a function; None if they are not known."""
+    """Return the parameters of a function; None if unknown."""
     try:
         return list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError):
@@ -144,16 +144,16 @@ def _says_message(annotation: str) -> bool:
 def adapted(
     handler: AnyHandler, codec: str | Codec[Any] | None, undecodable: OnUndecodable | None
 ) -> tuple[Handler, Shape[Any] | None]:
-    """Return a handler as a function of a message, and what is known of the values it takes.
+    """Return a handler as a function of a message, and the shape of its values.
 
     Args:
         handler: takes a message, a value, a value and its message, or a :class:`bmq.TypedMessage`.
-        codec: decodes messages that do not say what they are; None for JSON.
-        undecodable: called instead of the handler with what cannot be decoded; None raises the
-            :class:`bmq.Undecodable`.
+        codec: decodes messages without a content type; None for JSON.
+        undecodable: called instead of the handler with messages that cannot be decoded. If None, the
+            :class:`bmq.Undecodable` is raised.
 
     Raises:
-        UsageError: its parameters are none of these, or its values cannot be decoded.
+        UsageError: the parameters are of another kind, or the values cannot be decoded.
     """
     check_shape(handler, "a handler", "a message, a value, or a value and its bmq.Message")
     if undecodable is not None:
@@ -176,7 +176,7 @@ def adapted(
                 f"{name_of(handler)} takes messages as they are: codec and undecodable are for one that "
                 "takes a value, which its annotation says"
             )
-        return handler, None  # type: ignore[return-value]  # it takes one argument
+        return handler, None  # type: ignore[return-value]  # the handler takes one argument
     if undecodable is not None and is_async(undecodable) is not is_async(handler):
         raise UsageError(
             f"{name_of(handler)} and {name_of(undecodable)} are not alike: both run in the event loop "
@@ -195,7 +195,7 @@ def _decoding(
     whole: bool,
     both: bool,
 ) -> Handler:
-    """Return a function of a message that calls one of a value."""
+    """Return a function of a message that calls a function of a value."""
 
     def call(message: Message) -> Any:
         try:
@@ -220,7 +220,7 @@ def _decoding(
 
 
 def alike(one: Shape[Any], other: Shape[Any]) -> bool:
-    """Whether two handlers may share messages: their types are equal, or one is a base of the other."""
+    """Whether two handlers may share messages: their types are equal, or one type is a base of the other."""
     if one.of == other.of:
         return True
     if not (inspect.isclass(one.of) and inspect.isclass(other.of)):
@@ -229,16 +229,16 @@ def alike(one: Shape[Any], other: Shape[Any]) -> bool:
 
 
 def check_source(handler: AnyHandler, shape: Shape[Any] | None, of: Shape[Any] | None, codec: object) -> None:
-    """Check that a handler takes the values of the queue that it is to consume.
+    """Check that a handler takes the values of its queue.
 
     Args:
         handler: the handler, for the error.
-        shape: the values that the handler takes; None for messages as they are.
-        of: the values of the queue; None if the queue does not say.
-        codec: the ``codec`` given beside the queue; None for none.
+        shape: shape of the handler's values; None for raw messages.
+        of: shape of the queue's values; None if the queue is untyped.
+        codec: the ``codec`` given beside the queue, or None.
 
     Raises:
-        UsageError: its parameter is of another type, or there is a codec beside that of the queue.
+        UsageError: the handler takes another type, or a codec is given beside a typed queue.
     """
     if of is None:
         return
