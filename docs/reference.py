@@ -466,7 +466,7 @@ def _constants(package: str) -> dict[str, tuple[str, str]]:
 
 def _is_plain(cls: type) -> bool:
     """Whether programs never call the class: enumerations, errors, and results of other calls."""
-    made_elsewhere = (inspect.getdoc(cls) or "").find("Made by") >= 0
+    made_elsewhere = (inspect.getdoc(cls) or "").find("Created by") >= 0
     return issubclass(cls, enum.Enum | BaseException) or made_elsewhere
 
 

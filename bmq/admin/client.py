@@ -134,7 +134,7 @@ class connect:
 
 
 class Admin:
-    """A broker's admin commands. Made by :class:`bmq.admin.connect`.
+    """A broker's admin commands. Created by :class:`bmq.admin.connect`.
 
     Every method asks the broker anew. All methods raise:
 
@@ -541,7 +541,7 @@ class Admin:
 
 
 class QueueAdmin:
-    """The admin commands about one queue. Made by :meth:`Admin.queue`.
+    """The admin commands about one queue. Created by :meth:`Admin.queue`.
 
     The queue's primary answers, if its address is known to the client; otherwise the broker of the client's
     connection. :meth:`standing` names the answering broker. The methods raise the errors of :class:`Admin`.

@@ -25,7 +25,7 @@ __all__ = ["Batches", "Consumer", "Messages", "received_many", "received_nowait"
 class Consumer:
     """One subscription of a queue, as :class:`bmq.Consumer`.
 
-    Made by :meth:`Queue.subscribe`; ``with`` activates it::
+    Created by :meth:`Queue.subscribe`; ``with`` activates it::
 
         with queue.subscribe("CustomerId == 1234", priority=10) as consumer:
             for message in consumer:

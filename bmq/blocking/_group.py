@@ -47,7 +47,7 @@ def of_messages(queue: Queue, function: Callable[[Any], Any]) -> Callable[[_Mess
 class Group:
     """A member of a consumer group, as :class:`bmq.groups.Group`.
 
-    Made by :meth:`Queue.group`; ``with`` makes it join.
+    Created by :meth:`Queue.group`; ``with`` makes it join.
 
     Attributes:
         queue: the queue.

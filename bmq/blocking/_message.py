@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @renamed
 class Message:
-    """A message, as :class:`bmq.Message`. Made by queues and consumers.
+    """A message, as :class:`bmq.Message`. Created by queues and consumers.
 
     ``with message:`` confirms on a clean exit and leaves the message unconfirmed when the block raises.
 
@@ -140,7 +140,7 @@ class Message:
 class TypedMessage(Message, Generic[T]):
     """A message with a value, as :class:`bmq.TypedMessage`.
 
-    Made by :class:`TypedQueue` and :class:`TypedConsumer`. Nothing is decoded before :attr:`value` is read.
+    Created by :class:`TypedQueue` and :class:`TypedConsumer`. Decoded when :attr:`value` is read.
     """
 
     __slots__ = ("_shape", "_value")
@@ -165,7 +165,7 @@ class TypedMessage(Message, Generic[T]):
 
 
 class MessageBatch(Sequence[Message]):
-    """Messages that were received together, as :class:`bmq.MessageBatch`. Made by queues and consumers.
+    """Messages that were received together, as :class:`bmq.MessageBatch`. Created by queues and consumers.
 
     ``with batch:`` confirms them all on a clean exit.
     """

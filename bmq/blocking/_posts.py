@@ -28,7 +28,7 @@ _CHUNK_BYTES = 512 * 1024
 
 
 class PostFuture(concurrent.futures.Future[Ack]):
-    """The outcome of a post. Made by :meth:`Queue.post_nowait`.
+    """The outcome of a post. Created by :meth:`Queue.post_nowait`.
 
     It is a :class:`concurrent.futures.Future`: ``result(timeout)`` returns the :class:`bmq.Ack` or raises the
     :class:`bmq.PostError`, ``add_done_callback`` calls back in the session's thread. It cannot be cancelled:

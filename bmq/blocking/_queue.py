@@ -56,7 +56,7 @@ _SMALL = 16 * 1024
 
 @renamed
 class Queue:
-    """An open queue, as :class:`bmq.Queue`. Made by :meth:`Session.open_queue`.
+    """An open queue, as :class:`bmq.Queue`. Created by :meth:`Session.open_queue`.
 
     Iterating over it receives everything, through its default subscription; :meth:`subscribe` makes consumers
     that receive what their expression selects. Several threads may post to it and receive from it at once.

@@ -104,7 +104,7 @@ def _off_the_loop(source: CredentialsSource | None) -> CredentialsSource | None:
 
 @renamed
 class Session:
-    """A session with a broker, as :class:`bmq.Session`. Made by :func:`connect`.
+    """A session with a broker, as :class:`bmq.Session`. Created by :func:`connect`.
 
     All threads of the process may use it, several at once. It belongs to the process: in the child of a fork
     using it raises :class:`bmq.UsageError`, but for closing it, which does nothing there.

@@ -23,7 +23,7 @@ RecordBatch = Any
 class Tables:
     """What a queue delivers, as batches of rows, as :class:`bmq.arrow.Tables`.
 
-    Made by :meth:`Queue.tables`; ``with`` activates it, and receiving does too. It is for one thread.
+    Created by :meth:`Queue.tables`; ``with`` activates it, and receiving does too. It is for one thread.
 
     Attributes:
         schema: the columns, a ``pyarrow.Schema``.

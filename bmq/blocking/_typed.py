@@ -69,7 +69,7 @@ class TypedBatch(MessageBatch, Generic[T]):
 
 
 class TypedQueue(Generic[T]):
-    """A queue for values of one type, as :class:`bmq.TypedQueue`. Made by :meth:`Queue.typed`.
+    """A queue for values of one type, as :class:`bmq.TypedQueue`. Created by :meth:`Queue.typed`.
 
     Values are encoded and decoded in the threads that post and receive.
 
@@ -282,7 +282,7 @@ class TypedQueue(Generic[T]):
 class TypedConsumer(Generic[T]):
     """A consumer of values, as :class:`bmq.TypedConsumer`.
 
-    Made by :meth:`TypedQueue.subscribe`; ``with`` activates it.
+    Created by :meth:`TypedQueue.subscribe`; ``with`` activates it.
 
     Attributes:
         consumer: the consumer itself.
@@ -372,7 +372,7 @@ class TypedConsumer(Generic[T]):
 
 
 class TypedGroup(Generic[T]):
-    """A member of a group that receives values, as :class:`bmq.TypedGroup`. Made by :meth:`TypedQueue.group`.
+    """A group member that receives values, as :class:`bmq.TypedGroup`. Created by :meth:`TypedQueue.group`.
 
     Attributes:
         group: the member itself.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything starts: :func:`connect` and :func:`run`."""
+"""The entry points: :func:`connect` and :func:`run`."""
 
 from __future__ import annotations
 
@@ -39,25 +39,26 @@ class connect:
     ``async with bmq.connect(uri) as session`` or ``session = await bmq.connect(uri)``.
 
     Args:
-        broker: ``tcp://host:port`` (``tcps://`` for TLS), several separated by commas. If None, the address
-            in the environment variable BMQ_BROKER_URI, or ``tcp://localhost:30114`` without the variable.
-        credentials: :class:`bmq.Credentials`, or a callable (it may be async) that returns them whenever the
-            session authenticates.
-        ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
-        server_hostname: the name to verify the broker's certificate against, if not the address's host.
-        on_event: called with every session event, in the event loop.
-        host_health: says whether this host is healthy; see :class:`bmq.HostHealth`.
+        broker: ``tcp://host:port`` (``tcps://`` for TLS); several addresses separated by commas. If None, the
+            address in the environment variable BMQ_BROKER_URI, or ``tcp://localhost:30114`` if not set.
+        credentials: :class:`bmq.Credentials`, or a callable, sync or async, that returns them. Called at each
+            authentication of the session.
+        ssl: TLS context; if None, ``tcps://`` uses the system's defaults.
+        server_hostname: host name for the verification of the broker's certificate; None for the address's
+            host.
+        on_event: called with each session event, in the event loop.
+        host_health: source of the host's health; see :class:`bmq.HostHealth`.
         interceptors: called for every message that the session posts and receives; see
             :class:`bmq.Interceptor`.
-        options: a :class:`bmq.SessionOptions`; its fields may also be given directly, as keywords.
+        options: a :class:`bmq.SessionOptions`. Its fields may also be given as keyword arguments.
 
     Raises:
         ConnectionFailed: no address answered within ``connect_timeout``.
         NegotiationError: the broker refused the session.
         AuthenticationError: the broker refused the credentials.
-        InvalidURI, UsageError: the arguments are not legal.
+        InvalidURI, UsageError: an argument is not legal.
 
-    Cancelling it closes whatever was opened.
+    Cancelling the call closes the connection again.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ def check_options(
     options: SessionOptions | None = None,
     **fields: Unpack[SessionFields],
 ) -> None:
-    """Check the options of :class:`connect`, for what connects later.
+    """Check the options of :class:`connect` for a later connection.
 
     Raises:
         UsageError: an option is unknown, has another type, or is out of its range.
@@ -167,14 +168,14 @@ def check_options(
 def check_connecting(
     credentials: CredentialsSource | None, ssl: ssl_module.SSLContext | None, server_hostname: str | None
 ) -> None:
-    """Check what every way to connect takes.
+    """Check the arguments that all connecting functions share.
 
     Raises:
-        InvalidArgument: one of the arguments has another type.
+        InvalidArgument: an argument has another type.
     """
     if credentials is not None and not isinstance(credentials, Credentials):
         if not callable(credentials):
-            # The value is not repeated: it may be a password.
+            # Do not repeat the value: the string may be a password.
             raise InvalidArgument(
                 "credentials is a bmq.Credentials or a function that returns one, "
                 f"not {type(credentials).__name__}"
@@ -199,7 +200,7 @@ def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]
 
 
 async def _until_signalled(main: Coroutine[Any, Any, T], *, interrupts: bool) -> T:
-    """Await a coroutine, and cancel it at a signal that the application does not handle itself."""
+    """Await a coroutine; cancel it at a signal that the application does not handle itself."""
     task = asyncio.current_task()
     assert task is not None
     end: BaseException | None = None
@@ -224,21 +225,21 @@ async def _until_signalled(main: Coroutine[Any, Any, T], *, interrupts: bool) ->
 
 
 def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
-    """Run a coroutine as ``asyncio.run`` does, on uvloop where it is installed.
+    """Run a coroutine like ``asyncio.run``, on uvloop if installed.
 
-    Applications call it; the library itself never sets an event loop policy. While it runs, the garbage
-    collector leaves alone what was there before (``gc.freeze``: modules, functions, classes), unless the
-    application has done so itself: going through all of that again and again takes a tenth of the time of a
-    busy consumer.
+    For applications: the library itself never sets an event loop policy. While the coroutine runs, the
+    garbage collector ignores all earlier objects (``gc.freeze``: modules, functions, classes), unless the
+    application has already called ``gc.freeze``. Otherwise repeated scans of these objects take a tenth of a
+    busy consumer's time.
 
-    SIGTERM, where the application has no handler of its own, cancels the coroutine, so that what it has open
-    is closed in good order, and ends the process with status 143. SIGINT does what it does with
-    ``asyncio.run``: it cancels the coroutine, then raises KeyboardInterrupt. A second SIGINT within half a
-    second is the same request; a later one cancels the coroutine again, and raises KeyboardInterrupt at once
-    if the event loop does not turn any more.
+    If the application has no SIGTERM handler, SIGTERM cancels the coroutine, so that open resources are
+    closed properly, and the process ends with status 143. SIGINT works as in ``asyncio.run``: it cancels the
+    coroutine, and then KeyboardInterrupt is raised. A second SIGINT within half a second counts as the same
+    request. A later SIGINT cancels the coroutine again, and raises KeyboardInterrupt at once if the event
+    loop is blocked.
 
     Raises:
-        InvalidArgument: ``main`` is no coroutine, or ``debug`` neither a boolean nor None.
+        InvalidArgument: ``main`` is not a coroutine, or ``debug`` is neither a boolean nor None.
     """
     if not isinstance(main, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"run takes a coroutine, as in bmq.run(main()), not {_checks.shown(main)}")
@@ -248,7 +249,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         gc.freeze()
     try:
         with asyncio.Runner(debug=debug, loop_factory=new_event_loop) as runner:
-            # Where the application handles SIGINT, or ignores it, it stays so.
+            # If the application handles or ignores SIGINT, leave its setting unchanged.
             interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
             return runner.run(_until_signalled(main, interrupts=interrupts))
     finally:

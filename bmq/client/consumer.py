@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers: where the messages of one subscription arrive."""
+"""Consumers: each receives the messages of one subscription."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ _ANY = SubscriptionOptions(0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What to receive, and how: for :meth:`bmq.Session.open_queue`.
+    """An initial subscription, for :meth:`bmq.Session.open_queue`.
 
     Attributes:
-        selector: what to receive, as for :meth:`bmq.Queue.subscribe`; None or "" for everything.
-        priority: the highest matching priority gets a message; None for the queue's.
-        max_unconfirmed_messages: how many delivered messages may be unconfirmed; None for the queue's.
-        max_unconfirmed_bytes: how many bytes of them; None for the queue's.
-        discard_unmatched: confirm unseen whatever does not match.
-        strict: False sends an expression that does not compile as it is.
+        selector: selector of messages, as for :meth:`bmq.Queue.subscribe`; None or "" for all messages.
+        priority: the consumer with the highest priority among the matching ones receives a message; None for
+            the queue's priority.
+        max_unconfirmed_messages: limit of delivered messages without a confirmation; None for the queue's
+            limit.
+        max_unconfirmed_bytes: limit of delivered bytes without a confirmation; None for the queue's limit.
+        discard_unmatched: whether to confirm messages that do not match.
+        strict: if False, an expression that does not compile is sent unchanged.
 
     Raises:
-        InvalidArgument: an attribute has another type, or is out of its range.
+        InvalidArgument: an attribute has another type, or is out of range.
     """
 
     selector: Selector = field(default=None, kw_only=False)
@@ -60,7 +62,7 @@ class Subscription:
 
 
 def line_for(subscription: Subscription, end: QueueEnd, options: SubscriptionOptions) -> Line:
-    """Make the line of a subscription; what is left out is as in ``options``."""
+    """Create the line of a subscription; ``options`` has the defaults."""
     each = subscription
     changed = changed_options(
         options, each.priority, each.max_unconfirmed_messages, each.max_unconfirmed_bytes
@@ -72,46 +74,47 @@ def line_for(subscription: Subscription, end: QueueEnd, options: SubscriptionOpt
 
 
 class Consumer:
-    """One subscription of a queue, with its own messages.
+    """A subscription of a queue, with its own messages.
 
-    Made by :meth:`bmq.Queue.subscribe`; ``async with`` (or ``await``) activates it::
+    Created by :meth:`bmq.Queue.subscribe`; ``async with`` (or ``await``) activates the consumer::
 
         async with queue.subscribe("CustomerId == 1234", priority=10) as consumer:
             async for message in consumer:
                 ...
 
-    Receiving activates it too. Several tasks may receive from one consumer; each message goes to one of them.
+    The first receiving call activates it, too. Several tasks may receive from one consumer; each message goes
+    to one of them.
 
     Attributes:
-        queue: the queue whose messages it receives.
+        queue: queue of the consumer.
     """
 
     def __init__(self, queue: Queue, line: Line) -> None:
-        #: The queue it belongs to.
+        #: The queue of the consumer.
         self.queue = queue
         self._line = line
         line.consumer = self
 
-    # what it is
+    # attributes
 
     @property
     def selector(self) -> Selector:
-        """What the subscription was made from; None or "" for everything."""
+        """The selector of the subscription; None or "" for all messages."""
         return self._line.definition.selector
 
     @property
     def expressions(self) -> list[str]:
-        """The expressions the broker evaluates; a filter too big for one has several. "" is everything."""
+        """The expressions of the selector, as the broker evaluates them; "" for all messages."""
         return [str(each or "") for each in self._line.definition.expressions]
 
     @property
     def options(self) -> SubscriptionOptions:
-        """The limits and the priority, all expressions together."""
+        """The limits and the priority of all expressions together."""
         return self._line.definition.options
 
     @property
     def buffered(self) -> int:
-        """How many messages wait for the application."""
+        """Number of messages that wait for the application."""
         return self._line.buffered
 
     @property
@@ -120,14 +123,14 @@ class Consumer:
         return self._line.over
 
     def stats(self) -> ConsumerStats:
-        """Return a snapshot of what the consumer has received."""
+        """Return a snapshot of the consumer's counters."""
         line = self._line
         line.end.confirming.finish()
         return consumer_stats(line.counts, line.in_line)
 
     @property
     def paused(self) -> bool:
-        """Whether :meth:`pause` was called, and :meth:`resume` was not since."""
+        """Whether :meth:`pause` was called without a later :meth:`resume`."""
         return self._line.state is ConsumerState.PAUSED
 
     def __repr__(self) -> str:
@@ -140,15 +143,15 @@ class Consumer:
         return _Messages(self._line)
 
     def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[MessageBatch]:
-        """Iterate over batches: whatever has arrived, up to ``max_messages`` at a time.
+        """Iterate over batches of arrived messages, up to ``max_messages`` each.
 
         Args:
-            max_messages: how many to return at most.
-            max_wait: seconds to wait for that many, from when the first one was there. It is not waited for
-                more than the limits let the broker deliver.
+            max_messages: maximum number of messages in a batch.
+            max_wait: seconds to wait for a full batch, from the arrival of the first message. The wait ends
+                early once the limits allow no further delivery.
 
         Raises:
-            InvalidArgument: an argument is out of its range.
+            InvalidArgument: an argument is out of range.
         """
         return _Batches(
             self._line,
@@ -160,13 +163,13 @@ class Consumer:
         """Wait for the next message.
 
         Args:
-            timeout: seconds to wait; None waits without bound.
+            timeout: seconds to wait; None for no limit.
 
         Raises:
-            TimedOut: nothing arrived in time.
+            TimedOut: no message arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
-        Cancelling it loses nothing: a message that is not returned stays in line.
+        Cancelling the call loses no message: a message not returned stays in line.
         """
         line = self._line
         line.connection.check_loop()
@@ -177,17 +180,17 @@ class Consumer:
         return line.pop()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
-        """Wait until there is a message, then return all that are there, up to ``max_messages``.
+        """Wait for the first message, then return all messages that have arrived, up to ``max_messages``.
 
         Args:
-            max_messages: how many to return at most.
-            timeout: seconds to wait for the first; None waits without bound.
+            max_messages: maximum number of messages to return.
+            timeout: seconds to wait for the first message; None for no limit.
 
         Raises:
-            TimedOut: nothing arrived in time.
+            TimedOut: no message arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
-        Cancelling it loses nothing.
+        Cancelling the call loses no message.
         """
         line = self._line
         line.connection.check_loop()
@@ -199,9 +202,10 @@ class Consumer:
         return line.pop_many(max_messages)
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message if one is there, else None.
+        """Return the next message if one has arrived, or else None.
 
-        It activates the consumer, as every way to receive does; the broker is told in the background.
+        Like every receiving call, this activates the consumer. The broker receives the subscription in the
+        background.
         """
         line = self._line
         line.connection.check_loop()
@@ -212,19 +216,19 @@ class Consumer:
         return None
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Wait until a message is there for :meth:`receive_nowait`, and take none.
+        """Wait until :meth:`receive_nowait` would return a message; take none.
 
-        It gives the event loop its turn first, as all ways to receive do.
+        Like every receiving call, this first lets the event loop run.
 
         Args:
-            timeout: seconds to wait; None waits without bound.
+            timeout: seconds to wait; None for no limit.
 
         Raises:
-            InvalidArgument: the timeout is no such number.
-            TimedOut: nothing arrived in time.
+            InvalidArgument: the timeout is not a legal number.
+            TimedOut: no message arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
-        Cancelling it loses nothing.
+        Cancelling the call loses no message.
         """
         line = self._line
         line.connection.check_loop()
@@ -232,16 +236,16 @@ class Consumer:
             timeout = _checks.seconds("timeout", timeout)
         if not line.buffered or line.turn.clock() >= line.turn.until:
             await line.some(timeout)
-        line.waiting.wake()  # the message is still there for another caller
+        line.waiting.wake()  # the message is still available to another caller
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """Give back messages that were taken and not handled: they are received again, in front of others.
+        """Return unhandled messages to the line: they are received again, before other messages.
 
-        If the consumer is closed or paused they go to the queue's other consumers that want them, as what
-        waited unseen does. Confirmed messages are left out.
+        If the consumer is closed or paused, the messages go to other matching consumers of the queue, like
+        messages in line. Confirmed messages are omitted.
 
         Args:
-            messages: messages of this consumer, in the order of their delivery.
+            messages: messages of this consumer, in the order of delivery.
         """
         line = self._line
         line.connection.check_loop()
@@ -251,19 +255,20 @@ class Consumer:
                 raise UsageError(f"{each!r} is of another queue, and cannot be put back here")
         line.put_back(messages)
 
-    # life
+    # life cycle
 
     async def pause(self) -> None:
-        """Take the subscription back for a time; who receives waits until :meth:`resume`.
+        """Withdraw the subscription for a time. Receiving calls wait until :meth:`resume`.
 
-        The broker delivers to other consumers meanwhile, also in other processes. Messages that wait unseen
-        go where :meth:`close` lets them go; those that no consumer here wants wait for this one.
+        Meanwhile the broker delivers to other consumers, also in other processes. Messages in line go to
+        other matching consumers of the queue, as on :meth:`close`. Messages that match none of them wait for
+        this consumer.
 
         Raises:
             QueueClosed: the consumer is closed.
-            RequestTimeout: no answer in time; the subscription is taken back in the background.
+            RequestTimeout: no answer in time; the subscription is withdrawn in the background.
 
-        Idempotent. Cancelling it leaves the consumer paused.
+        Idempotent. Cancelling the call leaves the consumer paused.
         """
         line = self._line
         line.raise_if_closed()
@@ -271,45 +276,45 @@ class Consumer:
             await line.subscriptions.pause(line)
 
     async def resume(self) -> None:
-        """Go on after :meth:`pause`: tell the broker of the subscription again.
+        """Resume after :meth:`pause`: send the subscription to the broker again.
 
         Raises:
             ConfigureQueueError: the broker refused.
             QueueClosed: the consumer is closed.
-            RequestTimeout: no answer in time; the next who receives asks again.
+            RequestTimeout: no answer in time; the next receiving call sends the subscription again.
 
-        Cancelling it leaves the consumer resumed; the next who receives tells the broker.
+        Cancelling the call leaves the consumer resumed; the next receiving call sends the subscription.
         """
         self._line.raise_if_closed()
         await self.open()
 
     async def open(self) -> Consumer:
-        """Tell the broker about this subscription; ``async with`` and ``await`` do the same.
+        """Send the subscription to the broker; ``async with`` and ``await`` do the same.
 
-        Messages of this queue that no consumer wanted so far (see :attr:`bmq.Queue.unclaimed`) and that match
-        come first. A consumer that is paused goes on.
+        Matching messages that no consumer of this queue has claimed so far (see :attr:`bmq.Queue.unclaimed`)
+        come first. A paused consumer resumes.
 
         Raises:
-            ConfigureQueueError: the broker refused; the other subscriptions stand as before.
+            ConfigureQueueError: the broker refused; the other subscriptions remain unchanged.
             QueueClosed: the queue is closed.
-            RequestTimeout: no answer in time; the subscription is taken back.
+            RequestTimeout: no answer in time; the subscription is withdrawn.
 
-        Cancelling it takes the subscription back.
+        Cancelling the call withdraws the subscription.
         """
         await self._line.open()
         return self
 
     async def close(self) -> None:
-        """Take the subscription back; receivers end.
+        """Withdraw the subscription; receiving calls end.
 
-        Messages that wait unseen go to other consumers of this queue that want them, in front of what was
-        delivered later. Those that nobody here wants stay with the queue, see :attr:`bmq.Queue.unclaimed`.
+        Messages in line go to other matching consumers of this queue, before messages delivered later.
+        Messages that match none of them stay with the queue; see :attr:`bmq.Queue.unclaimed`.
 
-        Idempotent. It waits for the broker's answer, but not for a broker that is away. Cancelling it leaves
-        the subscription taken back, at the latest when the queue is closed.
+        Idempotent. The call waits for the broker's answer, but not for a lost connection. Cancelling the call
+        withdraws the subscription nevertheless, at the latest when the queue is closed.
 
         Raises:
-            RequestTimeout: no answer in time; the subscription is taken back in the background.
+            RequestTimeout: no answer in time; the subscription is withdrawn in the background.
         """
         await self._line.subscriptions.end(self._line)
 
@@ -332,17 +337,17 @@ class Consumer:
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
     ) -> None:
-        """Change the subscription while messages flow; what is not given stays.
+        """Change the subscription during delivery. Omitted options stay unchanged.
 
-        Messages that were routed before the change arrive all the same, each once.
+        Messages routed before the change still arrive, each once.
 
         Raises:
             InvalidExpression, UsageError: the new subscription is not legal.
-            ConfigureQueueError: the broker refused; the previous subscription stands.
+            ConfigureQueueError: the broker refused; the previous subscription remains in effect.
             QueueClosed: the queue is closed.
-            RequestTimeout: no answer in time; the previous subscription is asked for again.
+            RequestTimeout: no answer in time; the previous subscription is sent again.
 
-        Cancelling it leaves the outcome open: the broker may or may not have the change.
+        After a cancellation, the broker may or may not have the change.
         """
         line = self._line
         line.end.check_open()
@@ -357,10 +362,10 @@ class Consumer:
         definition = Definition(line, selector, expressions, options, complement)
         await line.subscriptions.redefine(line, definition)
 
-    # what the queue and its messages call
+    # for the queue and the messages
 
 
-#: The line of a consumer, for the modules of the client.
+#: Accessor of a consumer's line, for the modules of the client.
 line_of: Callable[[Consumer], Line] = attrgetter("_line")
 
 
@@ -387,7 +392,7 @@ class _Messages:
             if line.messages:
                 await line.give_way()
                 if line.messages:
-                    break  # not when another loop was faster
+                    break  # false if another loop was faster
             else:
                 line.stop_if_closed()
                 await line.arrival()
@@ -426,11 +431,11 @@ class _Batches:
             else:
                 await line.give_way()
                 if line.messages:
-                    break  # not when another loop was faster
+                    break  # false if another loop was faster
         return line.pop_many(self._limit)
 
     async def _fill(self) -> None:
-        """Wait until a batch is full, its time is over, or somebody else has taken everything."""
+        """Wait until a batch is full, its time is over, or another caller has taken all messages."""
         line = self._line
         wanted = min(self._limit, line.definition.options.max_unconfirmed_messages)
         try:

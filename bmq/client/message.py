@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages: received ones, those to post, and what became of posts."""
+"""Messages: received messages, messages to post, and the outcomes of posts."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ __all__ = [
     "push_of",
 ]
 
-#: Makes GUIDs of what messages are: given the application data of some, it returns an array of 16 bytes each.
+#: Function that derives GUIDs from content: takes application data, returns an array of 16 bytes for each.
 GuidsOf = Callable[[list[bytes]], Any]
 
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
-# What is known of properties in the old encoding, and in the new one.
+# Knowledge about properties in the old encoding, and in the new encoding.
 _OLD, _NEW = LAYOUTS
 
 
 def beginning_of(message: Message, most: int) -> Beginning:
-    """Return the properties and the first bytes of a received message, decompressing no more than these.
+    """Return the properties and the first bytes of the payload, and decompress no more than these.
 
     Args:
         message: the message.
-        most: how many bytes of the payload to return, and how many bytes the properties may take.
+        most: maximum number of bytes, of the payload and of the properties.
 
     Raises:
         ProtocolError: the message cannot be read.
@@ -81,9 +81,9 @@ def beginning_of(message: Message, most: int) -> Beginning:
 class Message:
     """A message as the broker delivered it (one PUSH message).
 
-    It stays the application's until :meth:`confirm`; a message never confirmed is delivered again, to this
-    or another consumer, once this one closes. ``async with message:`` confirms on a clean exit and leaves
-    the message unconfirmed when the block raises or is cancelled.
+    The application owns the message until :meth:`confirm`. An unconfirmed message is redelivered, to the same
+    or another consumer, after the present consumer closes. ``async with message:`` confirms on a clean exit,
+    and leaves the message unconfirmed if the block raises or is cancelled.
 
     Attributes:
         confirmed: whether the application has confirmed it.
@@ -106,7 +106,7 @@ class Message:
         """The payload, decompressed.
 
         Raises:
-            ProtocolError: the producer's data is malformed or decompresses to more than the session allows.
+            ProtocolError: the producer's data is malformed, or decompresses to more than the session's limit.
         """
         _, _, _, flags, _, compression, data = self._push
         if not (flags & _HAS_PROPERTIES or compression):
@@ -124,10 +124,10 @@ class Message:
 
     @property
     def properties(self) -> Properties:
-        """The properties: a read-only mapping of names to values, with their types in ``.types``.
+        """The properties: a read-only mapping of names to values; the types are in ``.types``.
 
         Raises:
-            ProtocolError: the producer's data is malformed or decompresses to more than the session allows.
+            ProtocolError: the producer's data is malformed, or decompresses to more than the session's limit.
         """
         properties = self._properties
         if properties is None:
@@ -135,7 +135,7 @@ class Message:
             if compression:
                 return self._inflate()
             if flags & _HAS_PROPERTIES:
-                # As first_properties() does it first, without the call.
+                # Inlined from first_properties(), to save the call.
                 properties = (_NEW if schema_id else _OLD).usual.properties(data)
                 if properties is None:
                     properties = first_properties(data, schema_id != 0)
@@ -157,9 +157,9 @@ class Message:
 
     @property
     def raw(self) -> bytes:
-        """Properties and payload as they travelled, compressed or not.
+        """Properties and payload as transmitted, possibly compressed.
 
-        Its length is what the message counts against ``max_unconfirmed_bytes``.
+        ``max_unconfirmed_bytes`` counts the length of these bytes.
         """
         return self._push[DATA]
 
@@ -170,61 +170,62 @@ class Message:
 
     @property
     def tags(self) -> frozenset[str]:
-        """The tags it was posted with."""
+        """The tags of the message."""
         from bmq.subscriptions import tags_of
 
         return tags_of(self.properties)
 
     @property
     def guid(self) -> str:
-        """The message's GUID: 32 upper-case hexadecimal digits, the same on every delivery."""
+        """The GUID of the message: 32 upper-case hexadecimal digits, the same in each delivery."""
         return guid_to_text(self._push[GUID])
 
     @property
     def queue_uri(self) -> str:
-        """The URI of the queue as it was opened, with ``?id=`` for an application of a fanout queue."""
+        """The URI of the opened queue, with ``?id=`` for an application of a fanout queue."""
         return self._line.end.uri
 
     @property
     def consumer(self) -> Consumer:
-        """The consumer whose subscription the broker routed this message to."""
+        """The consumer to which the broker routed the message."""
         return self._line.consumer
 
     @property
     def redelivered(self) -> bool:
         """Whether the broker marked the message as out of order.
 
-        It does so for messages that were delivered before, and for those that waited for a matching
-        subscription; the protocol does not tell the two apart.
+        The mark means that the message was delivered before, or that it waited for a matching subscription.
+        The protocol does not distinguish the two.
         """
         return bool(self._push[FLAGS] & _OUT_OF_ORDER)
 
     @property
     def delivery_attempts_left(self) -> int | None:
-        """How many more times it is delivered if it is not confirmed; None where the broker does not say.
+        """Number of remaining deliveries if the message stays unconfirmed; None if unknown.
 
-        Brokers tell each other; none is known yet that tells clients.
+        Brokers exchange this number among themselves. No known broker sends it to clients.
         """
         ids = self._push[SUB_IDS]
         return ids.attempts_left if isinstance(ids, LimitedIds) else None
 
     @property
     def stale(self) -> bool:
-        """Whether the connection it came over was lost since: unless it was confirmed, it is delivered again.
+        """Whether the message's connection was lost, so that the message is redelivered unless confirmed.
 
-        To this consumer or another one. Never for a broadcast queue, which delivers nothing twice.
+        The redelivery goes to this or another consumer. Always False for a broadcast queue, which redelivers
+        nothing.
         """
         end = self._line.end
         return self._arrival[1] != end.received.losses and not end.core.at_most_once
 
     @property
     def age(self) -> float:
-        """How long ago the message arrived here, in seconds."""
+        """Seconds since the arrival of the message."""
         return max(0.0, self._line.connection.now() - self._arrival[0])
 
     @property
     def state(self) -> dict[Any, Any]:
-        """A place to keep what belongs to this message, for interceptors and handlers; empty at first."""
+        """A dictionary for interceptors and handlers, to keep data with this message; empty at first."""
         try:
             return self._state
         except AttributeError:
@@ -232,11 +233,11 @@ class Message:
             return self._state
 
     def confirm(self) -> None:
-        """Tell the broker that the message is done with.
+        """Confirm to the broker that the message is handled.
 
-        Buffered, and sent with other confirmations at the end of the current turn of the event loop. Calling
-        it again does nothing. After the queue or the session is closed it has no effect: the message will be
-        delivered again.
+        Buffered, and sent with other confirmations at the end of the current turn of the event loop. A
+        repeated call has no effect. After the queue or the session is closed, a call has no effect either:
+        the broker redelivers the message.
         """
         if not self.confirmed:
             line, guid = self._line, self._push[GUID]
@@ -267,21 +268,21 @@ class Message:
         return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[DATA])} bytes>"
 
 
-#: What a message is made of, for the modules of the client: the message as it came, its arrival, its line.
+#: Accessors for the modules of the client: the PUSH message, its arrival, its line.
 push_of: Callable[[Message], Push] = attrgetter("_push")
 arrival_of: Callable[[Message], Arrival] = attrgetter("_arrival")
 line_of: Callable[[Message | MessageBatch], Line] = attrgetter("_line")
 
 
 def arrived_anew(message: Message, arrival: Arrival) -> None:
-    """Let a message count as having arrived again: its outcome is the outcome of both deliveries."""
+    """Count a message as arrived again: its outcome is the outcome of both deliveries."""
     setattr(message, "_arrival", arrival)  # noqa: B010
 
 
 class MessageBatch(Sequence[Message]):
-    """Messages that were received together; :meth:`confirm` confirms them all at once.
+    """Messages that were received together; :meth:`confirm` confirms all of them at once.
 
-    ``async with batch:`` does so on a clean exit. :meth:`column` reads a property of all of them.
+    ``async with batch:`` confirms on a clean exit. :meth:`column` reads a property of all messages.
     """
 
     __slots__ = ("_line", "_messages")
@@ -291,15 +292,15 @@ class MessageBatch(Sequence[Message]):
         self._messages = messages
 
     def column(self, name: str) -> list[PropertyValue | None]:
-        """Return one property of all messages, in their order; None where a message does not have it.
+        """Return one property of all messages, in their order; None for messages without the property.
 
-        Where the messages have one schema, that takes a fraction of what asking each message takes.
+        If all messages have the same schema, this is much faster than reading each message's properties.
 
         Args:
             name: the property's name.
 
         Raises:
-            ProtocolError: a producer's data is malformed or decompresses to more than the session allows.
+            ProtocolError: a producer's data is malformed, or decompresses to more than the session's limit.
         """
         name = _checks.text("name", name)
         messages = self._messages
@@ -307,7 +308,7 @@ class MessageBatch(Sequence[Message]):
             return []
         _, _, _, flags, schema_id, compression, _ = push_of(messages[0])
         if flags & _HAS_PROPERTIES and not compression:
-            # Nearly always all have the same flags, schema id and compression.
+            # Almost always, all messages have the same flags, schema id and compression.
             new = schema_id != 0
             found = [
                 data
@@ -327,7 +328,7 @@ class MessageBatch(Sequence[Message]):
         return [message.properties.get(name) for message in messages]
 
     def confirm(self) -> None:
-        """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""
+        """Confirm each unconfirmed message of the batch, as :meth:`Message.confirm` does."""
         waiting = [message for message in self._messages if not message.confirmed]
         self._line.end.confirm_messages(self._line, waiting)
 
@@ -367,18 +368,18 @@ class MessageBatch(Sequence[Message]):
 class PutMessage:
     """A message to post with :meth:`bmq.Queue.post_many`.
 
-    It is not frozen, since that takes more time than posting it. What is changed after it was taken from the
-    items changes nothing.
+    The class is mutable: creating a frozen object takes longer than posting the message. Changes after
+    ``post_many`` has taken the item have no effect.
 
     Attributes:
-        data: the payload, 1 byte to 64 MiB.
+        data: payload, 1 byte to 64 MiB.
         properties: values by name.
-        guid: the GUID to use instead of a generated one: 32 upper-case hexadecimal digits, as
-            :attr:`Message.guid` has them. The broker drops a second message with the same GUID within its
-            deduplication window, so equal GUIDs must mean equal messages.
-        tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
-        compression: how the payload is compressed; None for the queue's default.
-        key: what must stay in order, as for :meth:`bmq.Queue.post`.
+        guid: GUID in place of a generated one: 32 upper-case hexadecimal digits, as in :attr:`Message.guid`.
+            Within its deduplication window, the broker drops a second message with the same GUID, so equal
+            GUIDs must mean equal messages.
+        tags: tags for selection by a :class:`bmq.TagFilter`; each tag becomes a property.
+        compression: compression of the payload; None for the queue's default.
+        key: ordering key, as for :meth:`bmq.Queue.post`.
         delay: seconds until the message is due, as for :meth:`bmq.Queue.post`.
     """
 
@@ -392,11 +393,11 @@ class PutMessage:
 
 
 class Ack:
-    """The broker accepted a message: it is stored, or was stored before under the same GUID.
+    """The broker's acceptance of a message, which is now stored, or was stored before under the same GUID.
 
     Attributes:
-        status: SUCCESS; anything else is raised as :class:`bmq.PostError`.
-        queue_uri: the queue it was posted to.
+        status: always SUCCESS; other outcomes raise :class:`bmq.PostError`.
+        queue_uri: URI of the queue.
     """
 
     __slots__ = ("_guid", "queue_uri")
@@ -409,7 +410,7 @@ class Ack:
 
     @property
     def guid(self) -> str:
-        """The message's GUID: 32 upper-case hexadecimal digits."""
+        """The GUID of the message: 32 upper-case hexadecimal digits."""
         return guid_to_text(self._guid)
 
     def __repr__(self) -> str:
@@ -418,11 +419,11 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class FailedPost:
-    """One message of a :meth:`bmq.Queue.post_many` that was not accepted.
+    """A message of :meth:`bmq.Queue.post_many` that was not accepted.
 
     Attributes:
-        index: its position among the items, from 0.
-        error: why.
+        index: position among the items, from 0.
+        error: reason for the failure.
     """
 
     index: int
@@ -431,13 +432,13 @@ class FailedPost:
 
 @dataclass(slots=True)
 class PostReport:
-    """What became of a :meth:`bmq.Queue.post_many`.
+    """The outcomes of :meth:`bmq.Queue.post_many`.
 
     Attributes:
-        posted: how many messages were posted.
-        acknowledged: how many of them the broker accepted.
-        bytes: the sum of their payloads' sizes.
-        failures: the others, in the order their outcomes came.
+        posted: number of posted messages.
+        acknowledged: number of messages that the broker accepted.
+        bytes: total size of the payloads.
+        failures: the other messages, in the order of their outcomes.
     """
 
     posted: int = 0
@@ -446,7 +447,7 @@ class PostReport:
     failures: list[FailedPost] = field(default_factory=list["FailedPost"])
 
     def raise_for_failures(self) -> PostReport:
-        """Raise the first failure, if there is one; else return the report.
+        """Raise the first failure, if any; otherwise return the report.
 
         Raises:
             PostError: a message was not accepted.

@@ -55,11 +55,11 @@ T = TypeVar("T")
 
 DEFAULT_MAX_UNCONFIRMED_MESSAGES = 1000
 DEFAULT_MAX_UNCONFIRMED_BYTES = 33_554_432
-# A deadline travels in milliseconds: this many seconds are three thousand years.
+# Deadlines are transmitted in milliseconds: this many seconds are three thousand years.
 _LONGEST_REQUEST = 1e11
 
 
-#: Posts a request to a queue and waits for the reply; see :meth:`Queue.request`.
+#: Function that posts a request to a queue and waits for the reply; see :meth:`Queue.request`.
 Request: TypeAlias = Callable[
     ["Queue", bytes, Mapping[str, PropertyInput], float, "str | None"], Awaitable[Message]
 ]
@@ -67,15 +67,15 @@ Request: TypeAlias = Callable[
 
 @renamed
 class Queue(OpenQueue):
-    """An open queue. Made by :meth:`bmq.Session.open_queue`.
+    """An open queue. Created by :meth:`bmq.Session.open_queue`.
 
-    Iterating over it receives everything, through its default subscription, which begins then.
-    :meth:`subscribe` makes consumers that receive what their expression selects. A consumer that begins after
-    the program has left a loop over the queue takes over: messages that the default subscription holds go to
-    the consumers that want them, and the others wait for the next loop, see :attr:`unclaimed`.
+    Iterating over a queue receives all messages: the iteration starts the default subscription.
+    :meth:`subscribe` creates consumers that receive the messages matching their expression. After a loop over
+    the queue has ended, a new consumer takes over: messages held by the default subscription go to the
+    consumers that match them, and the others wait for the next loop; see :attr:`unclaimed`.
 
     Attributes:
-        session: the session it was opened in.
+        session: session of the queue.
     """
 
     def __init__(
@@ -131,31 +131,31 @@ class Queue(OpenQueue):
             else Poster(driver, core, compression)
         )
 
-    # what it is
+    # attributes
 
     @property
     def uri(self) -> str:
-        """The URI it was opened as."""
+        """The URI given to ``open_queue``."""
         return self._end.uri
 
     @property
     def delay_queue_uri(self) -> str:
-        """The URI of the queue where messages posted with ``delay`` or ``not_before`` wait."""
+        """The URI of the delay queue for messages posted with ``delay`` or ``not_before``."""
         return self._delay_queue_uri
 
     @property
     def state(self) -> QueueState:
-        """The state it is in."""
+        """The state of the queue."""
         return self._core.state
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed or closing."""
+        """Whether the queue is closed or closing."""
         return self._end.closed
 
     @property
     def unacked(self) -> int:
-        """How many posts have no outcome yet."""
+        """Number of posts without an outcome."""
         return self._core.unacked
 
     @property
@@ -165,26 +165,27 @@ class Queue(OpenQueue):
 
     @property
     def readable(self) -> bool:
-        """Whether it was opened for reading."""
+        """Whether the queue was opened for reading."""
         return self._core.readable
 
     @property
     def writable(self) -> bool:
-        """Whether it was opened for writing."""
+        """Whether the queue was opened for writing."""
         return self._core.writable
 
     @property
     def unclaimed(self) -> int:
-        """How many delivered messages no consumer here wants.
+        """Number of delivered messages that match no consumer of this queue.
 
-        Most often they were delivered to a consumer that has left since. The next consumer that wants them
-        gets them, in front of what comes later. Otherwise they are delivered to others once this queue is
-        closed. They count in ``buffered_messages`` and ``buffered_bytes`` of :meth:`stats`.
+        Most often, these messages were delivered to a consumer that has closed since. The next matching
+        consumer receives them before newer messages. If no consumer matches, the broker redelivers them
+        elsewhere after this queue is closed. They count in ``buffered_messages`` and ``buffered_bytes`` of
+        :meth:`stats`.
         """
         return len(self._end.subscriptions.unclaimed)
 
     def stats(self) -> QueueStats:
-        """Return a snapshot of what was posted to the queue and received from it."""
+        """Return a snapshot of the queue's counters for posted and received messages."""
         end = self._end
         end.confirming.finish()
         return queue_stats(end.core, end.counts, end.in_line)
@@ -209,39 +210,40 @@ class Queue(OpenQueue):
     ) -> Ack:
         """Post a message and wait for its acknowledgement.
 
-        Waits for room first, while the window of unacknowledged posts is full. While the connection is down
-        the message is kept, and sent once it is restored.
+        While the window of unacknowledged posts is full, the call first waits for free space. While the
+        connection is down, the message is kept and sent after the reconnect.
 
-        One with ``delay`` or ``not_before`` is posted to the queue where it waits, see ``delay_queue_uri`` of
-        :meth:`bmq.Session.open_queue`, and acknowledged when it is stored there. A mover
-        (:meth:`bmq.App.mover`, or ``bmq mover``) passes it on when it is due; without one it stays there.
+        A message with ``delay`` or ``not_before`` is posted to the delay queue (see ``delay_queue_uri`` of
+        :meth:`bmq.Session.open_queue`), and acknowledged once stored there. A mover (:meth:`bmq.App.mover`,
+        or ``bmq mover``) passes the message on when it is due. Without a mover, the message stays in the
+        delay queue.
 
         Args:
             payload: 1 byte to 64 MiB.
             properties: values by name: bool, int, str, bytes, or :class:`bmq.Typed`.
-            tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
-            guid: the GUID to use instead of a generated one, as :attr:`bmq.Message.guid` has them: 32
-                upper-case hexadecimal digits. The broker drops a second message with the same GUID within
-                its deduplication window.
-            compression: how the payload is compressed; None for the queue's default.
-            key: what must stay in order: messages of one key go to one member of a consumer group, see
-                :meth:`group`. It becomes the property ``bmq_bucket``.
-            delay: seconds until it is due.
-            not_before: when it is due: a datetime with a time zone, or seconds since 1970.
-            timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
-                which a post that stayed unanswered fails.
+            tags: tags for selection by a :class:`bmq.TagFilter`; each tag becomes a property.
+            guid: GUID in place of a generated one: 32 upper-case hexadecimal digits, as in
+                :attr:`bmq.Message.guid`. Within its deduplication window, the broker drops a second message
+                with the same GUID.
+            compression: compression of the payload; None for the queue's default.
+            key: ordering key: messages with equal keys go to one member of a consumer group, see
+                :meth:`group`. The key determines the property ``bmq_bucket``.
+            delay: seconds until the message is due.
+            not_before: due time: a datetime with a time zone, or seconds since 1970.
+            timeout: seconds to wait for the outcome. If None, an unanswered post fails after the queue's
+                deduplication time.
 
         Raises:
-            PostError: the broker did not accept the message, or never answered.
+            PostError: the broker refused the message, or never answered.
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
-            OpenQueueError, RequestTimeout: the queue where it is to wait could not be opened.
-            UsageError: ``delay`` or ``not_before`` is out of its range, or beyond the session's
+            OpenQueueError, RequestTimeout: the delay queue could not be opened.
+            UsageError: ``delay`` or ``not_before`` is out of range, or exceeds the session's
                 ``longest_delay``.
-            TimedOut: no outcome in time; the message may still be accepted.
+            TimedOut: no outcome in time; the broker may still accept the message.
 
-        Cancelling it while it waits for room posts nothing; after that the message stays posted, and only its
-        outcome is lost to this caller.
+        If cancelled while the window is full, nothing is posted. After that the message remains posted, and
+        only its outcome is lost to the caller.
         """
         if timeout is not None:
             async with within(timeout, f"a post to {self.uri} had no outcome"):
@@ -261,7 +263,7 @@ class Queue(OpenQueue):
             queue, properties = await self._delaying(properties, delay, not_before)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
         connection = self._connection
-        # As Driver.room() does, which is asked only when it may have to wait.
+        # Inlined from Driver.room(), which is called only if the post may have to wait.
         if self._room.lines or not (connection.writable and connection.core.posts.has_room):
             await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
         return await self._poster.post(payload, properties, guid, compression)
@@ -272,7 +274,7 @@ class Queue(OpenQueue):
         delay: float | None,
         not_before: datetime | float | None,
     ) -> tuple[Queue, dict[str, PropertyInput]]:
-        """Return the queue where a message waits, and the properties that the message has there."""
+        """Return the delay queue, and the message's properties in the delay queue."""
         from bmq.client._delaying import delayed
 
         self._core.check_posts()
@@ -283,7 +285,7 @@ class Queue(OpenQueue):
         return self if here else await self.session.open_output(self._delay_queue_uri), added
 
     async def _delayed(self, item: PutMessage) -> tuple[Poster, PutMessage]:
-        """Return what posts an item with a delay, and the message to post instead."""
+        """Return the poster for an item with a delay, and the message to post instead."""
         properties = item.properties
         if item.tags is not NO_TAGS or item.key is not None:
             properties = completed(properties, item.tags, item.key)
@@ -302,7 +304,7 @@ class Queue(OpenQueue):
     ) -> PostFuture:
         """Post a message without waiting.
 
-        It leaves with everything else posted in the same turn of the event loop, in one event.
+        All messages posted in the same turn of the event loop are sent in one event.
 
         Returns:
             A future with the :class:`bmq.Ack`, or the :class:`bmq.PostError`.
@@ -329,16 +331,16 @@ class Queue(OpenQueue):
 
         Args:
             items: payloads or :class:`bmq.PutMessage`, from an iterable or an async iterable.
-            rate: how many a second to post at most; None for as many as there is room for.
+            rate: maximum number of messages a second; None for no limit beyond the window.
 
         Returns:
-            What became of them; ``report.raise_for_failures()`` raises the first failure.
+            The outcomes; ``report.raise_for_failures()`` raises the first failure.
 
         Raises:
-            InvalidPayload, InvalidProperty: an item is not legal; those before it are posted.
-            QueueClosed, SessionClosed: the queue was closed meanwhile.
+            InvalidPayload, InvalidProperty: an item is not legal; the items before it were posted.
+            QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
 
-        Cancelling it stops taking items; those already taken stay posted.
+        Cancelling the call stops taking items; items already taken remain posted.
         """
         if not isinstance(items, AsyncIterable):
             _check_items(items)
@@ -352,31 +354,31 @@ class Queue(OpenQueue):
         timeout: float = 30.0,
         reply_to: str | None = None,
     ) -> Message:
-        """Post a message and wait for the reply to it, which a responder posts (:meth:`bmq.App.responder`).
+        """Post a request and wait for the reply of a responder (:meth:`bmq.App.responder`).
 
-        Replies come to a queue of this session's own, ``replies.`` and a number in the same domain, opened
-        with the first request. Late replies and second ones are dropped. The responder learns from the
-        properties until when somebody waits.
+        Replies arrive in a private queue of the session in the same domain, named ``replies.`` and a number.
+        The first request opens this queue. Late and duplicate replies are dropped. The request's properties
+        tell the responder the deadline.
 
         Args:
-            payload: the request, 1 byte to 64 MiB.
+            payload: payload of the request, 1 byte to 64 MiB.
             properties: values by name.
-            timeout: seconds to wait for the reply, posting included. In the handler of a responder it is at
-                most what is left of the time of the request that is being handled.
-            reply_to: a queue in a priority domain that requesters share, instead; each has a subscription
-                there.
+            timeout: seconds to wait for the reply, posting included. In the handler of a responder, the wait
+                is limited to the remaining time of the handled request.
+            reply_to: a shared reply queue in a priority domain, in place of the private queue. Each requester
+                subscribes to its own replies.
 
         Returns:
-            The reply, confirmed.
+            The reply, already confirmed.
 
         Raises:
-            ResponderError: the responder has failed.
+            ResponderError: the responder failed.
             TimedOut: no reply came in time.
             PostError, QueueClosed, SessionClosed, InvalidPayload, InvalidProperty: as for :meth:`post`.
             OpenQueueError, RequestTimeout: the queue for replies could not be opened.
             UsageError: the timeout is not above 0.
 
-        Cancelling it tells the responder, as far as it can be reached, that nobody waits any more.
+        Cancelling the call sends a cancellation to the responder, if the connection allows.
         """
         data = as_bytes(payload)
         timeout = _checks.number("timeout", timeout, 0.0, _LONGEST_REQUEST, above=True, unit="seconds")
@@ -393,33 +395,33 @@ class Queue(OpenQueue):
         properties: Iterable[str] = (),
         guid: str | None = None,
     ) -> PostReport:
-        """Post every row of a table, and wait for every outcome. It is the fastest way to post.
+        """Post each row of a table, and wait for all outcomes. This is the fastest way to post.
 
-        Columns are encoded as columns, thousands of rows at a time; the messages are those that
-        :meth:`post_many` would make of the rows. Needs the extra ``bmq[arrow]``.
-
+        Columns are encoded as columns, thousands of rows at a time. The messages equal those that
+        :meth:`post_many` would create from the rows. Needs the extra ``bmq[arrow]``.
         Args:
             table: a pyarrow Table, RecordBatch or RecordBatchReader, a DataFrame of pandas (2.2 or newer) or
-                Polars, or anything else with the method ``__arrow_c_stream__``. A reader is read as messages
-                are posted.
-            value: the column with the payload: binary or string, 1 byte to 64 MiB.
-            properties: columns that become properties of their own name: boolean (BOOL), integers of up to 16
+                Polars, or any object with the method ``__arrow_c_stream__``. A reader is consumed while
+                messages are posted.
+            value: column of the payload: binary or string, 1 byte to 64 MiB.
+            properties: columns that become properties of the same name: boolean (BOOL), integers of up to 16
                 bits (SHORT), 32 bits (INT32) and 64 bits (INT64), string (STRING) or binary (BINARY),
-                dictionary-encoded or not. Null is an absent property. A struct column becomes one property a
-                field.
-            guid: a column with GUIDs to use instead of generated ones, of 16 bytes or 32 upper-case
-                hexadecimal digits; see :meth:`post`.
+                dictionary-encoded or not. A null value omits the property. Each field of a struct column
+                becomes a property.
+            guid: column of GUIDs in place of generated ones: 16 bytes or 32 upper-case hexadecimal digits;
+                see :meth:`post`.
 
         Returns:
-            What became of them, where ``index`` is the number of the row.
+            The outcomes; ``index`` is the number of the row.
 
         Raises:
-            UsageError: it is no table, or a column is missing or of a type that cannot be posted: nothing is.
-            InvalidPayload, InvalidProperty, UsageError: a row is not legal, the message says which; rows
-                before it may be posted.
-            QueueClosed, SessionClosed: the queue was closed meanwhile.
+            UsageError: the object is not a table, or a column is missing or of an unsupported type; nothing
+                was posted.
+            InvalidPayload, InvalidProperty, UsageError: a row is not legal; the error names the row. Earlier
+                rows may be posted.
+            QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
 
-        Cancelling it stops taking rows; those already taken stay posted.
+        Cancelling the call stops taking rows; rows already taken remain posted.
         """
         return await self.post_encoded(
             self.encode_table(table, value=value, properties=properties, guid=guid)
@@ -434,22 +436,22 @@ class Queue(OpenQueue):
         guid: str | GuidsOf | None = None,
         name_row: Callable[[int], str] = "row {}".format,
     ) -> Iterator[EncodedPosts]:
-        """Encode the rows of a table for :meth:`post_encoded`, a thousand rows or so at a time.
+        """Encode the rows of a table for :meth:`post_encoded`, about a thousand rows at a time.
 
-        Unlike everything else of a queue it may be iterated in any thread: so one thread encodes, and the
-        event loop only posts. Each slice has a length, the number of its rows, and ``select(numbers)``
-        returns one of some of them under the GUIDs they have, to be posted again.
+        Unlike all other parts of a queue, the iterator may run in any thread: one thread can encode while the
+        event loop only posts. The length of each slice is the number of its rows. ``select(numbers)`` of a
+        slice returns a slice of some of the rows with the same GUIDs, to post these rows again.
 
         Args:
             table: as for :meth:`post_table`.
             value: as for :meth:`post_table`.
             properties: as for :meth:`post_table`.
-            guid: as for :meth:`post_table`; or a function that gets what some messages are, properties and
-                payload as they travel, and returns a numpy array with 16 bytes for each.
-            name_row: how errors name a row, from its position.
+            guid: as for :meth:`post_table`; or a function that takes the properties and payloads of messages,
+                as transmitted, and returns a numpy array of 16 bytes for each.
+            name_row: function that returns the name of a row for errors, given its position.
 
         Raises:
-            UsageError, InvalidPayload, InvalidProperty: as :meth:`post_table`, while it is iterated.
+            UsageError, InvalidPayload, InvalidProperty: as for :meth:`post_table`, during the iteration.
         """
         value = _checks.text("value", value)
         names = tuple(_checks.texts("properties", properties))
@@ -461,35 +463,35 @@ class Queue(OpenQueue):
         return self._poster.encode_table(table, value, names, guid, name_row)
 
     async def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
-        """Post what :meth:`encode_table` has encoded, with backpressure, and wait for every outcome.
+        """Post the slices of :meth:`encode_table` with backpressure, and wait for all outcomes.
 
-        The window of unacknowledged posts is looked at once a slice.
+        The window of unacknowledged posts is checked once for each slice.
 
         Args:
-            slices: taken one by one, as there is room.
+            slices: slices, taken one by one as the window allows.
 
         Returns:
-            What became of them, where ``index`` is the position over all slices.
+            The outcomes; ``index`` is the position across all slices.
 
         Raises:
-            QueueClosed, SessionClosed: the queue was closed meanwhile.
-            Exception: what ``slices`` raises; what came before is posted.
+            QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
+            Exception: any exception of ``slices``; earlier slices were posted.
 
-        Cancelling it stops taking slices; those already taken stay posted.
+        Cancelling the call stops taking slices; slices already taken remain posted.
         """
         return await self._poster.post_encoded(_checked_slices(slices))
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until every post made so far has its outcome.
+        """Wait until all posts so far have their outcomes.
 
         Args:
-            timeout: seconds to wait; None waits as long as it takes (a post that stays unanswered fails after
-                the queue's deduplication time).
+            timeout: seconds to wait; None for no limit (an unanswered post fails after the queue's
+                deduplication time).
 
         Raises:
             TimedOut: some posts have no outcome yet.
 
-        Cancelling it changes nothing.
+        Cancelling the call has no effect on the posts.
         """
         timeout = _checks.timeout(timeout)
         async with within(timeout, f"posts to {self.uri} had no outcome"):
@@ -506,9 +508,9 @@ class Queue(OpenQueue):
         return await self._default_consumer().receive(timeout)
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message of the default subscription if one is there, else None.
+        """Return the next message of the default subscription if one has arrived, or else None.
 
-        The first call begins the default subscription, in the background.
+        The first call starts the default subscription, in the background.
         """
         return self._default_consumer().receive_nowait()
 
@@ -534,20 +536,21 @@ class Queue(OpenQueue):
             self._end.subscriptions.watch_default()
         return default.consumer
 
-    # values instead of bytes
+    # typed values
 
     def typed(self, of: type[T], *, codec: str | Codec[Any] = "application/json") -> TypedQueue[T]:
-        """Return this queue for values of a type: what posts and receives them instead of bytes.
+        """Return a view of this queue that posts and receives values of a type.
 
         Args:
-            of: the type: a dataclass, a typed dictionary, ``dict``, ``list[...]``, a struct of msgspec, a
-                model of pydantic, or :class:`bmq.CloudEvent` of one of these.
-            codec: what encodes values, and decodes messages that do not say what they are: a content type
+            of: type of the values: a dataclass, a typed dictionary, ``dict``, ``list[...]``, a msgspec
+                struct, a pydantic model, or :class:`bmq.CloudEvent` of one of these.
+            codec: encodes values, and decodes messages without a content type. A content type
                 (``application/json``, ``application/msgpack``, or one of :func:`bmq.codecs.register`), or a
                 :class:`bmq.Codec`.
 
         Raises:
-            UsageError: no codec can do this type, or a field marked with :class:`bmq.Property` cannot be one.
+            UsageError: no codec supports the type, or a field marked with :class:`bmq.Property` cannot be a
+                property.
         """
         return typed_queue(self, of, codec)
 
@@ -563,27 +566,30 @@ class Queue(OpenQueue):
         discard_unmatched: bool = False,
         strict: bool = True,
     ) -> Consumer:
-        """Make a consumer for the messages that match.
+        """Create a consumer for matching messages.
 
-        Nothing is sent before ``async with``, ``await`` or receiving activates it. It does not replace the
-        queue's other consumers; the default subscription is one of them once somebody has received from the
-        queue itself.
+        The broker receives the subscription on ``async with``, ``await`` or the first receiving call. The
+        consumer does not replace other consumers of the queue. After a receiving call on the queue itself,
+        the default subscription is one of them.
 
         Args:
-            selector: what to receive: an expression as text or :class:`bmq.Expression`, a filter built with
-                ``bmq.P``, a :class:`bmq.TagFilter` or :class:`bmq.CmqTags`; None or "" for everything. One
-                too big for one expression becomes several, where these can mean the same.
-            priority: the highest matching priority gets a message; None for the queue's.
-            max_unconfirmed_messages: how many delivered messages may be unconfirmed; None for the queue's.
-            max_unconfirmed_bytes: how many bytes of them; None for the queue's.
-            discard_unmatched: confirm unseen whatever does not match, instead of leaving it in the queue for
-                others. This confirms *all* of that, even what other consumers want: use it only for a queue
-                (or an appId) whose consumers all have this filter.
-            strict: False sends an expression that does not compile as it is; the broker then delivers
-                everything.
+            selector: an expression as text or :class:`bmq.Expression`, a filter built with ``bmq.P``, a
+                :class:`bmq.TagFilter` or :class:`bmq.CmqTags`; None or "" for all messages. A filter too
+                large for one expression is split into several, if these can have the same meaning.
+            priority: the consumer with the highest priority among the matching ones receives a message; None
+                for the queue's priority.
+            max_unconfirmed_messages: limit of delivered messages without a confirmation; None for the queue's
+                limit.
+            max_unconfirmed_bytes: limit of delivered bytes without a confirmation; None for the queue's
+                limit.
+            discard_unmatched: confirm all messages that do not match, instead of leaving them for others.
+                This confirms *all* of these messages, even those that match other consumers. Use it only for
+                a queue (or an appId) whose consumers all have this filter.
+            strict: if False, an expression that does not compile is sent unchanged; the broker then delivers
+                all messages.
 
         Raises:
-            UsageError: the queue was not opened for reading, or a limit is out of its range.
+            UsageError: the queue was not opened for reading, or a limit is out of range.
             InvalidExpression: the expression is not legal.
         """
         if not self._core.readable:
@@ -599,19 +605,19 @@ class Queue(OpenQueue):
         return Consumer(self, line_for(subscription, self._end, self._end.options))
 
     def tables(self, selector: Selector = None, **options: Unpack[TablesOptions]) -> Tables:
-        """Receive as tables: batches of rows, with a column for the payload and one for each property.
+        """Receive tables: batches of rows, with a column for the payload and a column for each property.
 
-        It is the fastest way to receive. Nothing is sent before ``async with``, ``await`` or receiving
-        activates it; it is a consumer of its own, beside those that :meth:`subscribe` makes. Needs the extra
-        ``bmq[arrow]``.
+        This is the fastest way to receive. The broker receives the subscription on ``async with``, ``await``
+        or the first receiving call. The subscription is separate from the consumers of :meth:`subscribe`.
+        Needs the extra ``bmq[arrow]``.
 
         Args:
-            selector: what to receive, as for :meth:`subscribe`.
-            options: what rows are, and how many come together, see :class:`bmq.arrow.TablesOptions`.
+            selector: selector of messages, as for :meth:`subscribe`.
+            options: columns and batch sizes; see :class:`bmq.arrow.TablesOptions`.
 
         Raises:
-            UsageError: the queue was not opened for reading, an option is not legal, or no property can be
-                read as such a column.
+            UsageError: the queue was not opened for reading, an option is not legal, or a column has a type
+                that no property can have.
             InvalidExpression: the expression is not legal.
         """
         if not self._core.readable:
@@ -628,27 +634,27 @@ class Queue(OpenQueue):
         selector: Selector = None,
         **options: Unpack[GroupOptions],
     ) -> Group:
-        """Make this session a member of the consumer group of the queue: it gets its share of the keys.
+        """Make this session a member of the queue's consumer group, with a share of the keys.
 
-        All messages of a key are in one bucket, and a bucket belongs to one member at a time, which gets them
-        in the order in which they were posted. Nothing is sent before ``async with``, ``await`` or receiving
-        makes it join. Leaving closes the queue. See :class:`bmq.groups.Group`, and the page *Groups* of the
-        documentation for what is promised when members come and go.
+        All messages of a key are in one bucket. A bucket belongs to one member at a time, which receives its
+        messages in the order of posting. The member joins on ``async with``, ``await`` or the first receiving
+        call. Leaving closes the queue. See :class:`bmq.groups.Group`, and the page *Groups* of the
+        documentation for the guarantees when members join and leave.
 
         Args:
-            key: the name of an integer property, whose remainder is the bucket; None for the bucket that
-                ``post(..., key=...)`` sets.
-            buckets: how many buckets there are, 1 to 256: the same for all members. A broker evaluates up
-                to this many expressions a message.
-            member: the member's name, not used by two at once. One that comes back under its name gets the
-                buckets that it had. None makes a new one.
-            weight: this member's share beside the others', 0.01 to 100.
-            selector: what the group takes at all, as one expression: the same for all members.
-            options: see :class:`bmq.groups.GroupOptions`.
+            key: name of an integer property whose remainder is the bucket; None for the bucket set by
+                ``post(..., key=...)``.
+            buckets: number of buckets, 1 to 256, equal for all members. A broker evaluates up to this many
+                expressions for each message.
+            member: name of the member, unique at any time. A member that returns under the same name receives
+                its former buckets. None creates a new name.
+            weight: share of this member relative to the others, 0.01 to 100.
+            selector: selector for the whole group, as one expression, equal for all members.
+            options: further options; see :class:`bmq.groups.GroupOptions`.
 
         Raises:
-            UsageError: the queue was not opened for reading, or an argument is out of its range.
-            InvalidExpression: the key and the selector do not make a legal expression.
+            UsageError: the queue was not opened for reading, or an argument is out of range.
+            InvalidExpression: the key and the selector do not form a legal expression.
         """
         return group_of(
             self, key, buckets=buckets, member=member, weight=weight, selector=selector, **options
@@ -657,16 +663,17 @@ class Queue(OpenQueue):
     # confirming
 
     def confirm(self, *messages: Message | str) -> None:
-        """Confirm messages, also ones that were delivered to another session.
+        """Confirm messages, including messages that were delivered to another session.
 
-        A GUID is enough: a program can confirm what its predecessor had noted as done when it died. The
-        broker ignores a GUID that it does not know, or that was confirmed before.
+        A GUID is enough: after a crash, a program can confirm messages that its predecessor recorded as done.
+        The broker ignores GUIDs that are unknown or already confirmed.
 
         Args:
-            messages: messages, or their GUIDs as :attr:`bmq.Message.guid` has them.
+            messages: messages, or GUIDs as in :attr:`bmq.Message.guid`.
 
         Raises:
-            UsageError: one is neither, or the queue was not opened for reading; nothing is confirmed.
+            UsageError: an argument is neither, or the queue was not opened for reading; nothing was
+                confirmed.
         """
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to confirm")
@@ -693,17 +700,17 @@ class Queue(OpenQueue):
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
     ) -> None:
-        """Change the options of the queue and of its default subscription; None leaves one as it is.
+        """Change the options of the queue and of its default subscription. None keeps an option unchanged.
 
-        Consumers made by :meth:`subscribe` keep theirs; see :meth:`bmq.Consumer.configure`.
+        Consumers of :meth:`subscribe` keep their options; see :meth:`bmq.Consumer.configure`.
 
         Raises:
-            ConfigureQueueError: the broker refused; the previous options stand.
-            RequestTimeout: no answer in time; the previous options are assumed.
+            ConfigureQueueError: the broker refused; the previous options remain in effect.
+            RequestTimeout: no answer in time; the session assumes the previous options.
             QueueClosed: the queue is closed.
-            UsageError: an option is out of its range, or the queue was not opened for reading.
+            UsageError: an option is out of range, or the queue was not opened for reading.
 
-        Cancelling it leaves the outcome open: the broker may or may not have the new options.
+        After a cancellation, the broker may or may not have the new options.
         """
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to configure")
@@ -721,27 +728,27 @@ class Queue(OpenQueue):
             self._end.options = default.definition.options
             raise
 
-    # life
+    # life cycle
 
     async def close(self, timeout: float | None = None, *, at_once: bool = False) -> None:
-        """Close the queue in good order.
+        """Close the queue in an orderly way.
 
-        Delivery stops; handlers in flight (inside ``async with message``, other than the one that calls this)
-        finish; posts get their outcomes; the queue is closed.
+        The steps: delivery stops; handlers in progress finish (inside ``async with message``, except a
+        handler that calls this method); posts receive their outcomes; the queue closes.
 
-        Idempotent. Works while disconnected.
+        Idempotent. Allowed while disconnected.
 
         Args:
-            timeout: seconds for all of it; None for the session's ``close_timeout``.
-            at_once: have the broker end the subscriptions and take back what is unconfirmed in one step:
-                others get that before anything newer, where usually a few newer messages come first. What
-                arrives while handlers finish is given back too.
+            timeout: seconds for all steps; None for the session's ``close_timeout``.
+            at_once: end the subscriptions and return unconfirmed messages in a single step. Other consumers
+                then receive the returned messages before any newer ones; otherwise a few newer messages
+                usually come first. Messages that arrive while handlers finish are returned, too.
 
         Raises:
-            RequestTimeout: the broker did not answer in time; the queue is closed all the same. Posts that
-                still have no outcome fail with :class:`bmq.PostError`.
+            RequestTimeout: the broker did not answer in time; the queue is closed nevertheless. Posts without
+                an outcome fail with :class:`bmq.PostError`.
 
-        Cancelling it does not stop the closing: that goes on in the background.
+        Cancelling the call does not stop the closing, which continues in the background.
         """
         self._connection.check_loop()
         timeout, at_once = _checks.timeout(timeout), _checks.boolean("at_once", at_once)

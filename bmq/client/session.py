@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions: a connection to a broker, restored when it is lost."""
+"""Sessions: a connection to a broker that is restored after a loss."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ __all__ = ["CloseReport", "Session", "disown", "driver_of"]
 
 logger = logging.getLogger("bmq.client")
 
-# After so many turns of the event loop a task has noticed that it was cancelled, inside wait_for() too.
+# Turns of the event loop until a cancelled task has noticed its cancellation, even inside wait_for().
 _TURNS_OF_A_CANCELLATION = 3
 
 
 @dataclass(frozen=True, slots=True)
 class CloseReport:
-    """What was left when a session was closed and the time was up.
+    """Work that was unfinished when a session closed at its deadline.
 
     Attributes:
-        unacked_posts: posts that had no outcome; they failed with :class:`bmq.PostError`.
-        unfinished_handlers: messages that were still being handled (inside ``async with message``); unless
-            confirmed by others they will be delivered again.
-        unclosed_queues: the URIs of queues that the broker did not confirm to be closed.
+        unacked_posts: posts without an outcome; they failed with :class:`bmq.PostError`.
+        unfinished_handlers: messages still in progress (inside ``async with message``). The broker redelivers
+            them unless they are confirmed elsewhere.
+        unclosed_queues: URIs of queues whose closing the broker did not confirm.
     """
 
     unacked_posts: int = 0
@@ -73,7 +73,7 @@ class CloseReport:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was left."""
+        """Whether no work was left."""
         return not (self.unacked_posts or self.unfinished_handlers or self.unclosed_queues)
 
     def __str__(self) -> str:
@@ -83,9 +83,9 @@ class CloseReport:
 
 @renamed
 class Session:
-    """A session with a broker. Made by :func:`bmq.connect`.
+    """A session with a broker. Created by :func:`bmq.connect`.
 
-    It belongs to the event loop it was started on.
+    A session belongs to the event loop in which it was started.
     """
 
     def __init__(
@@ -108,30 +108,31 @@ class Session:
         self._outputs: dict[str, asyncio.Task[Queue]] = {}
         self._requests: Requests | None = None
 
-    # life
+    # life cycle
 
     async def close(self, timeout: float | None = None) -> CloseReport:
-        """End the session in good order.
+        """Close the session in an orderly way.
 
-        Delivery stops; handlers in flight (inside ``async with message``, other than the one that calls this)
-        finish; posts get their outcomes and confirmations are sent; queues are closed; the session
-        disconnects. While the connection is down, posts without outcome are waited for too: it may be
-        restored in time. If there are none, a session without a connection is closed at once.
+        The steps: delivery stops; handlers in progress finish (inside ``async with message``, except a
+        handler that calls this method); posts receive their outcomes, and confirmations are sent; queues
+        close; the session disconnects. Without a connection, a session that has posts without an outcome
+        waits for a reconnect until the timeout. A session without such posts closes at once.
 
-        Idempotent, also while an earlier call is still going on; works in every state.
+        Idempotent, also during an earlier call. Allowed in every state.
 
         Args:
-            timeout: seconds for all of it; None for ``disconnect_timeout``, 0 for at once. What is not done
-                then is given up: posts without outcome fail with :class:`bmq.PostError`.
+            timeout: seconds for all steps; None for ``disconnect_timeout``, 0 to give up at once. At the
+                timeout, unfinished work is abandoned: posts without an outcome fail with
+                :class:`bmq.PostError`.
 
         Returns:
-            What was left when the time was up. If anything was, it is logged as a warning too.
+            The work left at the timeout. If any work is left, a warning is logged, too.
 
         Raises:
             UsageError: the session belongs to another event loop.
 
-        Cancelling it does not stop the closing: that goes on in the background; when the event loop ends
-        before it is done, everything is given up at once.
+        Cancelling the call does not stop the closing, which continues in the background. If the event loop
+        ends first, all unfinished work is abandoned at once.
         """
         driver = self._driver
         timeout = _checks.timeout(timeout)
@@ -140,15 +141,15 @@ class Session:
             if self.state is SessionState.CLOSED:
                 return CloseReport()
             seconds = driver.options.disconnect_timeout if timeout is None else timeout
-            driver.core.drain(driver.connection.now())  # no queue is opened from now on
+            driver.core.drain(driver.connection.now())  # rejects new queues from now on
             closing = self._close(driver.connection.now() + seconds, asyncio.current_task())
             self._close_task = driver.keep(closing)
-            # In a callback: a task that is cancelled before its first step runs nothing of its coroutine.
+            # Use a callback: a task cancelled before its first step never runs its coroutine.
             self._close_task.add_done_callback(self._closed)
         return await asyncio.shield(self._close_task)
 
     async def _close(self, deadline: float, closer: asyncio.Task[object] | None) -> CloseReport:
-        """Close every queue and disconnect; what is not done at the deadline is given up."""
+        """Close every queue and disconnect; abandon unfinished work at the deadline."""
         driver = self._driver
         queues = driver.open_queues
         for queue in queues:
@@ -224,48 +225,47 @@ class Session:
     ) -> Queue:
         """Open a queue.
 
-        Opening it for reading asks for no messages yet: they come once somebody receives from the queue
-        (iterates over it, or calls ``receive``, ``receive_many``, ``receive_nowait``, ``batches``), or from a
-        consumer that :meth:`Queue.subscribe` makes. On a broadcast queue, what is posted before that is
-        missed: see ``default_subscription``.
+        Opening a queue for reading does not start delivery. Delivery starts with the first receiving call on
+        the queue (iteration, ``receive``, ``receive_many``, ``receive_nowait`` or ``batches``), or with a
+        consumer of :meth:`Queue.subscribe`. On a broadcast queue, messages posted earlier are missed; see
+        ``default_subscription``.
 
-        A session may open a queue for reading in one place and for writing in another: these are then two
-        :class:`Queue` objects, opened and closed independently.
+        A session may open the same queue once for reading and once for writing. The result is two
+        :class:`Queue` objects, which open and close independently.
 
         Args:
-            uri: ``bmq://DOMAIN[.~TIER]/QUEUE[?id=APPID]``; readers of a fanout queue name their appId.
-            read: open it for reading.
-            write: open it for writing.
-            priority: the consumer priority; the highest is served first.
-            max_unconfirmed_messages: how many messages may be delivered and unconfirmed.
-            max_unconfirmed_bytes: how many bytes of them.
-            suspends_on_bad_host_health: take the queue out of service while the host is unhealthy.
+            uri: ``bmq://DOMAIN[.~TIER]/QUEUE[?id=APPID]``; readers of a fanout queue add their appId.
+            read: open the queue for reading.
+            write: open the queue for writing.
+            priority: consumer priority; the broker serves the highest priority first.
+            max_unconfirmed_messages: limit of delivered messages without a confirmation.
+            max_unconfirmed_bytes: limit of delivered bytes without a confirmation.
+            suspends_on_bad_host_health: suspend the queue while the host is unhealthy.
             default_subscription: when the queue subscribes to all messages: None on the first ``receive()``
-                or iteration, True at once, False never (receiving from the queue is then a ``UsageError``).
-                The default subscription lasts until the queue is closed; ``queue.subscribe()`` makes a
-                consumer of all messages that can be closed.
-            subscriptions: what to receive from the beginning, by :class:`bmq.Subscription` or what
-                :meth:`Queue.subscribe` takes as its selector. The broker gets them with the request that
-                opens the stream, and sends nothing else before. Each has a :class:`bmq.Consumer` in
-                :attr:`Queue.consumers`, in this order.
-            compression: how payloads posted to it are compressed, unless a post says otherwise; None for the
-                session's default.
-            delay_queue_uri: the queue where messages posted with ``delay`` or ``not_before`` wait, opened
-                with the first such post. If None, a queue in the same domain, with this queue's name and
-                ``.delayed`` at the end. Its own URI where the consumers of this queue look at ``bmq_due``
-                themselves, as :class:`bmq.delays.DueMessages` does.
+                or iteration, True at once, False never (receiving from the queue then raises a
+                ``UsageError``). The default subscription lasts until the queue is closed. A consumer of
+                ``queue.subscribe()`` can be closed earlier.
+            subscriptions: initial subscriptions: :class:`bmq.Subscription` objects, or selectors as for
+                :meth:`Queue.subscribe`. The broker receives all of them in the request that starts the
+                delivery. :attr:`Queue.consumers` has a :class:`bmq.Consumer` for each, in the same order.
+            compression: default compression for payloads posted to the queue; None for the session's default.
+            delay_queue_uri: delay queue for messages posted with ``delay`` or ``not_before``. The first such
+                post opens the delay queue. If None, a queue in the same domain, with this queue's name and
+                the suffix ``.delayed``. The queue's own URI if its consumers read ``bmq_due`` themselves, as
+                :class:`bmq.delays.DueMessages` does.
             timeout: seconds to wait; None for the session's ``open_timeout``.
 
         Raises:
-            OpenQueueError: the broker refused; ``broker_message`` has its reason.
-            RequestTimeout: the broker did not answer in time; the same may be tried again at once.
-            InvalidURI, InvalidExpression, UsageError: the arguments are not legal.
+            OpenQueueError: the broker refused; ``broker_message`` has the broker's reason.
+            RequestTimeout: the broker did not answer in time; an immediate retry is allowed.
+            InvalidURI, InvalidExpression, UsageError: an argument is not legal.
             ConfigureQueueError: the broker refused the subscriptions.
-            StateError: the queue is already open in this session for the same side.
+            StateError: the session has already opened the queue for the same direction.
             SessionClosed: the session is closed.
 
-        Cancelling it closes the queue again as soon as the broker has opened it. The same queue can be opened
-        again at once: an open waits until an earlier open or close of the queue is over.
+        After a cancellation, the queue is closed again as soon as the broker has opened it. The same queue
+        can be opened again at once: an open request waits for an earlier open or close of the queue to
+        finish.
         """
         parsed = QueueUri.parse(uri)
         read, write = _checks.boolean("read", read), _checks.boolean("write", write)
@@ -313,11 +313,11 @@ class Session:
             try:
                 return await self._open(make)
             except StateError:
-                await asyncio.sleep(0)  # a task that opens the queue may be cancelled, and not know yet
+                await asyncio.sleep(0)  # an opening task may not have noticed its cancellation yet
         return await self._open(make)
 
     async def _open(self, make: Callable[..., Queue]) -> Queue:
-        """Make a queue, and wait until it is open."""
+        """Create a queue, and wait until the queue is open."""
         driver, connection = self._driver, self._driver.connection
         driver.check_open()
         opened: asyncio.Future[None] = connection.loop.create_future()
@@ -355,9 +355,9 @@ class Session:
         return await self._requests.request(queue, data, properties, timeout, reply_to)
 
     async def open_output(self, uri: str) -> Queue:
-        """Return a queue to post to: one that this session has open for writing, else it is opened now.
+        """Return a queue for posting. The first call opens the queue, unless it is open for writing already.
 
-        Calls for the same queue share it; it stays open until somebody or the session closes it.
+        All calls for the same queue share it. The queue stays open until closed explicitly or by the session.
 
         Raises:
             OpenQueueError: the broker refused.
@@ -365,7 +365,8 @@ class Session:
             InvalidURI: the URI is not legal.
             SessionClosed: the session is closed.
 
-        Cancelling it does not stop the opening: the next call for this queue waits for the same one.
+        Cancelling the call does not cancel the opening: the next call for this queue waits for the same
+        opening.
         """
         key = QueueUri.parse(uri).canonical
         opening = self._outputs.get(key)
@@ -384,90 +385,92 @@ class Session:
         """The open queues."""
         return [end.queue for end in self._driver.open_queues if not end.closed]
 
-    # what happens
+    # events and state
 
     def events(self) -> AsyncIterator[SessionEvent]:
-        """Iterate over session events from now on; ends when the session does.
+        """Iterate over session events from now on, until the end of the session.
 
-        Each iterator sees every event. One that does not keep up loses the oldest beyond 1,000.
+        Each iterator receives every event. A slow iterator loses its oldest events beyond 1,000.
         """
         return self._driver.events.subscribe()
 
     @property
     def options(self) -> SessionOptions:
-        """The options it was made with."""
+        """The options of the session."""
         return self._driver.options
 
     @property
     def state(self) -> SessionState:
-        """The state it is in."""
+        """The state of the session."""
         return self._driver.core.state
 
     @property
     def address(self) -> str:
-        """The broker's address that is connected, or is tried next: ``tcp://host:port``."""
+        """The address of the connected broker, or the next address to try: ``tcp://host:port``."""
         return self._driver.address
 
     @property
     def interceptors(self) -> tuple[Interceptor, ...]:
-        """The interceptors it has, installed ones first."""
+        """The interceptors of the session, installed ones first."""
         return self._hooks.interceptors
 
     def fileno(self) -> int:
-        """Return the file descriptor of the connection; -1 while there is none.
+        """Return the file descriptor of the connection; -1 without a connection.
 
-        For what must not inherit it; reading from it or writing to it breaks the session.
+        Use the descriptor only to keep child processes from inheriting it. Reading from it or writing to it
+        breaks the session.
         """
         return self._driver.connection.fileno()
 
     def health(self) -> Health:
-        """Return how the session is: ready, degraded and why, since when; and three ages.
+        """Return the health of the session: whether it is ready or degraded, why, since when, and three ages.
 
-        It is not ready before it is connected, from the loss of a connection until every queue is open again,
-        and once it is over. It is degraded
+        The session is not ready before the first connection, from the loss of a connection until all queues
+        are open again, and after its end. The session is degraded
 
-        - while, for half of ``liveness``, the broker is silent although it was asked for a heartbeat, no post
-          of a queue is acknowledged although some wait, or a request for a queue is not answered;
-        - while the application does not keep up, so that reading has paused;
-        - while workers take no messages because a handler goes on in its thread after its deadline;
+        - if, for half of ``liveness``, the broker does not answer a heartbeat, acknowledges no waiting post
+          of a queue, or does not answer a request for a queue;
+        - while reading is paused because the application is too slow;
+        - while workers take no messages because a handler's thread exceeded its deadline and still runs;
         - while queues are suspended because the host is unhealthy;
-        - after a queue could not be opened again, until the application opens it.
+        - after a queue could not be reopened, until the application opens the queue.
         """
         return self._driver.health_report()
 
     def around_handle(self, handling: Handling) -> AbstractContextManager[None]:
-        """Return a context manager to handle messages in: it is that of every interceptor.
+        """Return a context manager that combines the ``around_handle`` of all interceptors.
 
-        :class:`bmq.App` and :func:`bmq.consume` use it; what calls handlers in another way can do so too. An
-        interceptor that fails in it is logged; what the block raises passes through.
+        :class:`bmq.App` and :func:`bmq.consume` handle messages in this context; other code that calls
+        handlers can do the same. The error of a failing interceptor is logged. Exceptions of the block
+        propagate.
         """
         return self._hooks.around(_checks.choice("handling", handling, Handling))
 
     def stats(self) -> SessionStats:
-        """Return a snapshot of what the session holds and has done."""
+        """Return a snapshot of the session's counters and levels."""
         self._driver.confirming.finish()
         return session_stats(self._driver)
 
 
 def _usable(opening: asyncio.Task[Queue]) -> bool:
-    """Whether a queue is being opened, or open."""
+    """Whether a queue is open, or being opened."""
     if not opening.done():
         return True
     return not opening.cancelled() and opening.exception() is None and not opening.result().closed
 
 
 def _seen(opening: asyncio.Task[Queue]) -> None:
-    """Look at the error of an opening for which nobody waits any more."""
+    """Retrieve the error of an opening without a waiting caller, so that asyncio does not log the error."""
     if not opening.cancelled():
         opening.exception()
 
 
-#: The inner part of a session, for the modules of the client.
+#: Accessor of a session's driver, for the modules of the client.
 driver_of: Callable[[Session], Driver[QueueEnd]] = attrgetter("_driver")
 
 
 def disown(loops: Collection[asyncio.AbstractEventLoop]) -> None:
-    """Let the sessions of event loops be collected without a warning: their processes were killed."""
+    """Allow the sessions of event loops to be collected without a warning: their processes were killed."""
     for each in gc.get_objects():
         if type(each) is Session and hasattr(each, "_close_task") and each._driver.loop in loops:
             del each._close_task

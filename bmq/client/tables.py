@@ -314,7 +314,7 @@ def _kinds(properties: Any) -> dict[str, ArrowType] | None:
 
 
 class Tables:
-    """What a queue delivers, as batches of rows. Made by :meth:`bmq.Queue.tables`.
+    """What a queue delivers, as batches of rows. Created by :meth:`bmq.Queue.tables`.
 
     ``async with`` (or ``await``) activates it; receiving does too::
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class TypedMessage(Message, Generic[T]):
-    """A message with a value. Made by :class:`TypedQueue` and :class:`TypedConsumer`.
+    """A message with a value. Created by :class:`TypedQueue` and :class:`TypedConsumer`.
 
     It is a :class:`bmq.Message` in every other respect. Nothing is decoded before :attr:`value` is read.
     """
@@ -66,7 +66,7 @@ class TypedMessage(Message, Generic[T]):
 
 
 class TypedBatch(MessageBatch, Generic[T]):
-    """Messages with values that were received together. Made by :meth:`TypedQueue.batches`.
+    """Messages with values that were received together. Created by :meth:`TypedQueue.batches`.
 
     It is a :class:`bmq.MessageBatch` in every other respect.
     """
@@ -97,7 +97,7 @@ class TypedBatch(MessageBatch, Generic[T]):
 
 
 class TypedQueue(Generic[T]):
-    """A queue for values of one type. Made by :meth:`bmq.Queue.typed`.
+    """A queue for values of one type. Created by :meth:`bmq.Queue.typed`.
 
     ::
 
@@ -357,7 +357,9 @@ class TypedQueue(Generic[T]):
 
 
 class TypedConsumer(Generic[T]):
-    """A consumer of values. Made by :meth:`TypedQueue.subscribe`; ``async with`` (or ``await``) activates it.
+    """A consumer of values. Created by :meth:`TypedQueue.subscribe`.
+
+    ``async with`` (or ``await``) activates the consumer.
 
     Attributes:
         consumer: the consumer itself.
@@ -450,7 +452,7 @@ class TypedConsumer(Generic[T]):
 
 
 class TypedGroup(Generic[T]):
-    """A member of a group that receives values. Made by :meth:`TypedQueue.group`.
+    """A member of a group that receives values. Created by :meth:`TypedQueue.group`.
 
     Attributes:
         group: the member itself.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consumer groups with order by key, without a coordinator.
 
-Made by :meth:`bmq.Queue.group`::
+Created by :meth:`bmq.Queue.group`::
 
     async with queue.group(key="CustomerId", buckets=16) as group:
         async for message in group:

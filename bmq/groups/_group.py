@@ -106,7 +106,7 @@ class GroupOptions(TypedDict, total=False):
 
 
 class Group:
-    """One member of a consumer group. Made by :meth:`bmq.Queue.group`.
+    """One member of a consumer group. Created by :meth:`bmq.Queue.group`.
 
     ``async with`` (or ``await``, or receiving) joins the group; leaving closes the queue. Only one task at a
     time may receive, because two tasks would break the order in a bucket.

@@ -47,7 +47,7 @@ class LoggedBatch(NamedTuple):
 
 
 class OpenBatch:
-    """A batch that is being written. Made by :meth:`BatchLog.begin`; for one thread at a time.
+    """A batch that is being written. Created by :meth:`BatchLog.begin`; for one thread at a time.
 
     Attributes:
         start: how many messages came before.

@@ -31,7 +31,7 @@ __all__ = ["WritePartition", "row_batches", "task_scope", "write_partition"]
 
 
 class WritePartition:
-    """Posts the rows of a partition. Made by :func:`write_partition`; it travels to the workers pickled."""
+    """Posts the rows of a partition. Created by :func:`write_partition`, and pickled for the workers."""
 
     def __init__(
         self, settings: SinkSettings, types: dict[str, Any] | None, summary: Accumulator[Summary] | None

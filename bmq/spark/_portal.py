@@ -125,7 +125,7 @@ class Lease:
 
 
 class Portal:
-    """An event loop in a thread. Made by :class:`portal`, which every task enters anew."""
+    """An event loop in a thread. Created by :class:`portal`, which every task enters anew."""
 
     def __init__(self) -> None:
         self.ended = False

@@ -54,7 +54,7 @@ class SimulationError(AssertionError):
 class SimulatedProcess:
     """A simulated process, with an event loop, a host, a clock and random numbers.
 
-    Made by :meth:`Simulation.process`. Only code of the same process can await its tasks and futures.
+    Created by :meth:`Simulation.process`. Only code of the same process can await its tasks and futures.
 
     Attributes:
         name: the process's name, and by default the name of its host.
@@ -288,7 +288,7 @@ def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 class SimulatedBroker:
     """A broker of a simulation, whose stored messages survive the death, restart or move of its process.
 
-    Made by :meth:`Simulation.broker`.
+    Created by :meth:`Simulation.broker`.
 
     Attributes:
         broker: the broker itself: ``broker.queues``, ``broker.posted(uri)``, ``broker.faults``.
