@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The asyncio layer: sessions, queues, consumers, messages. Thin: what can be decided without I/O is decided
-in :mod:`bmq.protocol`.
+"""The asyncio layer: sessions, queues, consumers and messages.
+
+All decisions without I/O are made in :mod:`bmq.protocol`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known about a failed message, and the queue where it can be put aside."""
+"""Failed attempts, and the queue where failed messages are put aside."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Failure:
     """One failed attempt to handle a message.
 
     Attributes:
-        message: the message; it is not confirmed, unless the handler did so or it was confirmed on receipt.
-        error: what the handler raised, a :class:`bmq.Reject` or :class:`bmq.RetryAfter` included; a
-            TimeoutError when it missed its deadline.
-        attempt: 1 for the first; one that ended with RetryAfter does not count.
-        retry_in: seconds until the next attempt; None when this was the last one.
-        handler: the handler's name.
+        message: message, unconfirmed unless the handler or ``ON_RECEIPT`` confirmed it.
+        error: exception of the handler, including :class:`bmq.Reject` and :class:`bmq.RetryAfter`; a
+            TimeoutError if the handler exceeded its deadline.
+        attempt: number of the attempt, from 1; attempts that end with RetryAfter do not count.
+        retry_in: seconds until the next attempt; None after the last attempt.
+        handler: name of the handler.
     """
 
     message: Message
@@ -144,8 +144,9 @@ class DeadLetter:
         await queue.post(data, properties=properties, guid=guid)
 
 
-#: What becomes of a message that is not tried again. "discard" confirms it, and it is gone. "skip" and
-#: "leave" leave it in the queue, unconfirmed; "skip" makes room for others. A DeadLetter puts it aside.
+#: What happens to a message that is given up. "discard" confirms the message, which is then lost. "skip" and
+#: "leave" keep the message in the queue, unconfirmed; "skip" frees its slot for other messages. A DeadLetter
+#: puts the message aside.
 GiveUp: TypeAlias = Literal["discard", "skip", "leave"] | DeadLetter
 
 
@@ -179,7 +180,7 @@ def _legal(properties: Mapping[str, PropertyInput]) -> bool:
 def _with_the_rest_in_one(
     properties: Mapping[str, PropertyInput], added: dict[str, PropertyInput]
 ) -> dict[str, PropertyInput]:
-    """Move the properties that cannot be posted into one that can."""
+    """Move properties that cannot be posted into a single property that can."""
     room = MAX_PROPERTIES - len(added) - 1
     letter: dict[str, PropertyInput] = {}
     rest: list[tuple[str, str, object]] = []
@@ -194,7 +195,7 @@ def _with_the_rest_in_one(
 
 
 def provenance(failure: Failure) -> dict[str, PropertyInput]:
-    """Where a dead letter comes from and why, as properties."""
+    """Return the origin and the error of a dead letter, as properties."""
     return {
         "deadletter.attempts": Typed(PropertyType.INT32, min(max(failure.attempt, 0), INT32_MAX)),
         "deadletter.error": error_text(failure.error),
@@ -204,7 +205,7 @@ def provenance(failure: Failure) -> dict[str, PropertyInput]:
 
 
 def origin_of(message: Message) -> str:
-    """Return the GUID that a message had at first: ``bmq_origin`` if that is a GUID, else its own."""
+    """Return the original GUID of a message: ``bmq_origin`` if valid, or else the message's own."""
     try:
         origin = message.properties.get(ORIGIN)
     except ProtocolError:
@@ -213,17 +214,17 @@ def origin_of(message: Message) -> str:
 
 
 def bounded(text: str, most: int = _MAX_ERROR_TEXT) -> str:
-    """Return a text of ``most`` characters at most, as a STRING property can hold it."""
+    """Return a text shortened to ``most`` characters, as a STRING property can hold."""
     return text[:most].encode("utf-8", "replace").decode()
 
 
 def error_text(error: BaseException) -> str:
-    """Return type and text of an error, 1,000 characters at most, as a property can hold them."""
+    """Return type and text of an error, at most 1,000 characters, as a property can hold."""
     return bounded(f"{type(error).__name__}: {_text(error)}")
 
 
 def described(error: BaseException) -> str:
-    """Return type and text of an error in one line of some 300 characters at most, for a log."""
+    """Return type and text of an error on one line of about 300 characters, for a log."""
     text = " ".join(_text(error)[: 4 * _MAX_LINE].split())
     return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__, _MAX_LINE)
 
@@ -231,5 +232,5 @@ def described(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # an exception of an application, whose own __str__ fails
+    except Exception:  # an application's exception with a broken __str__
         return "(its text cannot be had)"

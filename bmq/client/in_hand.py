@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feeding handlers from consumers: no message is handed to two handlers at the same time."""
+"""Exclusive handling: no message is handed to two handlers at the same time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Feeding"]
 
 
 class Feeding:
-    """Feeds handlers from consumers: none of them hands out a message while that is in hand.
+    """Feeds handlers from consumers. No consumer hands out a message that is in hand.
 
-    A message is in hand until it is confirmed, put back or released by whoever took it.
+    A message is in hand until it is confirmed, put back or released.
 
     Args:
         consumers: consumers of queues.
@@ -29,15 +29,15 @@ class Feeding:
             self.add(consumer)
 
     def add(self, consumer: Consumer) -> Consumer:
-        """Feed handlers from one consumer more; return it."""
+        """Add a consumer; return it."""
         line = line_of(consumer)
         self._lines.append(line)
         line.feeding += 1
-        if not line.end.core.at_most_once:  # there, each consumer has a copy of its own
+        if not line.end.core.at_most_once:  # in such a domain, each consumer has a separate copy
             in_hand = line.subscriptions.in_hand
             guids = dict.fromkeys([push[GUID] for push in line.messages])
             if line.in_hand is not None:
-                pass  # fed by another caller, too
+                pass  # another caller feeds from the consumer, too
             elif len(guids) < len(line.messages) or not in_hand.keys().isdisjoint(guids):
                 line.sort_line(in_hand)
             else:
@@ -46,13 +46,13 @@ class Feeding:
         return consumer
 
     def release(self, messages: Iterable[Message]) -> None:
-        """Let messages be handed out again that are not confirmed, and that nothing here handles any more."""
+        """Allow unconfirmed messages to be handed out again after their handling."""
         for message in messages:
             if not message.confirmed:
                 message_line(message).subscriptions.in_hand.release((message,))
 
     def close(self) -> None:
-        """Feed no longer: the consumers are as they were."""
+        """Stop feeding; restore the consumers."""
         for line in self._lines:
             line.feeding -= 1
             in_hand = line.in_hand

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interceptors: what sees the messages of a session go out and come in."""
+"""Interceptors: hooks for the messages that a session posts and receives."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ logger = logging.getLogger("bmq.interceptors")
 
 
 class Post:
-    """A message on its way out, as interceptors see it before it is encoded.
+    """An outgoing message, as interceptors see it before encoding.
 
     Attributes:
-        data: the payload.
-        properties: values by name, tags included. An interceptor may add some, or change or remove them: the
-            message travels with what is here in the end.
-        guid: the GUID it will have: 32 upper-case hexadecimal digits.
+        data: payload.
+        properties: values by name, including tags. Interceptors may add, change or remove properties; the
+            message is encoded with the result.
+        guid: GUID of the message: 32 upper-case hexadecimal digits.
     """
 
     __slots__ = ("data", "guid", "properties")
@@ -49,16 +49,16 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class PostOutcome:
-    """What became of the posts of one :meth:`bmq.Interceptor.on_post`.
+    """Outcomes of the messages of one :meth:`bmq.Interceptor.on_post`.
 
     Attributes:
-        queue: the queue they were posted to.
-        posted: how many of them were posted: all, unless there is an ``error``.
-        acknowledged: how many of these the broker accepted.
-        failures: the others, in the order their outcomes came; ``index`` is the place in the list that
-            ``on_post`` had.
-        error: what the caller got when they could not, or not all, be posted: one was not legal, or the queue
-            was closed.
+        queue: queue of the messages.
+        posted: number of posted messages: all, unless ``error`` is set.
+        acknowledged: number of messages that the broker accepted.
+        failures: the other messages, in the order of their outcomes; ``index`` is the position in the list of
+            ``on_post``.
+        error: exception raised to the caller if some messages could not be posted: a message was not legal,
+            or the queue was closed.
     """
 
     queue: Queue
@@ -73,9 +73,9 @@ class Handling:
     """One attempt of a handler; see :meth:`bmq.Interceptor.around_handle`.
 
     Attributes:
-        messages: what it handles: one message, or those of a batch.
-        handler: the handler's name.
-        attempt: 1 for the first.
+        messages: messages of the attempt: one message, or those of a batch.
+        handler: name of the handler.
+        attempt: number of the attempt, from 1.
     """
 
     messages: Sequence[Message]
@@ -84,107 +84,108 @@ class Handling:
 
 
 class Interceptor:
-    """Sees the messages of a session go out and come in. Subclass it, and override what is of interest.
+    """Observes the messages that a session posts and receives. Subclasses override the methods they need.
 
-    Given to ``bmq.connect(..., interceptors=[...])`` or ``bmq.App(interceptors=[...])``. All methods are
-    plain functions, called in the event loop: they must be quick, and cannot wait. Where the client works in
-    batches they get batches. One that raises is logged, the first time as an error, later at DEBUG, and
-    changes nothing else: messages flow, and the other interceptors are called.
+    Pass interceptors to ``bmq.connect(..., interceptors=[...])`` or ``bmq.App(interceptors=[...])``. All
+    methods are plain functions, called in the event loop: they must be fast, and cannot wait. Where the
+    client works in batches, the methods receive batches. An exception is logged, the first time as an error
+    and then at DEBUG, and has no other effect: messages flow, and the other interceptors are called.
 
-    Interceptors are called in the order they were given; ``on_ack``, ``on_confirm`` and the end of
-    ``around_handle`` in the opposite one. A method that is not overridden is not called, and costs nothing.
+    Interceptors are called in the given order. ``on_ack``, ``on_confirm`` and the end of ``around_handle``
+    are called in the reverse order. Methods that are not overridden are not called, and cost nothing.
     """
 
     def on_post(self, queue: Queue, posts: Sequence[Post]) -> Any:
-        """Messages are about to be posted; called in the task that posts, with its context variables.
+        """Called before messages are posted, in the task that posts, with its context variables.
 
-        ``post`` and ``post_nowait`` have one, ``post_many`` up to 500 at a time. Properties may be added.
+        ``post`` and ``post_nowait`` pass one message, ``post_many`` up to 500. Properties may be added.
 
         Args:
             queue: the queue.
             posts: the messages.
 
         Returns:
-            Anything: :meth:`on_ack` gets it.
+            Any object; :meth:`on_ack` receives the object.
         """
 
     def on_ack(self, context: Any, outcome: PostOutcome) -> None:
-        """Every message of one :meth:`on_post` has its outcome; called exactly once for each.
+        """Called when all messages of one :meth:`on_post` have their outcomes, exactly once.
 
         Called where acknowledgements are read: not in the task that posted, and without its context
         variables.
 
         Args:
-            context: what ``on_post`` returned; None if that is not overridden.
-            outcome: what became of them.
+            context: return value of ``on_post``; None if ``on_post`` is not overridden.
+            outcome: outcomes of the messages.
         """
 
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
-        """The application takes messages; called in the task that receives, just before it gets them.
+        """Called when the application takes messages, in the receiving task, just before the task continues.
 
-        An iteration and ``receive`` take one, ``receive_many`` and ``batches`` several at a time.
-        :attr:`bmq.Message.age` says how long ago they arrived; :attr:`bmq.Message.state` keeps what
-        later methods need.
+        Iterations and ``receive`` pass one message, ``receive_many`` and ``batches`` several.
+        :attr:`bmq.Message.age` is the time since the arrival. :attr:`bmq.Message.state` can keep data for
+        later methods.
         """
 
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
-        """Messages were confirmed; called in the code that confirms, once for each message at most.
+        """Called when messages are confirmed, in the code that confirms, at most once for each message.
 
-        What is never confirmed, or by nothing but its GUID, or unseen, does not come here.
+        Not called for messages that are never confirmed, are confirmed by a GUID alone, or are confirmed by
+        ``discard_unmatched``.
         """
 
     def around_handle(self, handling: Handling) -> AbstractContextManager[Any]:
         """Return a context manager in which :class:`bmq.App` or :func:`bmq.consume` calls a handler.
 
-        It is entered and left in the task of the handler, which sees the context variables that it sets, also
-        a handler that runs in a thread. It is told of the exception the handler ended with, and cannot
-        suppress it. One for every attempt.
+        Called for each attempt. The context is entered and left in the task of the handler. The handler sees
+        the context variables set there, even in a thread. The context manager receives the handler's
+        exception, and cannot suppress it.
         """
         return nullcontext()
 
     _installed: ClassVar[list[Interceptor]] = []
 
     def install(self) -> None:
-        """Give it to every session that is made in this process from now on, before those it is given.
+        """Add the interceptor to all sessions created in this process from now on, before their own.
 
-        For instrumentation that a program does not know of; a program itself gives its interceptors to
-        :func:`bmq.connect`. Calling it again changes nothing.
+        For instrumentation without the program's knowledge. A program itself passes interceptors to
+        :func:`bmq.connect`. A repeated call has no effect.
         """
         if self not in Interceptor._installed:
             Interceptor._installed.append(self)
 
     def uninstall(self) -> None:
-        """Take back :meth:`install`; sessions that have it keep it."""
+        """Undo :meth:`install`. Existing sessions keep the interceptor."""
         if self in Interceptor._installed:
             Interceptor._installed.remove(self)
 
 
 _METHODS = ("on_post", "on_ack", "on_receive", "on_confirm", "around_handle")
-#: What interceptors returned, in their order; :data:`_FAILED` of one that raised.
+#: Return values of the interceptors, in their order; :data:`_FAILED` for an interceptor that raised.
 _Contexts = list[Any]
 _FAILED = object()
 
 
 class Hooks:
-    """The interceptors of one session, and calling them.
+    """The interceptors of one session, and the calls of their methods.
 
     Args:
         given: the interceptors.
 
     Attributes:
-        interceptors: all of them, the installed ones first.
-        posting: some want ``on_post`` or ``on_ack``.
-        receiving: some want ``on_receive``.
-        confirming: some want ``on_confirm``.
-        handling: some want ``around_handle``.
+        interceptors: all interceptors, the installed ones first.
+        posting: whether an interceptor has ``on_post`` or ``on_ack``.
+        receiving: whether an interceptor has ``on_receive``.
+        confirming: whether an interceptor has ``on_confirm``.
+        handling: whether an interceptor has ``around_handle``.
 
     Raises:
-        UsageError: one is not a :class:`bmq.Interceptor`, or has an async method.
+        UsageError: an object is not a :class:`bmq.Interceptor`, or has an async method.
     """
 
     def __init__(self, given: Iterable[Interceptor]) -> None:
         self.interceptors = (*Interceptor._installed, *check_interceptors(given))
-        # Their methods, looked up once.
+        # The overridden methods, looked up once.
         observing = [each for each in self.interceptors if _has(each, "on_post") or _has(each, "on_ack")]
         self._on_post = [(each, each.on_post) for each in observing]
         self._on_ack = [(each, each.on_ack) for each in reversed(observing)]
@@ -196,7 +197,7 @@ class Hooks:
         self._said: set[tuple[Interceptor, str]] = set()
 
     def posts(self, queue: Queue, posts: Sequence[Post]) -> _Contexts:
-        """Call ``on_post``; return what :meth:`outcome` is to be called with."""
+        """Call ``on_post``; return the argument for :meth:`outcome`."""
         contexts: _Contexts = []
         for each, on_post in self._on_post:
             try:
@@ -236,9 +237,10 @@ class Hooks:
         return Around(self, self._handling, handling)
 
     def failed(self, interceptor: Interceptor, method: str, error: BaseException) -> None:
-        """One has raised, CancelledError too: it asked something that was cancelled for its result()."""
+        """Log the exception of an interceptor, even a CancelledError: it may come from a cancelled future."""
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            # They end the event loop, as from any callback of it, but not in the middle of our work.
+            # These exceptions end the event loop, as from any other callback, but outside the client's own
+            # code.
             asyncio.get_running_loop().call_soon(_raise, error)
             return
         first = (interceptor, method) not in self._said
@@ -280,7 +282,7 @@ class Around(AbstractContextManager[None]):
             try:
                 around.__exit__(exc_type, exc, tb)
             except BaseException as error:
-                if error is not exc:  # a context manager may let pass what it was told of by raising it again
+                if error is not exc:  # a context manager may re-raise the exception that it received
                     self._hooks.failed(each, "around_handle", error)
 
 
@@ -289,10 +291,10 @@ def _has(interceptor: Interceptor, method: str) -> bool:
 
 
 def check_interceptors(given: Iterable[Interceptor]) -> tuple[Interceptor, ...]:
-    """Return interceptors.
+    """Return the checked interceptors.
 
     Raises:
-        UsageError: one of them is not a :class:`bmq.Interceptor`, or has an async method.
+        UsageError: an object is not a :class:`bmq.Interceptor`, or has an async method.
     """
     found: tuple[Interceptor, ...] = tuple(_checks.items("interceptors", given, "bmq.Interceptor"))
     for each in found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What :func:`bmq.connect` takes, for type checkers."""
+"""The arguments of :func:`bmq.connect`, for type checkers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ConnectOptions"]
 
 
 class ConnectOptions(SessionFields, total=False):
-    """What :func:`bmq.connect` takes besides the address, as keywords, for type checkers."""
+    """The keyword arguments of :func:`bmq.connect` besides the address, for type checkers."""
 
     credentials: CredentialsSource | None
     ssl: SSLContext | None

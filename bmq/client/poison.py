@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy for messages that no consumer can use: one for everything that bmq ships.
+"""One policy for poison messages: messages that no consumer can use.
 
-A producer decides what is in a message. So a message may be damaged, may be no value of the expected type, or
-may carry properties that would steer a process where it must not go. Left unconfirmed, such messages fill the
-limits of their consumer, and the good ones behind them are never delivered. Raised as an error, one of them
-ends the consumer, and the next consumer after it. Logged one by one, they fill a disk.
+The problem: producers control the content of messages. A message may be damaged, may not decode to the
+expected type, or may carry properties that direct a process where it must not go. If such messages stay
+unconfirmed, they fill the limits of their consumer, and block the good messages behind them. If a message is
+raised as an error, it ends its consumer, and then the next one. If each message is logged, the log fills the
+disk.
 
-So each consumer does the same with each of them, as soon as it notices: the message goes to the dead letters
-where the consumer has a queue for these, else it is confirmed; the log has one line per kind and minute. A
-failing *handler* is another matter: that is what retry policies are for.
+The policy: each consumer puts a poison message aside as soon as it detects the message. The message becomes a
+dead letter if the consumer has a queue for dead letters; otherwise the message is confirmed. The log has one
+line per kind and minute. Failing *handlers* are different: retry policies decide about them.
 
-Five kinds (:class:`PoisonKind`):
+The kinds (:class:`PoisonKind`):
 
-- *unreadable*: the payload is not what its compression says, or the properties cannot be taken apart;
-- *undecodable*: no value of the type that the handler takes;
-- *forged*: a property that steers bmq (its name begins with ``bmq_``) has a type or a value that bmq never
-  sets;
-- *misdirected*: the queue that the message names is no queue, is not allowed, or cannot be opened;
-- *oversized*: the message cannot be posted again, because what has to be added does not fit.
+- *unreadable*: the payload does not match its compression, or the properties cannot be parsed;
+- *undecodable*: the payload cannot be decoded to the type of the handler;
+- *forged*: a control property (its name begins with ``bmq_``) has a type or a value that bmq never sets;
+- *misdirected*: the queue named by the message does not exist, is not allowed, or cannot be opened;
+- *oversized*: the message cannot be posted again, because the additional properties do not fit.
 
-The properties that steer are read by :func:`integer_of`, :func:`guid_of` and :func:`queue_of`, and nowhere
-else: these raise :class:`Poison`.
+Only :func:`integer_of`, :func:`guid_of` and :func:`queue_of` read control properties. They raise
+:class:`Poison`.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ __all__ = [
     "unreadable",
 ]
 
-#: Which queues a process may post to because a message says so: a pattern with ``*`` that is compared with
-#: the whole URI, several, or a function of the URI.
+#: Queues that messages may direct a process to: a pattern with ``*`` for the whole URI, several patterns, or
+#: a function of the URI.
 Allow: TypeAlias = str | Iterable[str] | Callable[[str], bool]
 
-# Longer texts are no queue URI: a domain and a name of 64 characters.
+# Queue URIs are shorter: a domain, and a name of up to 64 characters.
 _LONGEST_URI: Final = 1000
-# Dead letters are posted so many at a time.
+# Number of dead letters posted at a time.
 _AT_ONCE: Final = 200
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 
 class PoisonKind(Enum):
-    """Why no consumer can use a message."""
+    """Reasons why no consumer can use a message."""
 
     UNREADABLE = "unreadable"
     UNDECODABLE = "undecodable"
@@ -96,8 +96,8 @@ class Poison(Exception):
     """A message that no consumer can use.
 
     Args:
-        kind: the kind.
-        reason: one line for a log and for ``deadletter.error``.
+        kind: kind.
+        reason: one line for the log and for the dead letter.
     """
 
     def __init__(self, kind: PoisonKind, reason: str) -> None:
@@ -109,7 +109,7 @@ class Poison(Exception):
 
 
 def unreadable(message: Message) -> Poison | None:
-    """Return why a message cannot be taken apart; None if payload and properties can be read."""
+    """Return the reason why a message cannot be parsed; None if payload and properties are readable."""
     try:
         _ = message.properties.typed(), message.data
     except ProtocolError as error:
@@ -118,10 +118,10 @@ def unreadable(message: Message) -> Poison | None:
 
 
 def poison_of(message: Message, error: BaseException) -> Poison | None:
-    """Return what an error says about its message; None when it says nothing about the message itself.
+    """Return the poison that an error indicates; None if the error is not about the message itself.
 
-    A ProtocolError that a handler raises counts only if its message cannot be read: a handler may have read
-    another one.
+    A ProtocolError of a handler counts only if the handler's message is unreadable: the handler may have read
+    another message.
     """
     if isinstance(error, Poison):
         return error
@@ -131,14 +131,14 @@ def poison_of(message: Message, error: BaseException) -> Poison | None:
     return unreadable(message) if isinstance(error, ProtocolError) else None
 
 
-# ---- properties that steer
+# ---- control properties
 
 
 def integer_of(message: Message, name: str, low: int, high: int) -> int | None:
-    """Return an integer property, None if the message does not have it.
+    """Return an integer property; None if the message does not have the property.
 
     Raises:
-        Poison: it is no integer, or out of range; or the message cannot be read.
+        Poison: the value is not an integer, or out of range; or the message is unreadable.
     """
     value = _property(message, name)
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and low <= value <= high):
@@ -147,10 +147,10 @@ def integer_of(message: Message, name: str, low: int, high: int) -> int | None:
 
 
 def guid_of(message: Message, name: str) -> str | None:
-    """Return a property that holds a GUID, None if the message does not have it.
+    """Return a property with a GUID; None if the message does not have the property.
 
     Raises:
-        Poison: it is no GUID; or the message cannot be read.
+        Poison: the value is not a GUID; or the message is unreadable.
     """
     value = _property(message, name)
     if value is None or is_guid(value):
@@ -159,14 +159,14 @@ def guid_of(message: Message, name: str) -> str | None:
 
 
 def queue_of(message: Message, name: str, allowed: Allowed) -> str | None:
-    """Return a property that names a queue to post to, None if the message does not have it.
+    """Return a property with the URI of a destination; None if the message does not have the property.
 
     Returns:
         The canonical URI.
 
     Raises:
-        Poison: it is no text; it is no URI of a queue; the queue is not allowed; or the message cannot be
-            read.
+        Poison: the value is not a string, or not the URI of a queue; the queue is not allowed; or the message
+            is unreadable.
     """
     value = _property(message, name)
     if value is None:
@@ -183,7 +183,7 @@ def queue_of(message: Message, name: str, allowed: Allowed) -> str | None:
         raise Poison(PoisonKind.MISDIRECTED, f"{name} names an appId, which takes no posts: {value!r}")
     try:
         listed = allowed(uri)
-    except Exception as error:  # an application's function, given what a stranger wrote
+    except Exception as error:  # an application's function, called with a producer's input
         raise Poison(PoisonKind.MISDIRECTED, f"allow= failed on {value!r}: {described(error)}") from error
     if not listed:
         raise Poison(PoisonKind.MISDIRECTED, f"{name} names a queue that allow= does not list: {value!r}")
@@ -203,16 +203,16 @@ def _forged(name: str, value: object, expected: str) -> Poison:
 
 
 class Allowed:
-    """The queues that messages may direct posts to.
+    """The queues to which messages may direct posts.
 
     Args:
-        allow: patterns or a function. None allows the queues of ``own``'s domain, and queues for replies in
-            any domain: those whose name begins with ``replies.``.
-        own: the queue that the messages come from.
-        name: the parameter's name, for errors.
+        allow: patterns, or a function. None allows the queues of ``own``'s domain, and in any domain the
+            queues for replies, whose names begin with ``replies.``.
+        own: source queue of the messages.
+        name: name of the argument, for errors.
 
     Raises:
-        InvalidArgument: ``allow`` is none of these.
+        InvalidArgument: ``allow`` has another type.
     """
 
     def __init__(self, allow: Allow | None, own: QueueUri, name: str = "allow") -> None:
@@ -236,7 +236,7 @@ class Allowed:
             self._patterns = tuple(_checks.text(name, each, empty=False) for each in patterns)
 
     def of(self, own: QueueUri) -> Allowed:
-        """Return the same for messages that come from another queue."""
+        """Return the same rule for messages of another queue."""
         other = copy(self)
         other._own = own
         return other
@@ -251,18 +251,18 @@ class Allowed:
         return same or uri.queue.startswith("replies.")
 
 
-# ---- what becomes of them
+# ---- putting messages aside
 
 
 def check_dead_letters(queue: Queue | str, own: Queue) -> Queue:
-    """Return a queue if the dead letters of another queue can be posted to it.
+    """Check that dead letters of a queue can be posted to another queue; return the latter.
 
     Args:
-        queue: the queue for dead letters; a URI is refused with a remedy.
-        own: the queue that the messages come from.
+        queue: queue for dead letters; a URI is refused with a remedy.
+        own: source queue of the messages.
 
     Raises:
-        UsageError: it is no open queue, is not open for writing, or is the queue that the messages come from.
+        UsageError: the object is not an open queue, is not open for writing, or is the source queue.
     """
     if isinstance(queue, str):
         raise UsageError(
@@ -278,19 +278,19 @@ def check_dead_letters(queue: Queue | str, own: Queue) -> Queue:
 
 
 class PutAside:
-    """Gets poisonous messages out of the way, for consumers that have no retry policy.
+    """Puts poison messages aside, for consumers without a retry policy.
 
-    :meth:`take` never waits. Dead letters are posted by one task, some at a time; a message is confirmed once
-    the broker has acknowledged its dead letter. While the queue for dead letters is full, messages wait here,
-    unconfirmed, and count in :attr:`pending`; without such a queue nothing ever waits.
+    :meth:`take` never waits. One task posts dead letters, several at a time. A message is confirmed after the
+    acknowledgement of its dead letter. While the queue for dead letters is full, messages wait here,
+    unconfirmed, and count in :attr:`pending`. Without a queue for dead letters, no message waits.
 
     Args:
-        consumer: what took the messages, for the log and the dead letters.
-        dead_letters: a queue open for writing; None confirms.
-        logger: receives the lines.
+        consumer: source of the messages, for the log and the dead letters.
+        dead_letters: queue open for writing; if None, messages are confirmed.
+        logger: receives the log lines.
 
     Attributes:
-        taken: how many messages were put aside or confirmed.
+        taken: number of messages that were put aside or confirmed.
     """
 
     def __init__(self, consumer: str, dead_letters: Queue | None, logger: logging.Logger) -> None:
@@ -304,13 +304,13 @@ class PutAside:
 
     @property
     def pending(self) -> int:
-        """How many messages wait until their dead letter is acknowledged."""
+        """Number of messages that wait for the acknowledgement of their dead letter."""
         return len(self._waiting)
 
     def take(self, message: Message, poison: Poison) -> None:
         """Put a message aside."""
         if message.guid in self._waiting:
-            return  # delivered again meanwhile
+            return  # redelivered meanwhile
         self._limit.error(
             (poison.kind, self._letters is None),
             "%s: message %s of %s is %s",
@@ -330,7 +330,7 @@ class PutAside:
             self._task = asyncio.create_task(self._post(), name=f"dead letters of {self._consumer}")
 
     async def close(self, grace: float = 5.0) -> None:
-        """Wait ``grace`` seconds for dead letters on their way; the other messages stay unconfirmed."""
+        """Wait up to ``grace`` seconds for pending dead letters; the remaining messages stay unconfirmed."""
         if self._task is not None:
             task = self._task
             await asyncio.wait([task], timeout=grace)
@@ -339,7 +339,7 @@ class PutAside:
                 await asyncio.wait([task])
 
     async def _post(self) -> None:
-        """Post dead letters until none waits."""
+        """Post dead letters until no messages wait."""
         assert self._queue is not None
         refused = 0
         try:
@@ -353,7 +353,7 @@ class PutAside:
             self._task = None
 
     async def _posted(self, failure: Failure) -> bool:
-        """Post one dead letter; return whether its message is done with."""
+        """Post one dead letter; return whether its message is finished."""
         assert self._letters is not None
         assert self._queue is not None
         message = failure.message
@@ -372,7 +372,7 @@ class PutAside:
                 described(error),
             )
             if passing:
-                self._waiting[message.guid] = self._waiting.pop(message.guid)  # others first
+                self._waiting[message.guid] = self._waiting.pop(message.guid)  # other messages first
                 return False
         self._waiting.pop(message.guid, None)
         self.taken += 1

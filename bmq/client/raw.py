@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Received messages as they travelled, many at a time: for programs that keep them and read them later.
+"""Received messages in their transmitted form, in bulk, for programs that store and read them later.
 
-Nothing is decompressed or taken apart here, so a message that cannot be read is like any other. Needs numpy.
+Nothing is decompressed or parsed here, so unreadable messages are treated like all others. Needs numpy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RawBatch", "RawMessages"]
 
-# A batch has at most so many bytes, unless it is one message.
+# Maximum bytes of a batch, unless the batch is a single message.
 _MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -32,8 +32,8 @@ class RawBatch(NamedTuple):
     """Messages that were received together.
 
     Attributes:
-        columns: the messages.
-        received: when each arrived here, in microseconds since 1970.
+        columns: messages.
+        received: arrival time of each message, in microseconds since 1970.
     """
 
     columns: PushColumns
@@ -41,17 +41,17 @@ class RawBatch(NamedTuple):
 
 
 class RawMessages:
-    """What a queue delivers, undecoded. Nothing is confirmed but by :meth:`confirm`. For one task.
+    """The messages of a queue, undecoded. Only :meth:`confirm` confirms. For use by one task.
 
     Args:
-        queue: the open queue.
+        queue: open queue.
         selector: as for :meth:`bmq.Queue.subscribe`.
-        max_unconfirmed_messages: how many delivered messages may be unconfirmed.
-        max_unconfirmed_bytes: how many bytes of these messages.
-        priority: the highest matching priority gets a message.
+        max_unconfirmed_messages: limit of delivered messages without a confirmation.
+        max_unconfirmed_bytes: limit of delivered bytes without a confirmation.
+        priority: the consumer with the highest priority among the matching ones receives a message.
 
     Raises:
-        InvalidArgument: a limit is out of its range.
+        InvalidArgument: a limit is out of range.
     """
 
     def __init__(
@@ -69,26 +69,26 @@ class RawMessages:
 
     @property
     def buffered(self) -> int:
-        """How many messages wait for the application."""
+        """Number of messages that wait for the application."""
         return self._consumer.buffered
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages were handed out and are not confirmed."""
+        """Number of messages that were handed out and are not confirmed."""
         return sum(len(each.guids) for each in self._out)
 
     async def receive(self, timeout: float | None = None, *, max_rows: int) -> RawBatch:
-        """Wait until there is a message, then return all that are there, up to ``max_rows``.
+        """Wait for the first message, then return all messages that have arrived, up to ``max_rows``.
 
         Args:
-            timeout: seconds to wait for the first; None waits without bound.
-            max_rows: how many messages to return at most.
+            timeout: seconds to wait for the first message; None for no limit.
+            max_rows: maximum number of messages.
 
         Raises:
-            TimedOut: nothing arrived in time.
+            TimedOut: no message arrived in time.
             QueueClosed: the queue or the session was closed.
 
-        Cancelling it loses nothing.
+        Cancelling the call loses no message.
         """
         timeout = _checks.timeout(timeout)
         max_rows = _checks.integer("max_rows", max_rows, 1)
@@ -101,18 +101,18 @@ class RawMessages:
         return RawBatch(taken.columns, received)
 
     def message(self, batch: RawBatch, row: int) -> Message:
-        """Return one of the messages of a batch, by itself."""
+        """Return a single message of a batch."""
         (push,) = batch.columns.part(row, row + 1).pushes()
         return Message(self._consumer.line, push, (self._consumer.line.connection.now(), 0))
 
     def confirm(self, rows: int | None = None) -> int:
-        """Confirm messages that were handed out, those first that were handed out first; return how many.
+        """Confirm messages that were handed out, the earliest first; return their number.
 
         Args:
-            rows: how many; None for all.
+            rows: number of messages; None for all.
 
         Raises:
-            UsageError: this is not the event loop that the session belongs to.
+            UsageError: the call is outside the session's event loop.
         """
         rows = _checks.optional(_checks.integer, "rows", rows)
         confirmed, left = 0, self.unconfirmed if rows is None else rows
@@ -127,18 +127,18 @@ class RawMessages:
         return confirmed
 
     def release(self) -> None:
-        """Leave it to others to confirm what was handed out: :meth:`confirm` knows these messages no more."""
+        """Leave the confirmation of handed-out messages to other code: :meth:`confirm` forgets them."""
         self._out.clear()
 
     async def open(self) -> RawMessages:
-        """Tell the broker about the subscription.
+        """Send the subscription to the broker.
 
         Raises:
             ConfigureQueueError: the broker refused.
             QueueClosed: the queue is closed.
-            RequestTimeout: no answer in time; the subscription is taken back.
+            RequestTimeout: no answer in time; the subscription is withdrawn.
 
-        Cancelling it takes the subscription back.
+        Cancelling the call withdraws the subscription.
         """
         await self._consumer.open()
         return self

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests: a message that is answered by another one."""
+"""Requests: messages whose consumer posts a reply."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Requests", "deadline"]
 
-#: Until when the caller of what runs now waits, in seconds since 1970: a responder sets it, and the requests
-#: it makes do not wait longer.
+#: Deadline of the current request in seconds since 1970: a responder sets it, and limits its own requests.
 deadline: ContextVar[float | None] = ContextVar("bmq_deadline", default=None)
 
 
 _log = LogLimit(logging.getLogger("bmq.client"))
-# An error's text is no longer, whatever a responder of another make says.
+# Maximum length of an error's text, even from a responder of another implementation.
 _LONGEST_ERROR: Final = 1000
 
 
 class Requests:
-    """The requests of one session that wait for a reply, and its reply queues.
+    """The open requests of one session, and its reply queues.
 
     Args:
-        session: whose requests these are.
+        session: session of the requests.
     """
 
     def __init__(self, session: Session) -> None:
@@ -95,15 +94,15 @@ class Requests:
         return message
 
     def _cancel(self, queue: Queue, guid: str) -> None:
-        """Tell whoever handles a request that nobody waits for it, if that is possible now."""
+        """Cancel a request at its responder, if possible now."""
         try:
             future = queue.post_nowait(b"cancel", properties={CANCEL: guid})
         except Error:
-            return  # the deadline tells it, too
+            return  # the deadline ends the request, too
         future.add_done_callback(_seen)
 
     async def _inbox(self, queue: Queue, shared: str | None) -> str:
-        """Return the reply queue's URI, opened when it is first used."""
+        """Return the URI of the reply queue, which the first call opens."""
         if shared is None:
             domain = QueueUri.parse(queue.uri).canonical.rpartition("/")[0]
             uri, selector = f"{domain}/replies.{self._id}", ""
@@ -124,7 +123,7 @@ class Requests:
         self._readers.append(reader)
 
     async def _read(self, uri: str, queue: Queue) -> None:
-        """Give each reply to whoever waits for it; late and second ones are dropped."""
+        """Pass each reply to its caller; drop late and duplicate replies."""
         (consumer,) = queue.consumers
         error: Error = SessionClosed(f"{uri}, where replies are expected, was closed")
         try:
@@ -153,6 +152,6 @@ class Requests:
 
 
 def _seen(done: asyncio.Future[Any]) -> None:
-    """Look at an error that nobody waits for."""
+    """Retrieve an error without a waiting caller, so that asyncio does not log the error."""
     if not done.cancelled():
         done.exception()

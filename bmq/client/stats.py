@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics: what a session, a queue and a consumer have done, as frozen snapshots."""
+"""Statistics of sessions, queues and consumers, as frozen snapshots."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How long things took, in buckets that are the same in every version of a minor release.
+    """Distribution of durations, in buckets that stay the same within a minor release.
 
-    ``after - before`` is what was counted between two of them.
+    ``after - before`` has the durations between two snapshots.
 
     Attributes:
-        bounds: the buckets' upper bounds in seconds, ascending; a bound belongs to its bucket.
-        counts: how many there are in each bucket, and, last, how many were longer than every bound.
-        sum: the sum of all durations, in seconds.
+        bounds: upper bounds of the buckets in seconds, ascending; each bound belongs to its bucket.
+        counts: number of durations in each bucket; the last one counts durations above all bounds.
+        sum: sum of all durations, in seconds.
     """
 
     bounds: tuple[float, ...] = BOUNDS
@@ -48,29 +48,29 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many durations were counted."""
+        """Number of durations."""
         return sum(self.counts)
 
     @property
     def mean(self) -> float | None:
-        """The mean duration in seconds; None if there was none."""
+        """Mean duration in seconds; None without durations."""
         count = self.count
         return self.sum / count if count else None
 
     def quantile(self, q: float) -> float | None:
-        """Estimate the duration that a part ``q`` of all does not exceed.
+        """Estimate the duration that a fraction ``q`` of all durations does not exceed.
 
-        Within a bucket durations are taken to be spread evenly; what is longer than the last bound counts as
-        that long.
+        Durations are assumed to be spread evenly within a bucket. Durations above the last bound count as the
+        last bound.
 
         Args:
-            q: from 0 to 1: 0.5 for the median.
+            q: fraction from 0 to 1; 0.5 for the median.
 
         Returns:
-            Seconds; None if there was no duration.
+            Seconds; None without durations.
 
         Raises:
-            UsageError: ``q`` is out of its range.
+            UsageError: ``q`` is out of range.
         """
         q = _checks.number("q", q, 0.0, 1.0)
         wanted = q * self.count
@@ -91,8 +91,8 @@ class Histogram:
         return replace(self, counts=counts, sum=self.sum - earlier.sum)
 
 
-# What a field is. Counters only grow, also over reconnects, and are subtracted; of the others, which say how
-# it is now, the later value stands.
+# Kinds of fields. Counters only grow, also over reconnects, and are subtracted. Levels describe the present;
+# the later value is kept.
 _NOW = {"counter": False}
 _COUNTER = {"counter": True}
 
@@ -118,12 +118,12 @@ def _age() -> float | None:
 
 
 class _Stats:
-    """What all statistics can do."""
+    """Common operations of all statistics."""
 
     __slots__ = ()
 
     def __sub__(self, earlier: Self) -> Self:
-        """Return what was counted since; what says how it is now is as in this one."""
+        """Return the counts since an earlier snapshot; levels are as in this snapshot."""
         changes = {
             each.name: _difference(getattr(self, each.name), getattr(earlier, each.name))
             for each in fields(self)  # type: ignore[arg-type]
@@ -142,24 +142,25 @@ def _difference(now: Any, before: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerStats(_Stats):
-    """What one consumer has received.
+    """Counters and levels of a consumer.
 
-    Everything but ``unconfirmed``, ``buffered_messages`` and ``buffered_bytes``, which say how it is now,
-    only grows, also over reconnects. ``after - before`` is what was counted between two of them.
+    ``unconfirmed``, ``buffered_messages`` and ``buffered_bytes`` are levels. All other fields are counters,
+    which only grow, also over reconnects. ``after - before`` has the counts between two snapshots.
 
     Attributes:
-        received: messages that arrived for it, each time they were delivered. One that moved here from a
-            consumer that was closed is counted by both, and once by the queue.
-        received_bytes: the bytes of their payloads and properties as they travelled.
-        redelivered: how many of them the broker marked as out of order; see :attr:`bmq.Message.redelivered`.
-        confirmed: messages that were confirmed.
-        confirmed_again: messages that the broker delivered again although they were confirmed. They were
-            confirmed once more and not handed out; no other count has them.
-        unconfirmed: messages that arrived on the present connection and are not confirmed: those that wait
-            for the application, and those it has.
-        buffered_messages: how many messages wait for the application.
-        buffered_bytes: the bytes of them.
-        confirm_seconds: the time from the arrival of a message to its confirmation, in seconds.
+        received: messages that arrived, counted at each delivery. A message that moved here from a closed
+            consumer is counted by both consumers, and once by the queue.
+        received_bytes: bytes of their payloads and properties, as transmitted.
+        redelivered: received messages that the broker marked as out of order; see
+            :attr:`bmq.Message.redelivered`.
+        confirmed: confirmed messages.
+        confirmed_again: confirmed messages that the broker delivered again. They were confirmed once more and
+            not handed out, and appear in no other counter.
+        unconfirmed: unconfirmed messages that arrived on the present connection, in line or with the
+            application.
+        buffered_messages: messages that wait for the application.
+        buffered_bytes: bytes of these messages.
+        confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
     """
 
     received: int = _counter()
@@ -175,36 +176,37 @@ class ConsumerStats(_Stats):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats(_Stats):
-    """What was posted to a queue and received from it.
+    """Counters and levels of a queue, for posted and received messages.
 
-    Everything but ``unacked_messages``, ``unacked_bytes``, ``unconfirmed``, ``buffered_messages`` and
-    ``buffered_bytes``, which say how it is now, only grows, also over reconnects. ``after - before`` is what
-    was counted between two of them.
+    ``unacked_messages``, ``unacked_bytes``, ``unconfirmed``, ``buffered_messages`` and ``buffered_bytes`` are
+    levels. All other fields are counters, which only grow, also over reconnects. ``after - before`` has the
+    counts between two snapshots.
 
     Attributes:
-        posted: messages that were posted: they are accepted by the queue, though perhaps not sent yet.
-        posted_bytes: the bytes of their payloads and properties as they travel.
+        posted: messages accepted for posting, though perhaps not yet sent.
+        posted_bytes: bytes of their payloads and properties, as transmitted.
         acknowledged: posts that the broker accepted.
-        refused: posts that were not accepted, by status. ``TIMEOUT`` and ``CANCELED`` are those that were
+        refused: posts that were not accepted, by status. ``TIMEOUT`` and ``CANCELED`` count posts that were
             given up without an answer.
-        retransmitted: posts that were written to a connection that was lost, and again to another one.
-        unacked_messages: posts without outcome.
-        unacked_bytes: the bytes of them.
-        buffer_full_waits: how often ``post`` or ``post_many`` waited because the session's window of posts
-            without outcome was full, or the connection did not keep up.
-        buffer_full_errors: how often ``post_nowait`` raised :class:`bmq.BufferFull`.
-        ack_seconds: the time from a post to the broker's answer, also when it refuses, in seconds.
-        received: messages that arrived, each time they were delivered.
-        received_bytes: the bytes of their payloads and properties as they travelled.
-        redelivered: how many of them the broker marked as out of order; see :attr:`bmq.Message.redelivered`.
-        confirmed: messages that were confirmed, also unseen or by a GUID.
-        confirmed_again: messages that the broker delivered again although they were confirmed. They were
-            confirmed once more and not handed out; no other count has them.
-        unconfirmed: messages that arrived on the present connection and are not confirmed; a confirmation by
-            nothing but a GUID changes nothing here.
-        buffered_messages: how many messages wait for the application.
-        buffered_bytes: the bytes of them.
-        confirm_seconds: the time from the arrival of a message to its confirmation, in seconds.
+        retransmitted: posts that were sent again because their connection was lost.
+        unacked_messages: posts without an outcome.
+        unacked_bytes: bytes of these posts.
+        buffer_full_waits: number of times that ``post`` or ``post_many`` waited because the session's window
+            of unacknowledged posts was full, or the connection was too slow.
+        buffer_full_errors: number of times that ``post_nowait`` raised :class:`bmq.BufferFull`.
+        ack_seconds: time from a post to the broker's answer, also for refusals, in seconds.
+        received: messages that arrived, counted at each delivery.
+        received_bytes: bytes of their payloads and properties, as transmitted.
+        redelivered: received messages that the broker marked as out of order; see
+            :attr:`bmq.Message.redelivered`.
+        confirmed: confirmed messages, including those confirmed by ``discard_unmatched`` or by a GUID.
+        confirmed_again: confirmed messages that the broker delivered again. They were confirmed once more and
+            not handed out, and appear in no other counter.
+        unconfirmed: unconfirmed messages that arrived on the present connection. A confirmation by a GUID
+            alone does not change this level.
+        buffered_messages: messages that wait for the application.
+        buffered_bytes: bytes of these messages.
+        confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
     """
 
     posted: int = _counter()
@@ -230,48 +232,50 @@ class QueueStats(_Stats):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStats(_Stats):
-    """What a session holds and has done, all of its queues together, closed ones included.
+    """Counters and levels of a session: the sums of all its queues, including closed queues.
 
     ``state``, ``queues``, ``unacked_messages``, ``unacked_bytes``, ``unconfirmed``, ``buffered_messages``,
-    ``buffered_bytes``, ``write_buffer_bytes`` and the three ages say how it is now. Everything else only
-    grows, also over reconnects. ``after - before`` is what was counted between two of them.
+    ``buffered_bytes``, ``write_buffer_bytes`` and the three ages are levels. All other fields are counters,
+    which only grow, also over reconnects. ``after - before`` has the counts between two snapshots.
 
     Attributes:
-        state: the session's state.
-        queues: how many queues are open.
-        posted: messages that were posted: they are accepted by a queue, though perhaps not sent yet.
-        posted_bytes: the bytes of their payloads and properties as they travel.
+        state: state of the session.
+        queues: number of open queues.
+        posted: messages accepted for posting, though perhaps not yet sent.
+        posted_bytes: bytes of their payloads and properties, as transmitted.
         acknowledged: posts that the broker accepted.
-        refused: posts that were not accepted, by status. ``TIMEOUT`` and ``CANCELED`` are those that were
+        refused: posts that were not accepted, by status. ``TIMEOUT`` and ``CANCELED`` count posts that were
             given up without an answer.
-        retransmitted: posts that were written to a connection that was lost, and again to another one.
-        unacked_messages: posts without outcome.
-        unacked_bytes: the size of their payloads and properties as they travel; they take this much memory.
-        buffer_full_waits: how often ``post`` or ``post_many`` waited because the window of posts without
-            outcome was full, or the connection did not keep up.
-        buffer_full_errors: how often ``post_nowait`` raised :class:`bmq.BufferFull`.
-        ack_seconds: the time from a post to the broker's answer, also when it refuses, in seconds.
-        received: messages that arrived, each time they were delivered.
-        received_bytes: the bytes of their payloads and properties as they travelled.
-        redelivered: how many of them the broker marked as out of order; see :attr:`bmq.Message.redelivered`.
-        confirmed: messages that were confirmed, also unseen or by a GUID.
-        confirmed_again: messages that the broker delivered again although they were confirmed. They were
-            confirmed once more and not handed out; no other count has them.
-        unconfirmed: messages that arrived on the present connection and are not confirmed.
-        buffered_messages: received messages that wait for the application.
-        buffered_bytes: the bytes of them.
-        confirm_seconds: the time from the arrival of a message to its confirmation, in seconds.
-        write_buffer_bytes: what waits to be taken by the operating system.
-        bytes_sent: all bytes that went out, without TLS.
-        bytes_received: all bytes that came in, without TLS.
-        reconnects: how often the connection was restored.
-        seconds_disconnected: how long there was no connection, after the first one.
-        repeated_subscriptions: how often queues' subscriptions were repeated, because nothing came.
-        revived_messages: how many messages came right after that.
-        silent_seconds: the time since the last byte from the broker; see :class:`bmq.Health`.
-        oldest_unacked_seconds: the age of the oldest post without outcome; None if there is none.
-        oldest_unconfirmed_seconds: the time since the oldest unconfirmed message arrived; None if there is
-            none. See :class:`bmq.Health`.
+        retransmitted: posts that were sent again because their connection was lost.
+        unacked_messages: posts without an outcome.
+        unacked_bytes: bytes of their payloads and properties, as transmitted, which occupy this much memory.
+        buffer_full_waits: number of times that ``post`` or ``post_many`` waited because the window of
+            unacknowledged posts was full, or the connection was too slow.
+        buffer_full_errors: number of times that ``post_nowait`` raised :class:`bmq.BufferFull`.
+        ack_seconds: time from a post to the broker's answer, also for refusals, in seconds.
+        received: messages that arrived, counted at each delivery.
+        received_bytes: bytes of their payloads and properties, as transmitted.
+        redelivered: received messages that the broker marked as out of order; see
+            :attr:`bmq.Message.redelivered`.
+        confirmed: confirmed messages, including those confirmed by ``discard_unmatched`` or by a GUID.
+        confirmed_again: confirmed messages that the broker delivered again. They were confirmed once more and
+            not handed out, and appear in no other counter.
+        unconfirmed: unconfirmed messages that arrived on the present connection.
+        buffered_messages: messages that wait for the application.
+        buffered_bytes: bytes of these messages.
+        confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
+        write_buffer_bytes: bytes that wait for the operating system.
+        bytes_sent: all bytes sent, without TLS overhead.
+        bytes_received: all bytes received, without TLS overhead.
+        reconnects: number of restored connections.
+        seconds_disconnected: time without a connection, after the first one, in seconds.
+        repeated_subscriptions: number of times that a queue's subscriptions were sent again because no
+            messages arrived.
+        revived_messages: messages that arrived right after repeated subscriptions.
+        silent_seconds: time since the last byte from the broker; see :class:`bmq.Health`.
+        oldest_unacked_seconds: age of the oldest post without an outcome; None without such posts.
+        oldest_unconfirmed_seconds: time since the arrival of the oldest unconfirmed message; None without
+            such messages. See :class:`bmq.Health`.
     """
 
     state: SessionState = field(metadata=_NOW)
@@ -341,19 +345,19 @@ def _receiving(counts: ReceiveCounts, buffered: tuple[int, int]) -> dict[str, An
 
 
 def consumer_stats(counts: ReceiveCounts, buffered: tuple[int, int]) -> ConsumerStats:
-    """Return a snapshot of a consumer."""
+    """Return a snapshot of a consumer's statistics."""
     return ConsumerStats(**_receiving(counts, buffered))
 
 
 def queue_stats(core: QueueCore, counts: ReceiveCounts, buffered: tuple[int, int]) -> QueueStats:
-    """Return a snapshot of a queue."""
+    """Return a snapshot of a queue's statistics."""
     return QueueStats(
         **_posting(core.counts, core.unacked, core.unacked_bytes), **_receiving(counts, buffered)
     )
 
 
 def session_stats(driver: Driver[QueueEnd]) -> SessionStats:
-    """Return a snapshot of a session."""
+    """Return a snapshot of a session's statistics."""
     connection, posts = driver.connection, driver.core.posts
     repeated, revived = driver.core.repeated
     waiting = [queue.in_line for queue in driver.queues.values()]

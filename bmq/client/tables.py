@@ -36,51 +36,52 @@ pa: Any = importlib.import_module("pyarrow")
 
 logger = logging.getLogger("bmq.tables")
 
-#: A batch, a schema and the type of a column, of pyarrow, which has no type hints.
+#: Batches, schemas and column types of pyarrow, which has no type hints.
 RecordBatch = Any
 ArrowSchema = Any
 ArrowType = Any
 
-#: What a row may say of its message besides payload and properties.
+#: Columns about a message besides payload and properties.
 _METADATA: dict[str, ArrowType] = {
     "guid": pa.string(),
     "redelivered": pa.bool_(),
     "received_at": pa.timestamp("us", tz="UTC"),
     "error": pa.string(),
 }
-# A batch has at most so many bytes, unless it is one message.
+# Maximum bytes of a batch, unless the batch is a single message.
 _MAX_BYTES = 64 * 1024 * 1024
 _MOST_ROWS = 2**31 - 1
 _ON_INVALID: Final = ("discard", "row", "fail")
-# By default there is room for what is being handled, what is ready, and what is under way.
+# Batches within the default limits: one in progress, one ready, and one on its way.
 _BATCHES_UNCONFIRMED = 3
 _UNCONFIRMED_BYTES = 4 * _MAX_BYTES
 
 
 class TablesOptions(TypedDict, total=False):
-    """What rows are, and how many come together: for :meth:`bmq.Queue.tables` and :mod:`bmq.arrow`.
+    """Columns and batch sizes, for :meth:`bmq.Queue.tables` and :mod:`bmq.arrow`.
 
     Attributes:
-        properties: the properties that become columns, with the type of each: a mapping of names to Arrow
-            types or to their names, or a ``pyarrow.Schema``. There are bool, int8 to int64, string and
-            binary. A value of another type is null, but everything becomes a string: binary as Base64.
-            None, the default, makes one column ``properties``, a map of strings.
-        value: the name of the column with the payload, which is binary.
-        metadata: more columns: ``guid`` (the 32 digits of :attr:`bmq.Message.guid`), ``redelivered``,
-            ``received_at`` (when the message arrived here), and ``error`` (only with ``on_invalid="row"``). A
-            mapping gives the columns other names.
-        max_rows: how many rows a batch has at most; 10,000 by default.
-        priority: the highest matching priority gets a message; None for the queue's.
-        max_unconfirmed_messages: how many delivered messages may be unconfirmed; None for three batches.
-        max_unconfirmed_bytes: how many bytes of them; None for 256 MiB.
-        on_invalid: the fate of a message that cannot be read, because it is malformed or is larger than the
-            session allows once it is decompressed. ``"discard"``, the default, leaves the message out,
-            confirms it and logs one line a minute. ``"row"`` makes it a row: the payload column holds all
-            bytes as they travelled, properties are null, and a column ``error`` has the reason, which is
-            null for every other row. ``"fail"`` raises ProtocolError and leaves the message unconfirmed.
-        dead_letters: a queue open for writing that receives unreadable messages; :class:`bmq.arrow.Source`
-            takes a URI. Each message is confirmed once its dead letter is acknowledged. None for no such
-            queue. Goes with ``on_invalid="discard"`` alone.
+        properties: properties that become columns, with their types: a mapping of names to Arrow types or
+            names of types, or a ``pyarrow.Schema``. Supported are bool, int8 to int64, string and binary. A
+            value of another type becomes null. A string column accepts every value; binary becomes Base64.
+            None, the default, creates a single column ``properties``, a map of strings.
+        value: name of the payload column, which is binary.
+        metadata: further columns: ``guid`` (the 32 digits of :attr:`bmq.Message.guid`), ``redelivered``,
+            ``received_at`` (time of the arrival here), and ``error`` (only with ``on_invalid="row"``). A
+            mapping renames the columns.
+        max_rows: maximum number of rows in a batch; 10,000 by default.
+        priority: the consumer with the highest priority among the matching ones receives a message; None for
+            the queue's priority.
+        max_unconfirmed_messages: limit of delivered messages without a confirmation; None for three batches.
+        max_unconfirmed_bytes: limit of delivered bytes without a confirmation; None for 256 MiB.
+        on_invalid: handling of unreadable messages, which are malformed or exceed the session's limit when
+            decompressed. ``"discard"``, the default, omits the message from the rows, confirms it and logs
+            one line a minute. ``"row"`` creates a row: the payload column has all bytes as transmitted,
+            properties are null, and the column ``error`` has the reason, which is null in all other rows.
+            ``"fail"`` raises ProtocolError and leaves the message unconfirmed.
+        dead_letters: queue open for writing that receives unreadable messages; :class:`bmq.arrow.Source`
+            takes a URI. Each message is confirmed after its dead letter is acknowledged. None for no such
+            queue. Requires ``on_invalid="discard"``.
     """
 
     properties: Mapping[str, ArrowType] | ArrowSchema | None
@@ -95,12 +96,12 @@ class TablesOptions(TypedDict, total=False):
 
 
 class _Made:
-    """Rows that were made of messages, and of which some are not handed out yet.
+    """Rows built from messages, some of which are not handed out yet.
 
     Args:
-        batch: the rows.
-        receipt: what confirms them.
-        failures: messages that are to be raised as errors, each with the row in front of which it came.
+        batch: rows.
+        receipt: confirms the rows.
+        failures: messages to raise as errors, each with the row that follows it.
     """
 
     __slots__ = ("_batch", "_position", "_receipt", "failures")
@@ -115,14 +116,14 @@ class _Made:
 
     @property
     def rows(self) -> int:
-        """How many rows are left."""
+        """Number of remaining rows."""
         return int(self._batch.num_rows) - self._position
 
     def next(self, most: int) -> tuple[RecordBatch, Receipt] | None:
-        """Return the next rows, ``most`` of them at most; None if none is left.
+        """Return the next rows, at most ``most``; None if no rows are left.
 
         Raises:
-            ProtocolError: the next message is one that is to be raised.
+            ProtocolError: the next message must be raised as an error.
         """
         start, stop = self._position, self._batch.num_rows
         if self.failures:
@@ -140,12 +141,12 @@ class _Made:
 
 
 class _Late:
-    """Unreadable messages that are confirmed when all rows are.
+    """Unreadable messages that are confirmed together with all rows.
 
-    The broker counts them against the limits of the consumer meanwhile, so the limits grow.
+    Meanwhile the broker counts them against the consumer's limits, so the limits are raised.
 
     Args:
-        options: the limits of the consumer.
+        options: limits of the consumer.
     """
 
     def __init__(self, options: SubscriptionOptions) -> None:
@@ -154,28 +155,28 @@ class _Late:
         self._count = self._size = 0
 
     def add(self, receipt: Receipt, size: int) -> None:
-        """Note messages of ``size`` bytes together."""
+        """Record messages with a total of ``size`` bytes."""
         self._receipts.append(receipt)
         self._count += len(receipt.guids)
         self._size += size
 
     def confirm(self, consumer: ColumnConsumer) -> None:
-        """Confirm all."""
+        """Confirm all messages."""
         for receipt in self._receipts:
             consumer.line.confirm_taken(receipt)
         self._receipts.clear()
         self._count = self._size = 0
 
     async def make_room(self, consumer: ColumnConsumer) -> None:
-        """Have the limits without these messages as they were, to a half at least.
+        """Raise the limits until at least half of the original limits is free of these messages.
 
-        They grow by twice as much as is needed now, so that thousands of messages take few requests.
+        The limits grow by twice the size needed now, so that thousands of messages take few requests.
 
         Raises:
-            ConfigureQueueError, RequestTimeout, StateError: as :meth:`bmq.Consumer.configure`.
+            ConfigureQueueError, RequestTimeout, StateError: as for :meth:`bmq.Consumer.configure`.
         """
         options = consumer.options
-        # One expression of several may have all of them.
+        # All messages may belong to one expression of several.
         parts = len(consumer.expressions)
         count, size = self._count * parts, self._size * parts
         room, space = options.max_unconfirmed_messages - count, options.max_unconfirmed_bytes - size
@@ -187,11 +188,11 @@ class _Late:
 
 
 class _RowMaker:
-    """Makes batches of what was taken.
+    """Builds batches of received messages.
 
     Attributes:
-        schema: the columns.
-        max_rows: how many rows a batch has at most.
+        schema: columns.
+        max_rows: maximum number of rows in a batch.
     """
 
     def __init__(
@@ -235,15 +236,15 @@ class _RowMaker:
         self.schema = pa.schema(fields)
 
     def make(self, taken: Taken, now: float) -> tuple[RecordBatch, int, dict[int, ProtocolError]]:
-        """Make rows of the first messages, of all if possible.
+        """Build rows from the first messages; from all messages if possible.
 
         Args:
-            taken: the messages, one at least.
-            now: the event loop's time when they were taken.
+            taken: messages, at least one.
+            now: event loop's time when the messages were taken.
 
         Returns:
-            The rows, of how many messages they are, and the errors of those that cannot be read, by their
-            number. An unreadable message is a row only if there is a column for errors.
+            The rows, the number of messages in them, and the errors of unreadable messages by their number.
+            An unreadable message becomes a row only if the schema has a column for errors.
         """
         decoded = self._decoder.decode(taken.columns)
         rows, errors, payload = decoded.rows, decoded.errors, decoded.payload
@@ -280,14 +281,14 @@ class _RowMaker:
 
 
 def _readable(rows: int, errors: Iterable[int]) -> Array:
-    """Return a truth value for each row: whether it has no error."""
+    """Return a boolean for each row: whether the row has no error."""
     valid = np.ones(rows, bool)
     valid[list(errors)] = False
     return valid
 
 
 def _names(metadata: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
-    """The column of each metadatum."""
+    """The column of each metadata field."""
     given: Any = metadata
     if isinstance(given, Mapping):
         return {
@@ -307,28 +308,28 @@ def _kinds(properties: Any) -> dict[str, ArrowType] | None:
     for name, kind in _checks.mapping("properties", properties, "Arrow types by name").items():
         _checks.text("the name of a property", name)
         try:
-            kinds[name] = pa.field(name, kind).type  # takes the names of types, too
-        except Exception:  # whatever pyarrow makes of it
+            kinds[name] = pa.field(name, kind).type  # accepts names of types, too
+        except Exception:  # any exception of pyarrow
             raise UsageError(f"property {name!r}: {_checks.shown(kind)} is no Arrow type") from None
     return kinds
 
 
 class Tables:
-    """What a queue delivers, as batches of rows. Created by :meth:`bmq.Queue.tables`.
+    """The messages of a queue, as batches of rows. Created by :meth:`bmq.Queue.tables`.
 
-    ``async with`` (or ``await``) activates it; receiving does too::
+    ``async with`` (or ``await``) activates the subscription, and so does receiving::
 
         async with queue.tables(properties={"CustomerId": pa.int64()}) as tables:
             async for batch in tables:
                 await save(batch)
                 tables.confirm()
 
-    Rows are confirmed by :meth:`confirm` alone. Messages that are not confirmed are delivered again, here
-    after a reconnect, and to others once this is closed. Messages that cannot be read are no rows: see
-    ``on_invalid`` of :class:`TablesOptions`. It is for one task.
+    Only :meth:`confirm` confirms rows. Unconfirmed messages are redelivered: here after a reconnect, and to
+    other consumers after this object is closed. Unreadable messages are handled as ``on_invalid`` of
+    :class:`TablesOptions` says. For use by one task.
 
     Attributes:
-        schema: the columns, a ``pyarrow.Schema``.
+        schema: columns, a ``pyarrow.Schema``.
     """
 
     def __init__(
@@ -357,7 +358,7 @@ class Tables:
             dead_letters = check_dead_letters(dead_letters, queue)
         self._fails = on_invalid == "fail"
         self._aside = PutAside("tables", dead_letters, logger)
-        # Unreadable messages that are confirmed with rows; None where they are confirmed at once.
+        # Unreadable messages that are confirmed with the rows; None if they are confirmed at once.
         self._late: _Late | None = None
         self._lines = LogLimit(logger)
         self._maker = _RowMaker(
@@ -377,14 +378,14 @@ class Tables:
             end_of(queue).options.priority if priority is None else priority,
         )
         self._consumer = ColumnConsumer(queue, selector, options)
-        # Taken; made rows and not handed out; handed out and not confirmed.
+        # Received messages; built rows not handed out; rows handed out and not confirmed.
         self._rest: Taken | None = None
         self._made: _Made | None = None
         self._out: deque[Receipt] = deque()
 
     @property
     def buffered(self) -> int:
-        """How many messages wait for the application."""
+        """Number of messages that wait for the application."""
         rest, made = self._rest, self._made
         return (
             self._consumer.buffered
@@ -394,7 +395,7 @@ class Tables:
 
     @property
     def unconfirmed(self) -> int:
-        """How many rows were handed out and are not confirmed."""
+        """Number of rows that were handed out and are not confirmed."""
         return sum(len(each.guids) for each in self._out)
 
     @property
@@ -403,24 +404,24 @@ class Tables:
         return self._consumer.closed
 
     async def receive(self, timeout: float | None = None, *, max_rows: int | None = None) -> RecordBatch:
-        """Wait until there is a message, then return all that are there, up to ``max_rows``.
+        """Wait for the first message, then return all messages that have arrived, up to ``max_rows``.
 
-        A batch has at most 64 MiB, unless it is one message.
+        A batch has at most 64 MiB, unless the batch is a single message.
 
         Args:
-            timeout: seconds to wait for the first; None waits without bound.
-            max_rows: how many rows this one has at most; None for as many as any.
+            timeout: seconds to wait for the first message; None for no limit.
+            max_rows: maximum number of rows in this batch; None for the usual maximum.
 
         Returns:
             A ``pyarrow.RecordBatch`` with at least one row.
 
         Raises:
-            TimedOut: no message that can be read arrived in time.
-            QueueClosed: this, the queue or the session was closed.
-            ProtocolError: with ``on_invalid="fail"``: the next message is malformed, or decompresses to more
-                than the session allows. It stays unconfirmed; receiving again goes on behind it.
+            TimedOut: no readable message arrived in time.
+            QueueClosed: this object, the queue or the session was closed.
+            ProtocolError: with ``on_invalid="fail"``: the next message is malformed, or exceeds the session's
+                limit when decompressed. The message stays unconfirmed; the next call continues after it.
 
-        Cancelling it loses nothing.
+        Cancelling the call loses no message.
         """
         timeout = _checks.timeout(timeout)
         return await self._receive(timeout, _checks.optional(_checks.integer, "max_rows", max_rows, 1))
@@ -432,8 +433,8 @@ class Tables:
 
         Args:
             timeout: seconds to wait for the first row.
-            max_rows: how many rows to return at most.
-            idle: whether a message that is left out counts as an arrival, which starts the timeout again.
+            max_rows: maximum number of rows.
+            idle: whether an omitted message counts as an arrival, which restarts the timeout.
         """
         consumer, line = self._consumer, self._consumer.line
         most = self._maker.max_rows if max_rows is None else min(max_rows, self._maker.max_rows)
@@ -455,16 +456,16 @@ class Tables:
                 continue
             left = max(0.0, began + timeout - line.connection.now())
             if not left:
-                # The time is over: messages that are here already are looked at, and no others.
+                # After the timeout, only messages that have already arrived are examined.
                 late = (before if late is None else late) - before + self.buffered
                 if late <= 0:
                     raise TimedOut(f"no message of {consumer.queue.uri} that can be read arrived in time")
 
     def _hand_out(self, most: int) -> RecordBatch | None:
-        """Return rows of messages that are here; None if none of those that were looked at is a row.
+        """Return rows of messages that have arrived; None if no examined message is a row.
 
         Raises:
-            ProtocolError: the next message cannot be read, and is to be raised.
+            ProtocolError: the next message is unreadable, and must be raised as an error.
         """
         made = self._made
         if made is None:
@@ -482,7 +483,7 @@ class Tables:
         return batch
 
     def _make(self, taken: Taken) -> _Made:
-        """Make rows of messages that were taken, and get those out of the way that cannot be read."""
+        """Build rows from messages, and remove unreadable messages."""
         batch, rows, errors = self._maker.make(taken, self._consumer.line.connection.now())
         self._rest = taken.part(rows, taken.columns.count) if rows < taken.columns.count else None
         if rows < taken.columns.count:
@@ -501,7 +502,7 @@ class Tables:
         errors: dict[int, ProtocolError],
         failures: deque[tuple[int, ProtocolError]],
     ) -> None:
-        """Decide on the messages that are no rows."""
+        """Decide about the messages that are not rows."""
         uri = self._consumer.queue.uri
         if self._fails:
             for place, (row, error) in enumerate(errors.items()):
@@ -546,16 +547,16 @@ class Tables:
                 return batch
 
     def confirm(self, rows: int | None = None) -> int:
-        """Confirm rows that were handed out; return how many.
+        """Confirm rows that were handed out; return their number.
 
         Args:
-            rows: how many, those first that were handed out first; None for all.
+            rows: number of rows, the earliest first; None for all.
 
         Buffered, and sent at the end of the current turn of the event loop. After the queue or the session is
-        closed it has no effect: the messages will be delivered again.
+        closed, a call has no effect: the broker redelivers the messages.
 
         Raises:
-            UsageError: this is not the event loop that the session belongs to.
+            UsageError: the call is outside the session's event loop.
         """
         rows = _checks.optional(_checks.integer, "rows", rows)
         confirmed, left = 0, self.unconfirmed if rows is None else rows
@@ -572,38 +573,39 @@ class Tables:
         return confirmed
 
     def release(self) -> None:
-        """Leave it to others to confirm the rows that were handed out: :meth:`confirm` knows them no more.
+        """Leave the confirmation of handed-out rows to other code: :meth:`confirm` forgets them.
 
-        For a program that keeps their GUIDs and gives these to :meth:`bmq.Queue.confirm`.
+        For a program that keeps GUIDs and passes them to :meth:`bmq.Queue.confirm`.
         """
         self._out.clear()
 
     def _confirm_late(self) -> None:
-        """Confirm unreadable messages with the rows, not at once: for readers that may confirm nothing."""
+        """Confirm unreadable messages together with the rows, for readers that confirm later."""
         self._late = _Late(self._consumer.options)
 
     async def open(self) -> Tables:
-        """Tell the broker about the subscription; ``async with`` and ``await`` do the same.
+        """Send the subscription to the broker; ``async with`` and ``await`` do the same.
 
         Raises:
             ConfigureQueueError: the broker refused.
             QueueClosed: the queue is closed.
-            RequestTimeout: no answer in time; the subscription is taken back.
+            RequestTimeout: no answer in time; the subscription is withdrawn.
 
-        Cancelling it takes the subscription back.
+        Cancelling the call withdraws the subscription.
         """
         await self._consumer.open()
         return self
 
     async def close(self) -> None:
-        """Take the subscription back. What is not confirmed stays unconfirmed until the queue is closed.
+        """Withdraw the subscription. Unconfirmed messages stay unconfirmed until the queue is closed.
 
-        Dead letters that are not acknowledged are waited for, five seconds at most.
+        The call waits up to five seconds for the acknowledgements of dead letters.
 
-        Idempotent. Cancelling it leaves the subscription taken back, at the latest when the queue is closed.
+        Idempotent. Cancelling the call withdraws the subscription nevertheless, at the latest when the queue
+        is closed.
 
         Raises:
-            RequestTimeout: no answer in time; the subscription is taken back in the background.
+            RequestTimeout: no answer in time; the subscription is withdrawn in the background.
         """
         self._rest = self._made = None
         try:
@@ -612,7 +614,7 @@ class Tables:
             await self._consumer.close()
 
     async def _put_aside(self) -> None:
-        """Wait a while for the acknowledgements of dead letters."""
+        """Wait for a limited time for the acknowledgements of dead letters."""
         await self._aside.close()
 
     def __await__(self) -> Generator[object, None, Tables]:

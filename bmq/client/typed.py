@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues, consumers and messages of values instead of bytes; made by :meth:`bmq.Queue.typed`."""
+"""Queues, consumers and messages with values instead of bytes. Created by :meth:`bmq.Queue.typed`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 class TypedMessage(Message, Generic[T]):
     """A message with a value. Created by :class:`TypedQueue` and :class:`TypedConsumer`.
 
-    It is a :class:`bmq.Message` in every other respect. Nothing is decoded before :attr:`value` is read.
+    Otherwise a :class:`bmq.Message`. The payload is decoded when :attr:`value` is read.
     """
 
     __slots__ = ("_shape", "_value")
@@ -54,10 +54,10 @@ class TypedMessage(Message, Generic[T]):
 
     @property
     def value(self) -> T:
-        """The value, decoded when it is read first.
+        """The value, decoded on the first access.
 
         Raises:
-            Undecodable: the payload is no such value.
+            Undecodable: the payload cannot be decoded to the type.
         """
         if self._shape is not None:
             self._value = self._shape.decode(self)
@@ -68,7 +68,7 @@ class TypedMessage(Message, Generic[T]):
 class TypedBatch(MessageBatch, Generic[T]):
     """Messages with values that were received together. Created by :meth:`TypedQueue.batches`.
 
-    It is a :class:`bmq.MessageBatch` in every other respect.
+    Otherwise a :class:`bmq.MessageBatch`.
     """
 
     __slots__ = ()
@@ -81,7 +81,7 @@ class TypedBatch(MessageBatch, Generic[T]):
         """The values of all messages, in their order.
 
         Raises:
-            Undecodable: the payload of a message is no such value.
+            Undecodable: the payload of a message cannot be decoded to the type.
         """
         return [message.value for message in self]
 
@@ -107,10 +107,10 @@ class TypedQueue(Generic[T]):
             ship(message.value)
             message.confirm()
 
-    It has no state of its own: closing, configuring and everything else is the queue's.
+    A typed queue has no state of its own: closing, for example, is done by the queue.
 
     Attributes:
-        queue: the queue itself.
+        queue: underlying queue.
     """
 
     def __init__(self, queue: Queue, of: type[T], codec: str | Codec[Any]) -> None:
@@ -143,21 +143,21 @@ class TypedQueue(Generic[T]):
         """Post a value and wait for its acknowledgement, as :meth:`bmq.Queue.post` does.
 
         Args:
-            value: what to post.
-            properties: properties besides those that its fields are; of two with one name this one is posted.
-            tags: as for :meth:`bmq.Queue.post`, like all that follows.
-            guid: the GUID to use instead of a generated one.
-            compression: how the payload is compressed.
-            key: the key of a group.
+            value: value to post.
+            properties: further properties, which override properties derived from fields of the value.
+            tags: as for :meth:`bmq.Queue.post`, like all following arguments.
+            guid: GUID in place of a generated one.
+            compression: compression of the payload.
+            key: ordering key.
             delay: seconds until the message is due.
-            not_before: the time when the message is due, instead.
+            not_before: due time, in place of ``delay``.
             timeout: seconds to wait for the outcome.
 
         Raises:
-            InvalidPayload: the value is of another type, or cannot be encoded; nothing was posted.
+            InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
             PostError, InvalidProperty, QueueClosed, SessionClosed, TimedOut: as :meth:`bmq.Queue.post`.
 
-        Cancelling it does what it does there.
+        Cancelling the call has the same effect as for :meth:`bmq.Queue.post`.
         """
         data, own = self._encoded(value, properties)
         return await self.queue.post(
@@ -185,8 +185,8 @@ class TypedQueue(Generic[T]):
         """Post a value without waiting, as :meth:`bmq.Queue.post_nowait` does.
 
         Raises:
-            InvalidPayload: the value is of another type, or cannot be encoded; nothing was posted.
-            BufferFull, InvalidProperty, QueueClosed, SessionClosed: as there.
+            InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
+            BufferFull, InvalidProperty, QueueClosed, SessionClosed: as for :meth:`bmq.Queue.post_nowait`.
         """
         data, own = self._encoded(value, properties)
         return self.queue.post_nowait(
@@ -199,14 +199,14 @@ class TypedQueue(Generic[T]):
         """Post many values, batched and with backpressure, as :meth:`bmq.Queue.post_many` does.
 
         Args:
-            values: what to post, from an iterable or an async iterable.
-            rate: how many a second to post at most.
+            values: values to post, from an iterable or an async iterable.
+            rate: maximum number of messages a second.
 
         Raises:
-            InvalidPayload: a value is of another type, or cannot be encoded; those before it are posted.
-            InvalidProperty, QueueClosed, SessionClosed: as there.
+            InvalidPayload: a value has another type, or cannot be encoded; the values before it were posted.
+            InvalidProperty, QueueClosed, SessionClosed: as for :meth:`bmq.Queue.post_many`.
 
-        Cancelling it does what it does there.
+        Cancelling the call has the same effect as for :meth:`bmq.Queue.post_many`.
         """
         if isinstance(values, AsyncIterable):
             return await self.queue.post_many(self._messages_as_they_come(values), rate=rate)
@@ -222,17 +222,17 @@ class TypedQueue(Generic[T]):
         timeout: float = 30.0,
         reply_to: str | None = None,
     ) -> Message:
-        """Post a value and wait for the reply to it, as :meth:`bmq.Queue.request` does.
+        """Post a value and wait for the reply, as :meth:`bmq.Queue.request` does.
 
         Raises:
-            InvalidPayload: the value is of another type, or cannot be encoded; nothing was posted.
-            ResponderError, TimedOut, PostError, QueueClosed, SessionClosed: as there.
+            InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
+            ResponderError, TimedOut, PostError, QueueClosed, SessionClosed: as for :meth:`bmq.Queue.request`.
         """
         data, own = self._encoded(value, properties)
         return await self.queue.request(data, properties=own, timeout=timeout, reply_to=reply_to)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait for the outcome of every post, as :meth:`bmq.Queue.flush` does."""
+        """Wait for the outcomes of all posts, as :meth:`bmq.Queue.flush` does."""
         await self.queue.flush(timeout)
 
     def _encoded(
@@ -286,22 +286,23 @@ class TypedQueue(Generic[T]):
         discard_unmatched: bool = False,
         strict: bool = True,
     ) -> TypedConsumer[T]:
-        """Make a consumer for the messages that match, as :meth:`bmq.Queue.subscribe` does.
+        """Create a consumer for matching messages, as :meth:`bmq.Queue.subscribe` does.
 
-        A filter is checked against the type: it may ask for the properties that fields of the type are, and
-        compare them with values of their type. A type without such fields fits every filter.
+        The filter is checked against the type: it may use the properties that are fields of the type, and
+        compare them with values of the field's type. A type without such fields accepts every filter.
 
         Args:
-            selector: what to receive; this and all that follows as for :meth:`bmq.Queue.subscribe`.
-            priority: the highest matching priority gets a message.
-            max_unconfirmed_messages: how many delivered messages may be unconfirmed.
-            max_unconfirmed_bytes: how many bytes of them.
-            discard_unmatched: confirm unseen whatever does not match.
-            strict: False sends an expression as it is, and does not check it against the type.
+            selector: selector of messages. This and all following arguments are as for
+                :meth:`bmq.Queue.subscribe`.
+            priority: the consumer with the highest priority among the matching ones receives a message.
+            max_unconfirmed_messages: limit of delivered messages without a confirmation.
+            max_unconfirmed_bytes: limit of delivered bytes without a confirmation.
+            discard_unmatched: confirm all messages that do not match.
+            strict: if False, an expression is sent unchanged, and not checked against the type.
 
         Raises:
             InvalidExpression: the filter is not legal, or does not fit the type.
-            UsageError: the queue was not opened for reading, or a limit is out of its range.
+            UsageError: the queue was not opened for reading, or a limit is out of range.
         """
         if _checks.boolean("strict", strict):
             self._shape.check(selector)
@@ -329,7 +330,7 @@ class TypedQueue(Generic[T]):
 
         Raises:
             InvalidExpression: the filter is not legal, or does not fit the type.
-            UsageError: as there.
+            UsageError: as for :meth:`bmq.Queue.group`.
         """
         self._shape.check(selector)
         group = self.queue.group(
@@ -362,7 +363,7 @@ class TypedConsumer(Generic[T]):
     ``async with`` (or ``await``) activates the consumer.
 
     Attributes:
-        consumer: the consumer itself.
+        consumer: underlying consumer.
     """
 
     def __init__(self, consumer: Consumer, shape: Shape[T]) -> None:
@@ -401,7 +402,7 @@ class TypedConsumer(Generic[T]):
 
         Raises:
             InvalidExpression: the filter is not legal, or does not fit the type.
-            ConfigureQueueError, RequestTimeout: as there.
+            ConfigureQueueError, RequestTimeout: as for :meth:`bmq.Consumer.configure`.
         """
         self._shape.check(selector)
         await self.consumer.configure(
@@ -412,7 +413,7 @@ class TypedConsumer(Generic[T]):
         )
 
     async def pause(self) -> None:
-        """Receive no more messages, as :meth:`bmq.Consumer.pause` does."""
+        """Withdraw the subscription for a time, as :meth:`bmq.Consumer.pause` does."""
         await self.consumer.pause()
 
     async def resume(self) -> None:
@@ -420,7 +421,7 @@ class TypedConsumer(Generic[T]):
         await self.consumer.resume()
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """Put messages back in line, as :meth:`bmq.Consumer.put_back` does."""
+        """Return messages to the line, as :meth:`bmq.Consumer.put_back` does."""
         self.consumer.put_back(messages)
 
     def stats(self) -> ConsumerStats:
@@ -428,12 +429,12 @@ class TypedConsumer(Generic[T]):
         return self.consumer.stats()
 
     async def open(self) -> TypedConsumer[T]:
-        """Tell the broker about the subscription, as :meth:`bmq.Consumer.open` does."""
+        """Send the subscription to the broker, as :meth:`bmq.Consumer.open` does."""
         await self.consumer.open()
         return self
 
     async def close(self) -> None:
-        """Take the subscription back, as :meth:`bmq.Consumer.close` does."""
+        """Withdraw the subscription, as :meth:`bmq.Consumer.close` does."""
         await self.consumer.close()
 
     def __await__(self) -> Generator[object, None, TypedConsumer[T]]:
@@ -455,7 +456,7 @@ class TypedGroup(Generic[T]):
     """A member of a group that receives values. Created by :meth:`TypedQueue.group`.
 
     Attributes:
-        group: the member itself.
+        group: underlying member.
     """
 
     def __init__(self, group: Group, shape: Shape[T]) -> None:
@@ -537,7 +538,7 @@ class _Batches(Generic[T]):
 def untyped(
     source: Queue | Consumer | TypedQueue[Any] | TypedConsumer[Any],
 ) -> tuple[Queue | Consumer, Shape[Any] | None]:
-    """Return the queue or the consumer itself, and its values; None if it has messages as they are."""
+    """Return the underlying queue or consumer, and the shape of its values; None for an untyped source."""
     if isinstance(source, TypedQueue):
         return source.queue, source._shape  # pyright: ignore[reportPrivateUsage]
     if isinstance(source, TypedConsumer):
