@@ -79,7 +79,7 @@ class Watch(bmq.Interceptor):
             for message in messages:
                 self.lives[message.data].came.append(time.time())
 
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> list[bytes]:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> list[bytes]:
         for post in posts:
             self.lives[bytes(post.data)].posted.append(time.time())
         return [bytes(post.data) for post in posts]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bmq import workers as workers
     from bmq.client.connect import connect, run
     from bmq.client.consumer import Consumer, Subscription
-    from bmq.client.interceptors import Handling, Interceptor, Post, PostOutcome
+    from bmq.client.interceptors import Handling, Interceptor, OutgoingMessage, PostOutcome
     from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
     from bmq.client.queue import Queue
     from bmq.client.session import CloseReport, Session
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from bmq.protocol.client.queue import QueueState
     from bmq.subscriptions import CmqTags, Expression, P, RoutingTable, TagFilter
     from bmq.wire.constants import Compression, PropertyType
-    from bmq.wire.properties import Properties, Typed
+    from bmq.wire.properties import Properties, PropertyValue
     from bmq.wire.uri import QueueUri
     from bmq.workers import (
         AckPolicy,
@@ -126,15 +126,16 @@ __all__ = [
     "NegotiationError",
     "NoRetry",
     "OpenQueueError",
+    "OutgoingMessage",
     "P",
     "PartlyFailed",
-    "Post",
     "PostError",
     "PostOutcome",
     "PostReport",
     "Properties",
     "Property",
     "PropertyType",
+    "PropertyValue",
     "ProtocolError",
     "PutMessage",
     "Queue",
@@ -160,7 +161,6 @@ __all__ = [
     "TimedOut",
     "Trace",
     "Trouble",
-    "Typed",
     "TypedBatch",
     "TypedConsumer",
     "TypedGroup",
@@ -183,7 +183,7 @@ _NAMES = {
     "bmq.client.connect": ["connect", "run"],
     "bmq.client.consumer": ["Consumer", "Subscription"],
     "bmq.engine.health": ["Health", "HostHealth", "HostHealthMonitor", "Trouble"],
-    "bmq.client.interceptors": ["Handling", "Interceptor", "Post", "PostOutcome"],
+    "bmq.client.interceptors": ["Handling", "Interceptor", "OutgoingMessage", "PostOutcome"],
     "bmq.client.message": ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"],
     "bmq.engine.options": ["Credentials", "SessionOptions", "Trace"],
     "bmq.client.queue": ["Queue"],
@@ -226,7 +226,7 @@ _NAMES = {
     "bmq.protocol.client.queue": ["QueueState"],
     "bmq.subscriptions": ["CmqTags", "Expression", "P", "RoutingTable", "TagFilter"],
     "bmq.wire.constants": ["Compression", "PropertyType"],
-    "bmq.wire.properties": ["Properties", "Typed"],
+    "bmq.wire.properties": ["Properties", "PropertyValue"],
     "bmq.wire.uri": ["QueueUri"],
     "bmq.workers": [
         "AckPolicy",
@@ -269,7 +269,7 @@ if not TYPE_CHECKING:
         if name in _MODULE_OF:
             value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
             return value
-        raise AttributeError(f"module 'bmq' has no attribute {name!r}")
+        raise import_module("bmq._renamed").missing_name("bmq", name)
 
     def __dir__():
         return sorted({*globals(), *__all__, *_MODULES})

@@ -12,16 +12,33 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
 
-__all__ = ["ARGUMENTS", "ATTRIBUTES", "Renamed", "renamed", "renamed_arguments"]
+__all__ = [
+    "ARGUMENTS",
+    "ATTRIBUTES",
+    "NAMES",
+    "Renamed",
+    "missing_name",
+    "old_names",
+    "renamed",
+    "renamed_arguments",
+]
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Attributes by class, for the asyncio classes and those of ``bmq.blocking``: the old and the new name.
 ATTRIBUTES: dict[str, dict[str, str]] = {
-    "Message": {"subscription": "consumer"},
+    "Message": {"state": "context", "subscription": "consumer"},
     "Queue": {"subscriptions": "consumers", "waiting": "delay_queue_uri"},
     "Session": {"output": "open_output"},
+}
+#: Names of modules: the old name, and the new one with its module.
+NAMES: dict[str, dict[str, str]] = {
+    "bmq": {"Post": "bmq.OutgoingMessage", "Typed": "bmq.PropertyValue"},
+    "bmq.conventions": {
+        "WAITING_SUFFIX": "bmq.conventions.DELAY_QUEUE_SUFFIX",
+        "waiting_queue": "bmq.conventions.delay_queue_of",
+    },
 }
 #: Keyword arguments by function: the old and the new name.
 ARGUMENTS: dict[str, dict[str, str]] = {
@@ -38,6 +55,23 @@ class Renamed:
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
         raise AttributeError(self._text)
+
+
+def missing_name(module: str, name: str) -> AttributeError:
+    """Return the error for a name that a module does not have; it names the new one, if there is one."""
+    new = NAMES[module].get(name)
+    if new is None:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    return AttributeError(f"{module}.{name} is called {new}")
+
+
+def old_names(module: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module that has old names in :data:`NAMES`."""
+
+    def __getattr__(name: str) -> Any:
+        raise missing_name(module, name)
+
+    return __getattr__
 
 
 def renamed(cls: C) -> C:

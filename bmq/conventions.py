@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from bmq import _checks, _world
+from bmq._renamed import old_names
 
 __all__ = [
     "ATTEMPTS",
@@ -142,3 +143,7 @@ def post_time(properties: Mapping[str, object]) -> float | None:
     """Return when a message was first posted, in seconds since 1970; None if it does not say so."""
     posted = _checks.mapping("properties", properties).get(POSTED)
     return posted / 1000 if isinstance(posted, int) and not isinstance(posted, bool) else None
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

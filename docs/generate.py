@@ -70,7 +70,7 @@ from bmq.wire.control.schema import (
     selection_name,
 )
 from bmq.wire.event import read_event
-from bmq.wire.properties import Typed, encode_properties
+from bmq.wire.properties import PropertyValue, encode_properties
 from bmq.workers._life import Life
 
 ROOT = Path(__file__).parent.parent
@@ -228,7 +228,11 @@ def event(name: str, line: str, kind: str = "CONTROL") -> str:
 
 def both_encodings() -> str:
     """The same properties in the old and in the new encoding."""
-    properties = {"CustomerId": Typed(PropertyType.INT32, 2000), "DestinationId": "ABC", "Urgent": True}
+    properties = {
+        "CustomerId": PropertyValue(PropertyType.INT32, 2000),
+        "DestinationId": "ABC",
+        "Urgent": True,
+    }
     parts = []
     for new, title in ((False, "Old"), (True, "New")):
         area = encode_properties(properties, new=new)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from typing import Any
 
@@ -33,6 +34,24 @@ ARGUMENTS = [
     for function in FUNCTIONS[name]
     for old, new in names.items()
 ]
+
+
+NAMES = [(module, old, new) for module, names in _renamed.NAMES.items() for old, new in names.items()]
+
+
+@pytest.mark.parametrize(("module", "old", "new"), NAMES)
+def test_an_old_name_of_a_module_names_the_new_one(module: str, old: str, new: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(importlib.import_module(module), old)
+    assert str(caught.value) == f"{module}.{old} is called {new}"
+    place, _, name = new.rpartition(".")
+    assert name in importlib.import_module(place).__all__
+
+
+@pytest.mark.parametrize("module", _renamed.NAMES)
+def test_a_name_that_never_was_is_an_ordinary_error(module: str) -> None:
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'Nonsense'"):
+        importlib.import_module(module).Nonsense  # noqa: B018
 
 
 @pytest.mark.parametrize(("owner", "name", "old", "new"), ATTRIBUTES)

@@ -158,7 +158,7 @@ async def test_objects_have_what_the_page_describes(reference: Any, monkeypatch:
                 *(session, session.options, session.stats(), session.health(), queue, consumer),
                 *(queue.stats(), consumer.stats(), consumer.stats().confirm_seconds, bmq.Interceptor()),
                 *(
-                    bmq.Post(b"1", {}, ack.guid),
+                    bmq.OutgoingMessage(b"1", {}, ack.guid),
                     bmq.PostOutcome(queue, 1, 1),
                     bmq.Handling([message], "f", 1),
                 ),

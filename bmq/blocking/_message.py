@@ -12,7 +12,7 @@ from bmq.client.message import Message as _Message
 from bmq.client.message import MessageBatch as _MessageBatch
 from bmq.codecs import Shape
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Properties, PropertyValue
+from bmq.wire.properties import PlainValue, Properties
 
 if TYPE_CHECKING:
     from bmq.blocking._consumer import Consumer
@@ -103,9 +103,9 @@ class Message:
         return self._message.age
 
     @property
-    def state(self) -> dict[Any, Any]:
+    def context(self) -> dict[Any, Any]:
         """A place to keep what belongs to this message; empty at first."""
-        return self._message.state
+        return self._message.context
 
     def confirm(self) -> None:
         """Tell the broker that the message is done with, as :meth:`bmq.Message.confirm` does.
@@ -177,7 +177,7 @@ class MessageBatch(Sequence[Message]):
         self._batch = batch
         self._messages = [Message(queue, message) for message in batch]
 
-    def column(self, name: str) -> list[PropertyValue | None]:
+    def column(self, name: str) -> list[PlainValue | None]:
         """Return one property of all messages, as :meth:`bmq.MessageBatch.column` does."""
         return self._batch.column(name)
 

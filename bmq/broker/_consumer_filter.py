@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from bmq import _checks
-from bmq.wire.properties import Properties, PropertyValue
+from bmq.wire.properties import PlainValue, Properties
 
 if TYPE_CHECKING:
     from bmq.broker._routing import Subscriber
@@ -44,7 +44,7 @@ class FilteredConsumer:
 class ConsumerFilter(Protocol):
     """Decides whether a consumer receives a message that is about to be delivered."""
 
-    def __call__(self, consumer: FilteredConsumer, properties: Mapping[str, PropertyValue], /) -> bool:
+    def __call__(self, consumer: FilteredConsumer, properties: Mapping[str, PlainValue], /) -> bool:
         """Return False to drop the message for the consumer's application: the broker then confirms it."""
         ...
 
@@ -75,14 +75,14 @@ class TagConsumerFilter:
             for app_id, metadata in consumers.items()
         }
 
-    def __call__(self, consumer: FilteredConsumer, properties: Mapping[str, PropertyValue], /) -> bool:
+    def __call__(self, consumer: FilteredConsumer, properties: Mapping[str, PlainValue], /) -> bool:
         """Whether the consumer wants a message with these properties."""
         one_of, all_of = self._wanted.get(consumer.app_id, _NO_TAGS)
         tags = {value for name, value in properties.items() if name.startswith("tag")}
         return all_of <= tags and (not one_of or bool(one_of & tags))
 
 
-_NOTHING: Final[Mapping[str, PropertyValue]] = {}
+_NOTHING: Final[Mapping[str, PlainValue]] = {}
 _NO_TAGS: Final[tuple[set[str], set[str]]] = (set(), set())
 
 #: The filters that a domain file may name.

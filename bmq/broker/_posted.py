@@ -12,7 +12,7 @@ from bmq.errors import ProtocolError
 from bmq.wire.constants import PutFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import NO_PROPERTIES, split_application_data
-from bmq.wire.properties import Properties, PropertyInput, Typed
+from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 from bmq.wire.put import Put
 
 __all__ = ["PostedMessage", "Posts", "told"]
@@ -48,7 +48,7 @@ class PostedMessage:
             return False
         return all(
             name in self.properties
-            and self.properties[name] == (value.value if isinstance(value, Typed) else value)
+            and self.properties[name] == (value.value if isinstance(value, PropertyValue) else value)
             for name, value in properties.items()
         )
 

@@ -15,7 +15,7 @@ from bmq.cli.output import note, printable
 
 if TYPE_CHECKING:
     import bmq
-    from bmq.wire.properties import PropertyInput, PropertyValue
+    from bmq.wire.properties import PlainValue, PropertyInput
 
 __all__ = [
     "BadInput",
@@ -82,7 +82,7 @@ def _typed(name: str, kind: str, value: Any) -> PropertyInput:
     if kind.lower() not in _TYPES:
         raise BadInput(f"property {name!r}: there is no type {kind!r}; there are {', '.join(_TYPES)}")
     wanted = bmq.PropertyType[kind.upper()]
-    made: PropertyValue
+    made: PlainValue
     try:
         match wanted:
             case bmq.PropertyType.BOOL:
@@ -97,7 +97,7 @@ def _typed(name: str, kind: str, value: Any) -> PropertyInput:
         how = {"BOOL": "true or false", "BINARY": "hexadecimal digits", "CHAR": "two hexadecimal digits"}
         form = how.get(wanted.name, "a whole number")
         raise BadInput(f"property {name!r}: {value!r} is no {kind}; it is written as {form}") from error
-    return bmq.Typed(wanted, made)
+    return bmq.PropertyValue(wanted, made)
 
 
 def property_text(properties: Mapping[str, object]) -> str:

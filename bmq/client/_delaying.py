@@ -10,7 +10,7 @@ from bmq import _checks, _world
 from bmq.conventions import DESTINATION, DUE
 from bmq.errors import UsageError
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import PropertyInput, Typed
+from bmq.wire.properties import PropertyInput, PropertyValue
 
 __all__ = ["delayed"]
 
@@ -60,7 +60,7 @@ def delayed(
             "before it is due"
         )
     # Rounded up: never early.
-    added: dict[str, PropertyInput] = {DUE: Typed(PropertyType.INT64, -int(-due * 1000 // 1))}
+    added: dict[str, PropertyInput] = {DUE: PropertyValue(PropertyType.INT64, -int(-due * 1000 // 1))}
     if destination is not None:
         added[DESTINATION] = destination
     return {**(properties or {}), **added}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from bmq.client.interceptors import Hooks, Post, PostOutcome
+from bmq.client.interceptors import Hooks, OutgoingMessage, PostOutcome
 from bmq.client.message import Ack, FailedPost
 from bmq.errors import PostError
 
@@ -29,7 +29,7 @@ class ObservedPosts:
 
     __slots__ = ("_batch", "_contexts", "_failures", "_first", "_hooks", "_left", "_outcome", "_queue")
 
-    def __init__(self, hooks: Hooks, queue: Queue, posts: list[Post], batch: PostBatch) -> None:
+    def __init__(self, hooks: Hooks, queue: Queue, posts: list[OutgoingMessage], batch: PostBatch) -> None:
         self._hooks = hooks
         self._queue = queue
         self._batch = batch
@@ -70,7 +70,9 @@ class ObservedPost:
 
     __slots__ = ("_contexts", "_future", "_hooks", "_queue")
 
-    def __init__(self, hooks: Hooks, queue: Queue, post: Post, future: asyncio.Future[Ack]) -> None:
+    def __init__(
+        self, hooks: Hooks, queue: Queue, post: OutgoingMessage, future: asyncio.Future[Ack]
+    ) -> None:
         self._hooks = hooks
         self._queue = queue
         self._future = future

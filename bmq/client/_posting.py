@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from bmq import _checks
 from bmq.client._observing import ObservedPost, ObservedPosts
-from bmq.client.interceptors import Hooks, Post
+from bmq.client.interceptors import Hooks, OutgoingMessage
 from bmq.client.message import Ack, FailedPost, GuidsOf, PostReport, PutMessage
 from bmq.conventions import BUCKET
 from bmq.engine.options import check_compression
@@ -564,14 +564,14 @@ class ObservedPoster(Poster):
 
     def _seen(
         self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
-    ) -> Post:
+    ) -> OutgoingMessage:
         text = guid_to_text(self._driver.guids.next(tick) if guid is None else guid_from_text(guid))
-        return Post(data, dict(checked_properties(properties)), text)
+        return OutgoingMessage(data, dict(checked_properties(properties)), text)
 
     def _take(self, items: Iterable[Any], budget: int, batch: PostBatch) -> bool:
         self._check()
         now, tick = self._connection.clock()
-        posts: list[Post] = []
+        posts: list[OutgoingMessage] = []
         packing: list[Compression | None] = []
         failure: BaseException | None = None
         all_of_them = True
@@ -601,7 +601,7 @@ class ObservedPoster(Poster):
 
     def _post(
         self,
-        posts: list[Post],
+        posts: list[OutgoingMessage],
         packing: list[Compression | None],
         batch: PostBatch,
         now: float,

@@ -18,7 +18,7 @@ from bmq.conventions import ATTEMPTS, DEATHS, DUE, ERROR, ORIGIN, derived_guid, 
 from bmq.errors import PostError, ProtocolError, UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.printable import printable
-from bmq.wire.properties import PropertyInput, Typed, encode_properties
+from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _with_the_rest_in_one(
     rest: list[tuple[str, str, object]] = []
     for name, value in properties.items():
         if name.startswith("deadletter.") or len(letter) == room or not _legal({name: value}):
-            assert isinstance(value, Typed)
+            assert isinstance(value, PropertyValue)
             plain = base64.b64encode(value.value).decode() if isinstance(value.value, bytes) else value.value
             rest.append((name, value.type.name, plain))
         else:
@@ -197,7 +197,7 @@ def _with_the_rest_in_one(
 def provenance(failure: Failure) -> dict[str, PropertyInput]:
     """Return the origin and the error of a dead letter, as properties."""
     return {
-        "deadletter.attempts": Typed(PropertyType.INT32, min(max(failure.attempt, 0), INT32_MAX)),
+        "deadletter.attempts": PropertyValue(PropertyType.INT32, min(max(failure.attempt, 0), INT32_MAX)),
         "deadletter.error": error_text(failure.error),
         "deadletter.guid": origin_of(failure.message),
         "deadletter.queue": failure.message.queue_uri,

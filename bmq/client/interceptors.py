@@ -21,12 +21,20 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.wire.properties import PropertyInput
 
-__all__ = ["Around", "Handling", "Hooks", "Interceptor", "Post", "PostOutcome", "check_interceptors"]
+__all__ = [
+    "Around",
+    "Handling",
+    "Hooks",
+    "Interceptor",
+    "OutgoingMessage",
+    "PostOutcome",
+    "check_interceptors",
+]
 
 logger = logging.getLogger("bmq.interceptors")
 
 
-class Post:
+class OutgoingMessage:
     """An outgoing message, as interceptors see it before encoding.
 
     Attributes:
@@ -44,7 +52,7 @@ class Post:
         self.guid = guid
 
     def __repr__(self) -> str:
-        return f"<bmq.Post {self.guid}, {len(self.data)} bytes>"
+        return f"<bmq.OutgoingMessage {self.guid}, {len(self.data)} bytes>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ class Interceptor:
     are called in the reverse order. Methods that are not overridden are not called, and cost nothing.
     """
 
-    def on_post(self, queue: Queue, posts: Sequence[Post]) -> Any:
+    def on_post(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> Any:
         """Called before messages are posted, in the task that posts, with its context variables.
 
         ``post`` and ``post_nowait`` pass one message, ``post_many`` up to 500. Properties may be added.
@@ -123,7 +131,7 @@ class Interceptor:
         """Called when the application takes messages, in the receiving task, just before the task continues.
 
         Iterations and ``receive`` pass one message, ``receive_many`` and ``batches`` several.
-        :attr:`bmq.Message.age` is the time since the arrival. :attr:`bmq.Message.state` can keep data for
+        :attr:`bmq.Message.age` is the time since the arrival. :attr:`bmq.Message.context` can keep data for
         later methods.
         """
 
@@ -196,7 +204,7 @@ class Hooks:
         self.confirming, self.handling = bool(self._on_confirm), bool(self._handling)
         self._said: set[tuple[Interceptor, str]] = set()
 
-    def posts(self, queue: Queue, posts: Sequence[Post]) -> _Contexts:
+    def posts(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> _Contexts:
         """Call ``on_post``; return the argument for :meth:`outcome`."""
         contexts: _Contexts = []
         for each, on_post in self._on_post:

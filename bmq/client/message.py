@@ -19,9 +19,9 @@ from bmq.wire.message import NO_PROPERTIES, Beginning, read_beginning, split_app
 from bmq.wire.options import LimitedIds
 from bmq.wire.properties import (
     LAYOUTS,
+    PlainValue,
     Properties,
     PropertyInput,
-    PropertyValue,
     first_properties,
     properties_length,
     property_column,
@@ -89,7 +89,7 @@ class Message:
         confirmed: whether the application has confirmed it.
     """
 
-    __slots__ = ("_arrival", "_line", "_payload", "_properties", "_push", "_state", "confirmed")
+    __slots__ = ("_arrival", "_context", "_line", "_payload", "_properties", "_push", "confirmed")
 
     confirmed: bool
 
@@ -224,13 +224,13 @@ class Message:
         return max(0.0, self._line.connection.now() - self._arrival[0])
 
     @property
-    def state(self) -> dict[Any, Any]:
+    def context(self) -> dict[Any, Any]:
         """A dictionary for interceptors and handlers, to keep data with this message; empty at first."""
         try:
-            return self._state
+            return self._context
         except AttributeError:
-            self._state: dict[Any, Any] = {}
-            return self._state
+            self._context: dict[Any, Any] = {}
+            return self._context
 
     def confirm(self) -> None:
         """Confirm to the broker that the message is handled.
@@ -291,7 +291,7 @@ class MessageBatch(Sequence[Message]):
         self._line = line
         self._messages = messages
 
-    def column(self, name: str) -> list[PropertyValue | None]:
+    def column(self, name: str) -> list[PlainValue | None]:
         """Return one property of all messages, in their order; None for messages without the property.
 
         If all messages have the same schema, this is much faster than reading each message's properties.

@@ -220,7 +220,7 @@ class Queue(OpenQueue):
 
         Args:
             payload: 1 byte to 64 MiB.
-            properties: values by name: bool, int, str, bytes, or :class:`bmq.Typed`.
+            properties: values by name: bool, int, str, bytes, or :class:`bmq.PropertyValue`.
             tags: tags for selection by a :class:`bmq.TagFilter`; each tag becomes a property.
             guid: GUID in place of a generated one: 32 upper-case hexadecimal digits, as in
                 :attr:`bmq.Message.guid`. Within its deduplication window, the broker drops a second message

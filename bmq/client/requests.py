@@ -16,7 +16,7 @@ from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTE
 from bmq.errors import Error, ProtocolError, ResponderError, SessionClosed, TimedOut
 from bmq.wire.constants import PropertyType
 from bmq.wire.printable import printable
-from bmq.wire.properties import PropertyInput, Typed
+from bmq.wire.properties import PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Requests:
                 added: dict[str, PropertyInput] = {
                     REPLY_TO: inbox,
                     REQUESTER: self._id,
-                    DEADLINE: Typed(PropertyType.INT64, int(until * 1000)),
+                    DEADLINE: PropertyValue(PropertyType.INT64, int(until * 1000)),
                 }
                 posted = True
                 await queue.post(data, properties={**(properties or {}), **added}, guid=guid)

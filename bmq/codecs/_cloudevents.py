@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from bmq import _checks, _world
 from bmq.errors import InvalidArgument
-from bmq.wire.properties import Properties, PropertyInput, PropertyValue
+from bmq.wire.properties import PlainValue, Properties, PropertyInput
 
 __all__ = ["ATTRIBUTES", "CloudEvent", "attributes_of", "event_of"]
 
@@ -58,7 +58,7 @@ class CloudEvent(Generic[T]):
     subject: str | None = None
     time: datetime | None = None
     dataschema: str | None = None
-    extensions: Mapping[str, PropertyValue] = field(default_factory=dict[str, PropertyValue])
+    extensions: Mapping[str, PlainValue] = field(default_factory=dict[str, PlainValue])
 
     def __post_init__(self) -> None:
         for name in _REQUIRED:
@@ -104,7 +104,7 @@ def event_of(data: T, properties: Properties) -> CloudEvent[T]:
     if version != "1.0":
         raise ValueError(f"it is a CloudEvent of version {version!r}; 1.0 is known here")
     attributes: dict[str, Any] = {}
-    extensions: dict[str, PropertyValue] = {}
+    extensions: dict[str, PlainValue] = {}
     for name, value in properties.items():
         if not name.startswith(PREFIX):
             continue

@@ -28,7 +28,7 @@ from bmq import _checks
 from bmq.conventions import PREFIX
 from bmq.errors import UsageError
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import PropertyInput, Typed, encode_properties
+from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 
 __all__ = ["Field", "Property", "fields_of"]
 
@@ -171,7 +171,7 @@ def _getter(
             raise
         if isinstance(found, enum.Enum):
             found = found.value
-        return found if wanted is None or found is None else Typed(wanted, found)
+        return found if wanted is None or found is None else PropertyValue(wanted, found)
 
     return read
 
@@ -181,6 +181,6 @@ def _check_name(field: Field, wanted: PropertyType | None, where: str) -> None:
     if field.name.startswith(PREFIX):
         raise UsageError(f"{where}: names that begin with {PREFIX} are reserved")
     try:
-        encode_properties({field.name: sample if wanted is None else Typed(wanted, sample)}, new=True)
+        encode_properties({field.name: sample if wanted is None else PropertyValue(wanted, sample)}, new=True)
     except UsageError as error:
         raise UsageError(f"{where} cannot be a property: {error}") from None

@@ -563,8 +563,8 @@ def _list(body: dict[str, Any], name: str) -> list[Any]:
     return cast("list[Any]", body.get(name, []))
 
 
-def _properties(body: dict[str, Any]) -> dict[str, bmq.Typed]:
-    found: dict[str, bmq.Typed] = {}
+def _properties(body: dict[str, Any]) -> dict[str, bmq.PropertyValue]:
+    found: dict[str, bmq.PropertyValue] = {}
     for each in _list(body, "properties"):
         if not isinstance(each, dict):
             raise _BadRequest("a property is an object with name, type and value")
@@ -576,7 +576,7 @@ def _properties(body: dict[str, Any]) -> dict[str, bmq.Typed]:
     return found
 
 
-def _typed(name: str, kind: str, text: str) -> bmq.Typed:
+def _typed(name: str, kind: str, text: str) -> bmq.PropertyValue:
     """Return a property's value from typed text."""
     try:
         wanted = bmq.PropertyType[kind.upper()]
@@ -585,13 +585,13 @@ def _typed(name: str, kind: str, text: str) -> bmq.Typed:
     try:
         match wanted:
             case bmq.PropertyType.STRING:
-                return bmq.Typed(wanted, text)
+                return bmq.PropertyValue(wanted, text)
             case bmq.PropertyType.BOOL:
-                return bmq.Typed(wanted, {"true": True, "false": False}[text.strip().lower()])
+                return bmq.PropertyValue(wanted, {"true": True, "false": False}[text.strip().lower()])
             case bmq.PropertyType.BINARY | bmq.PropertyType.CHAR:
-                return bmq.Typed(wanted, bytes.fromhex(text))
+                return bmq.PropertyValue(wanted, bytes.fromhex(text))
             case _:
-                return bmq.Typed(wanted, int(text))
+                return bmq.PropertyValue(wanted, int(text))
     except (KeyError, ValueError):
         how = {"BOOL": "true or false", "BINARY": "hexadecimal digits", "CHAR": "two hexadecimal digits"}
         form = how.get(wanted.name, "a whole number")

@@ -36,7 +36,7 @@ from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
-    from bmq.client.interceptors import Handling, Post, PostOutcome
+    from bmq.client.interceptors import Handling, OutgoingMessage, PostOutcome
     from bmq.client.message import Message
     from bmq.client.queue import Queue
     from bmq.errors import PostError
@@ -176,7 +176,7 @@ class OpenTelemetry(Interceptor):
 
     # posting
 
-    def on_post(self, queue: Queue, posts: Sequence[Post]) -> Any:
+    def on_post(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> Any:
         """Begin a span, and send the span's context along."""
         name, attributes = _describe("post", queue.uri, queue.session.address)
         current = contexts.get_current()
@@ -239,7 +239,7 @@ class OpenTelemetry(Interceptor):
         inside = trace.set_span_in_context(NonRecordingSpan(span.get_span_context()), parent)
         delivery = _Delivery(inside, links, arrived, len(messages))
         for message in messages:
-            message.state[self] = delivery
+            message.context[self] = delivery
         if self._attach:
             _attached.set((inside, before))
             contexts.attach(inside)
@@ -249,7 +249,7 @@ class OpenTelemetry(Interceptor):
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Make a span once all messages taken together are confirmed."""
         for message in messages:
-            delivery: _Delivery | None = message.state.get(self)
+            delivery: _Delivery | None = message.context.get(self)
             if delivery is None:
                 continue
             delivery.left -= 1
@@ -277,7 +277,7 @@ class OpenTelemetry(Interceptor):
         messages = handling.messages
         consumer = messages[0].consumer
         name, attributes = _describe("process", consumer.queue.uri, consumer.queue.session.address)
-        deliveries = {message.state.get(self) for message in messages}
+        deliveries = {message.context.get(self) for message in messages}
         delivery: _Delivery | None = deliveries.pop() if len(deliveries) == 1 else None
         context = delivery.context if delivery is not None else contexts.get_current()
         links = delivery.links if delivery is not None else self._links(messages)

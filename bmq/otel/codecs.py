@@ -12,7 +12,7 @@ from opentelemetry.propagators.textmap import Getter, Setter, TextMapPropagator
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
 from bmq import _checks
-from bmq.wire.properties import PropertyInput, PropertyValue, Typed
+from bmq.wire.properties import PlainValue, PropertyInput, PropertyValue
 
 __all__ = ["BinaryCodec", "ContextCodec", "TextCodec"]
 
@@ -109,7 +109,7 @@ class BinaryCodec:
     def extract(self, context: Context, properties: Mapping[str, Any]) -> Context:
         """Read the property; see :meth:`ContextCodec.extract`."""
         value = properties.get(self._name)
-        if isinstance(value, Typed):
+        if isinstance(value, PropertyValue):
             value = value.value
         if not isinstance(value, bytes):
             return context
@@ -124,10 +124,10 @@ class _Setter(Setter[MutableMapping[str, PropertyInput]]):
         carrier[key] = value
 
 
-class _Getter(Getter[Mapping[str, PropertyValue]]):
+class _Getter(Getter[Mapping[str, PlainValue]]):
     def get(self, carrier: Mapping[str, Any], key: str) -> list[str] | None:
         value = carrier.get(key)
-        if isinstance(value, Typed):
+        if isinstance(value, PropertyValue):
             value = value.value
         if isinstance(value, bytes | bytearray):
             value = value.decode("ascii", "replace")

@@ -19,7 +19,7 @@ from bmq.spark._arrow import RecordBatch, pa, pc
 from bmq.spark._columns import Columns, check_queue
 from bmq.spark._keys import due_column, source_guids
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, MAX_PROPERTY_VALUE, PropertyType
-from bmq.wire.properties import Typed
+from bmq.wire.properties import PropertyValue
 from bmq.wire.table import TableEncoder
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def invalid_row(
         for key, each in entries.items():
             if each is not None and key not in properties:
                 narrow = kinds.get(key) in (PropertyType.SHORT, PropertyType.INT32)
-                properties[key] = Typed(kinds[key], each) if narrow and type(each) is int else each
+                properties[key] = PropertyValue(kinds[key], each) if narrow and type(each) is int else each
     target = queue or values.get(columns.queue)
     return InvalidRow(
         position,

@@ -16,7 +16,7 @@ from bmq.spark._batches import RowColumns
 from bmq.spark._columns import Columns
 from bmq.spark._invalid import InvalidRow
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
-from bmq.wire.properties import PropertyInput, Typed, encode_properties
+from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 
 __all__ = ["LETTER_PROPERTIES", "LETTER_VALUE", "Letter", "letter_of", "letter_tables"]
 
@@ -80,7 +80,7 @@ def _with_reason(
     said = list(lost)
     properties: dict[str, PropertyInput] = {
         **kept,
-        "deadletter.attempts": Typed(PropertyType.INT32, 0),
+        "deadletter.attempts": PropertyValue(PropertyType.INT32, 0),
         "deadletter.error": row.reason,
         "deadletter.queue": row.queue.encode("utf-8", "replace").decode()[:_MOST_VALUE],
     }
@@ -150,7 +150,7 @@ def _rest(properties: Sequence[tuple[Any, Any]], lost: list[str]) -> str:
 
 def _plain(value: Any) -> tuple[str, Any]:
     """Type and value of a property that cannot be posted; as text, if it is of another type."""
-    if isinstance(value, Typed):
+    if isinstance(value, PropertyValue):
         return value.type.name, value.value
     if isinstance(value, bool):
         return "BOOL", value
@@ -179,8 +179,11 @@ def letter_tables(
 
 
 def _kinds(letter: Letter) -> tuple[tuple[str, PropertyType], ...]:
-    return tuple((n, each.type) for n, each in letter.properties.items() if isinstance(each, Typed))
+    return tuple((n, each.type) for n, each in letter.properties.items() if isinstance(each, PropertyValue))
 
 
 def _plain_values(letter: Letter) -> dict[str, Any]:
-    return {name: each.value if isinstance(each, Typed) else each for name, each in letter.properties.items()}
+    return {
+        name: each.value if isinstance(each, PropertyValue) else each
+        for name, each in letter.properties.items()
+    }

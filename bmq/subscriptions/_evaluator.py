@@ -37,7 +37,7 @@ from bmq.subscriptions._syntax import (
     flatten,
 )
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Properties, Typed
+from bmq.wire.properties import Properties, PropertyValue
 
 __all__ = [
     "EvaluationFailure",
@@ -53,7 +53,8 @@ __all__ = [
     "lowered",
 ]
 
-#: Returns a property's value by name: bool, int, str, bytes (BINARY) or Typed; None or KeyError if absent.
+#: Returns a property's value by name: bool, int, str, bytes (BINARY) or PropertyValue; None or KeyError if
+#: absent.
 Lookup: TypeAlias = Callable[[str], Any]
 
 
@@ -109,7 +110,7 @@ def _wire_lookup(properties: Properties) -> Lookup:
         except (KeyError, ProtocolError):
             return None
         if type(value) is bytes:  # CHAR or BINARY: only the property type distinguishes them.
-            return Typed(properties.types[name], value)
+            return PropertyValue(properties.types[name], value)
         return value
 
     return get
@@ -127,7 +128,7 @@ def _exact(value: Any) -> Any:
     """Return a property's value as exactly bool, int or str, or the kind of error of reading the value."""
     if value is None:
         return ErrorKind.NAME
-    if isinstance(value, Typed):
+    if isinstance(value, PropertyValue):
         match value.type:
             case PropertyType.BINARY:
                 return ErrorKind.TYPE
@@ -145,7 +146,7 @@ def _exact(value: Any) -> Any:
         # The broker reports a type error here, not the error called BINARY.
         return ErrorKind.TYPE
     raise InvalidProperty(
-        f"a property's value is bool, int, str, bytes or bmq.Typed, not {_checks.shown(value)}"
+        f"a property's value is bool, int, str, bytes or bmq.PropertyValue, not {_checks.shown(value)}"
     )
 
 

@@ -22,7 +22,7 @@ from bmq.subscriptions._evaluator import (
     lookup,
 )
 from bmq.subscriptions._syntax import Node
-from bmq.wire.properties import Properties, PropertyInput, Typed
+from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 
 __all__ = ["Evaluation", "Expression", "built", "made", "planned"]
 
@@ -243,7 +243,7 @@ def made(texts: Iterable[str]) -> list[Expression]:
 
 
 def _describe(name: str, value: PropertyInput) -> str:
-    if isinstance(value, Typed):
+    if isinstance(value, PropertyValue):
         return f"{name} is {value.type.name} {value.value!r}"
     match value:
         case bool():

@@ -22,7 +22,7 @@ from typing import Any, Final
 from bmq import _checks
 from bmq.errors import InvalidArgument, InvalidProperty, ProtocolError
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Properties, PropertyInput, Typed
+from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 
 __all__ = [
     "MAX_TAG_LENGTH",
@@ -142,7 +142,7 @@ def _typed(properties: Mapping[str, PropertyInput] | None) -> Mapping[Any, Prope
 
 
 def _is_binary(value: PropertyInput) -> bool:
-    if isinstance(value, Typed):
+    if isinstance(value, PropertyValue):
         return value.type is PropertyType.BINARY
     return isinstance(value, bytes | bytearray | memoryview)
 
@@ -159,7 +159,9 @@ def pulsar_tags(properties: Mapping[str, PropertyInput] | None) -> frozenset[str
     """The tags of a message in Pulsar's form: the values of STRING properties called ``tag...``."""
     values: set[str] = set()
     for name, value in _typed(properties).items():
-        text = value.value if isinstance(value, Typed) and value.type is PropertyType.STRING else value
+        text = (
+            value.value if isinstance(value, PropertyValue) and value.type is PropertyType.STRING else value
+        )
         if isinstance(name, str) and name.startswith(_PULSAR_PREFIX) and isinstance(text, str):
             values.add(text)
     return frozenset(values)

@@ -26,7 +26,7 @@ import orjson
 
 from bmq import _checks, _world
 from bmq.client.consumer import Consumer
-from bmq.client.interceptors import Handling, Interceptor, Post, PostOutcome
+from bmq.client.interceptors import Handling, Interceptor, OutgoingMessage, PostOutcome
 from bmq.client.message import Message, arrival_of
 from bmq.client.queue import Queue
 from bmq.client.session import Session
@@ -36,7 +36,7 @@ from bmq.events import Connected, ConnectionLost, SessionEvent, StateRestored
 from bmq.groups import GroupEvent, Lost
 from bmq.testing._checker import Checker
 from bmq.wire.crc import crc32c
-from bmq.wire.properties import Typed
+from bmq.wire.properties import PropertyValue
 
 __all__ = ["EventType", "History", "Recorder", "parsed"]
 
@@ -268,7 +268,7 @@ class History:
     def _note_key(self, fields: dict[str, Any], properties: Mapping[str, Any]) -> None:
         value = properties.get(self._key)
         if value is not None:
-            fields["key"] = str(value.value if isinstance(value, Typed) else value)
+            fields["key"] = str(value.value if isinstance(value, PropertyValue) else value)
 
 
 class Recorder(Interceptor):
@@ -373,7 +373,7 @@ class Recorder(Interceptor):
 
     # the hooks
 
-    def on_post(self, queue: Queue, posts: Sequence[Post]) -> list[str]:
+    def on_post(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> list[str]:
         """Record posts of messages."""
         history, uri = self._history, queue.uri
         lines: list[bytes] = []
@@ -386,7 +386,7 @@ class Recorder(Interceptor):
                 for name, field in _FIELDS:
                     if name in properties:
                         value = properties[name]
-                        fields[field] = value.value if isinstance(value, Typed) else value
+                        fields[field] = value.value if isinstance(value, PropertyValue) else value
             guids.append(post.guid)
             lines.append(history._line(self.name, "post", "invoke", fields))
         self._append(lines)

@@ -3,7 +3,7 @@
 
 The *old* encoding stores the length of each value, the *new* one (MESSAGE_PROPERTIES_EX) the offset of each
 name; all other bytes are equal. Values are ``bool`` (BOOL), ``int`` (INT64), ``str`` (STRING, UTF-8) and
-``bytes`` (BINARY); :class:`Typed` selects any other type.
+``bytes`` (BINARY); :class:`PropertyValue` selects any other type.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from bmq.wire.property_schema import BY_SHAPE, PROPERTY_WORDS, Encoder, Layouts,
 __all__ = [
     "LAYOUTS",
     "NOT_OF_THE_SCHEMA",
+    "PlainValue",
     "Properties",
     "PropertyInput",
     "PropertyValue",
     "SchemaIds",
-    "Typed",
     "encode_properties",
     "first_properties",
     "plain_values",
@@ -44,14 +44,14 @@ __all__ = [
 ]
 
 #: A property's value as read.
-PropertyValue = bool | int | str | bytes
+PlainValue = bool | int | str | bytes
 
 
-class Typed(NamedTuple):
+class PropertyValue(NamedTuple):
     """A property value with an explicit type, for types that the Python type does not determine.
 
-    >>> Typed(PropertyType.SHORT, 7)
-    Typed(type=<PropertyType.SHORT: 3>, value=7)
+    >>> PropertyValue(PropertyType.SHORT, 7)
+    PropertyValue(type=<PropertyType.SHORT: 3>, value=7)
 
     Attributes:
         type: the property type of the protocol.
@@ -59,11 +59,11 @@ class Typed(NamedTuple):
     """
 
     type: PropertyType
-    value: PropertyValue
+    value: PlainValue
 
 
 #: A property's value as accepted when posting.
-PropertyInput = PropertyValue | bytearray | memoryview | Typed
+PropertyInput = PlainValue | bytearray | memoryview | PropertyValue
 
 _INT_SIZES = {PropertyType.SHORT: 2, PropertyType.INT32: 4, PropertyType.INT64: 8}
 _FIXED_SIZES = {PropertyType.BOOL: 1, PropertyType.CHAR: 1, **_INT_SIZES}
@@ -168,7 +168,7 @@ def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
     """Return the wire type and the bytes of a value of any supported kind."""
     if isinstance(value, bool):
         return PropertyType.BOOL, _TRUE if value else _FALSE
-    if isinstance(value, Typed):
+    if isinstance(value, PropertyValue):
         given: Any = value.type
         kind = _TYPES.get(given) if isinstance(given, int) else None
         if kind is None:
@@ -184,7 +184,8 @@ def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
     if isinstance(value, bytes | bytearray | memoryview):
         return PropertyType.BINARY, bytes(cast("bytes", value))
     raise InvalidProperty(
-        f"property {name!r}: a value is bool, int, str, bytes or bmq.Typed, not {type(value).__name__}"
+        f"property {name!r}: a value is bool, int, str, bytes or bmq.PropertyValue, "
+        f"not {type(value).__name__}"
     )
 
 
@@ -444,7 +445,7 @@ def plain_values(data: bytes, new: bool) -> dict[str, Any] | None:
     return values
 
 
-def property_column(data: Sequence[bytes], new: bool, name: str) -> list[PropertyValue | None]:
+def property_column(data: Sequence[bytes], new: bool, name: str) -> list[PlainValue | None]:
     """Return one property of many messages, in a few passes over all messages if they share one schema.
 
     Args:
@@ -459,7 +460,7 @@ def property_column(data: Sequence[bytes], new: bool, name: str) -> list[Propert
     found = layouts.column(data, name) if data else []
     if found is not None:
         return found
-    values: list[PropertyValue | None] = [None] * len(data)
+    values: list[PlainValue | None] = [None] * len(data)
     for places in alike(data):
         some = [data[place] for place in places]
         found = layouts.column(some, name)
@@ -470,7 +471,7 @@ def property_column(data: Sequence[bytes], new: bool, name: str) -> list[Propert
     return values
 
 
-class Properties(Mapping[str, PropertyValue]):
+class Properties(Mapping[str, PlainValue]):
     """The properties of a message, decoded on first access.
 
     A read-only mapping of names to values; ``types`` has the types. BOOL reads as ``bool``, SHORT, INT32
@@ -524,10 +525,10 @@ class Properties(Mapping[str, PropertyValue]):
             self.length, self._end, self._index = total, end, index
         return index
 
-    def __getitem__(self, name: str) -> PropertyValue:
+    def __getitem__(self, name: str) -> PlainValue:
         values = self._values
         if values is not None:
-            value: PropertyValue = values[name]
+            value: PlainValue = values[name]
             return value
         index = self._index
         if index is None:
@@ -560,7 +561,7 @@ class Properties(Mapping[str, PropertyValue]):
     def typed(self) -> dict[str, PropertyInput]:
         """Every value with its type, so that posting the properties again keeps the types."""
         types = self.types
-        return {name: Typed(types[name], value) for name, value in self.items()}
+        return {name: PropertyValue(types[name], value) for name, value in self.items()}
 
 
 #: Layouts of areas seen earlier, for the old and for the new encoding.

@@ -35,7 +35,7 @@ from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.padding import PADDING
-from bmq.wire.properties import PropertyInput, Typed, encode_properties, properties_length
+from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties, properties_length
 from bmq.wire.put import PutEvent, decode_puts
 
 __all__ = ["EncodedPosts", "Messages", "Slice", "TableEncoder", "guids_in", "messages_of", "stream_of"]
@@ -426,7 +426,7 @@ def _dictionaries(columns: list[tuple[_Property, ArrowArray]]) -> Iterator[dict[
     values = [array.to_pylist() for _, array in columns]
     for row in zip(*values, strict=True):
         yield {
-            each.name: Typed(each.kind, value)
+            each.name: PropertyValue(each.kind, value)
             for (each, _), value in zip(columns, row, strict=True)
             if value is not None
         }
@@ -712,7 +712,7 @@ class EncodedPosts:
             )
             types = properties.types
             values: dict[str, PropertyInput] = {
-                name: Typed(types[name], value) if types[name] in _NARROW else value
+                name: PropertyValue(types[name], value) if types[name] in _NARROW else value
                 for name, value in properties.items()
             }
             yield payload, values, None if self._guids is None else put.guid

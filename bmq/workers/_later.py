@@ -14,7 +14,7 @@ from bmq.client.queue import Queue
 from bmq.conventions import ATTEMPTS, ERROR, ORIGIN, derived_guid
 from bmq.errors import Error, UsageError
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import PropertyInput, Typed
+from bmq.wire.properties import PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri
 from bmq.workers._outcomes import RetryAfter
 from bmq.workers._retry import RetryPolicy
@@ -85,7 +85,7 @@ class Later:
         try:
             properties: dict[str, PropertyInput] = {
                 **message.properties.typed(),
-                ATTEMPTS: Typed(PropertyType.INT32, tried),
+                ATTEMPTS: PropertyValue(PropertyType.INT32, tried),
                 ERROR: error_text(failure.error),
                 ORIGIN: origin_of(message),
             }

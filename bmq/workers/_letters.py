@@ -12,7 +12,7 @@ from bmq.client.message import Message, PutMessage
 from bmq.conventions import derived_guid
 from bmq.errors import UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
-from bmq.wire.properties import PropertyInput, Typed, encode_properties
+from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 from bmq.wire.uri import QueueUri
 
 __all__ = ["original_of"]
@@ -71,7 +71,7 @@ def _rest(text: object) -> list[tuple[str, PropertyInput]]:
         for name, kind, value in cast("list[Any]", json.loads(text)):
             number = PropertyType[kind]
             raw = number in (PropertyType.CHAR, PropertyType.BINARY)
-            found.append((str(name), Typed(number, base64.b64decode(value) if raw else value)))
+            found.append((str(name), PropertyValue(number, base64.b64decode(value) if raw else value)))
     except (ValueError, KeyError, TypeError):
         return []  # another program's property
     return found

@@ -32,7 +32,7 @@ from bmq.client.queue import Queue
 from bmq.conventions import DEATHS, ORIGIN, derived_guid
 from bmq.errors import Error, UsageError
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import PropertyInput, Typed
+from bmq.wire.properties import PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Died", "Quarantine", "check_quarantine", "suspects_of"]
@@ -137,7 +137,7 @@ class Quarantine:
     async def _again(self, message: Message, count: int) -> None:
         properties: dict[str, PropertyInput] = {
             **message.properties.typed(),
-            DEATHS: Typed(PropertyType.INT32, count),
+            DEATHS: PropertyValue(PropertyType.INT32, count),
             ORIGIN: origin_of(message),
         }
         output = await self._queue.session.open_output(self._destination)

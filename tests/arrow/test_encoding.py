@@ -21,7 +21,7 @@ from bmq.wire.constants import Compression, PropertyType
 from bmq.wire.event import read_event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.message import join_application_data
-from bmq.wire.properties import SchemaIds, Typed, encode_properties
+from bmq.wire.properties import PropertyValue, SchemaIds, encode_properties
 from bmq.wire.put import PutEvent, decode_puts, encode_puts
 from bmq.wire.table import MAX_BYTES, MAX_MESSAGES, EncodedPosts, TableEncoder, guids_in, stream_of
 from tests.wire.test_codec import FIELDS, STRUCTURES
@@ -95,7 +95,7 @@ def one_by_one(
     rows = batch.to_pylist()
     for guid, row in zip(guids(len(rows)), rows, strict=True):
         payload = row["value"].encode() if isinstance(row["value"], str) else row["value"]
-        properties = {name: Typed(types[name], row[name]) for name in names if row[name] is not None}
+        properties = {name: PropertyValue(types[name], row[name]) for name in names if row[name] is not None}
         area = encode_properties(properties, new=new)
         schema_id = ids.number(properties) if area and new else 0
         data, kind = join_application_data(payload, area, new=new, compression=compression, threshold=10)

@@ -82,7 +82,7 @@ async def test_interceptors_see_every_row(broker: bmq.broker.Broker) -> None:
     seen: list[tuple[bytes, dict[str, Any]]] = []
 
     class Noting(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> None:
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
             seen.extend((post.data, dict(post.properties)) for post in posts)
             for post in posts:
                 post.properties["trace"] = "1"
@@ -97,9 +97,9 @@ async def test_interceptors_see_every_row(broker: bmq.broker.Broker) -> None:
         got = await receive(queue, 1000)
     assert seen[1] == (
         b"order 1",
-        {"CustomerId": 1, "OrderType": "EXPRESS", "short": bmq.Typed(bmq.PropertyType.SHORT, 3)},
+        {"CustomerId": 1, "OrderType": "EXPRESS", "short": bmq.PropertyValue(bmq.PropertyType.SHORT, 3)},
     )
-    assert seen[3] == (b"order 3", {"CustomerId": 3, "short": bmq.Typed(bmq.PropertyType.SHORT, 3)})
+    assert seen[3] == (b"order 3", {"CustomerId": 3, "short": bmq.PropertyValue(bmq.PropertyType.SHORT, 3)})
     assert [m.guid for m in got] == [each.hex().upper() for each in guids]
     assert {m.properties["trace"] for m in got} == {"1"}
     assert got[0].property_types["short"] is bmq.PropertyType.SHORT

@@ -17,7 +17,7 @@ from bmq.errors import ProtocolError, UsageError
 from bmq.wire import push_table
 from bmq.wire.constants import PropertyType
 from bmq.wire.message import split_application_data
-from bmq.wire.properties import Typed, encode_properties
+from bmq.wire.properties import PropertyValue, encode_properties
 from bmq.wire.push import Push
 from bmq.wire.push_columns import PushColumns
 from bmq.wire.push_table import Decoded, TableDecoder, guid_texts
@@ -74,7 +74,7 @@ def blocks(draw: st.DrawFn) -> list[Push]:
     rows *= draw(st.sampled_from([1, 1, 5, 20]))
     return [
         push(
-            {name: Typed(kinds[name], value) for name, value in properties.items()},
+            {name: PropertyValue(kinds[name], value) for name, value in properties.items()},
             payload,
             new=new,
             schema_id=schema_id,

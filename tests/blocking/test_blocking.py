@@ -25,8 +25,8 @@ def test_a_message_goes_out_and_comes_back(queue: bmq.blocking.Queue) -> None:
             assert (message.guid, message.queue_uri) == (ack.guid, queue.uri)
             assert message.age >= 0
             assert not message.stale
-            message.state["seen"] = True
-            assert message.state == {"seen": True}
+            message.context["seen"] = True
+            assert message.context == {"seen": True}
         break
     assert message.confirmed
     queue.flush()
@@ -402,7 +402,7 @@ caller = contextvars.ContextVar("caller", default="nobody")
 
 def test_interceptors_see_the_context_of_who_posts(broker: str, bmq_queue_uri: str) -> None:
     class Noting(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> None:
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
             for post in posts:
                 post.properties["caller"] = caller.get()
 

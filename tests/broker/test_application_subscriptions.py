@@ -115,19 +115,19 @@ def test_an_invalid_one_refuses_the_open() -> None:
 def test_expressions_as_measured(text: str, properties: dict[str, list[object]], matched: bool) -> None:
     """Every measured expression, as a consumer's subscription on messages with the same properties."""
     from bmq.wire.constants import PropertyType
-    from bmq.wire.properties import Typed
+    from bmq.wire.properties import PropertyValue
 
-    def value(kind: int, raw: str) -> Typed:
+    def value(kind: int, raw: str) -> PropertyValue:
         content = bytes.fromhex(raw)
         match PropertyType(kind):
             case PropertyType.BOOL:
-                return Typed(PropertyType.BOOL, content == b"\1")
+                return PropertyValue(PropertyType.BOOL, content == b"\1")
             case PropertyType.STRING:
-                return Typed(PropertyType.STRING, content.decode())
+                return PropertyValue(PropertyType.STRING, content.decode())
             case PropertyType.CHAR | PropertyType.BINARY as kind_:
-                return Typed(kind_, content)
+                return PropertyValue(kind_, content)
             case kind_:
-                return Typed(kind_, int.from_bytes(content, "big", signed=True))
+                return PropertyValue(kind_, int.from_bytes(content, "big", signed=True))
 
     core = Core()
     sender, reader = producer(core, PRIORITY), core.client()

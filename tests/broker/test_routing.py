@@ -19,7 +19,7 @@ from bmq.wire.control.messages import (
     SubQueueIdInfo,
     Subscription,
 )
-from bmq.wire.properties import PropertyInput, Typed
+from bmq.wire.properties import PropertyInput, PropertyValue
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, subscription
 from tests.fakes.client import Got
 from tests.transcripts import probes
@@ -54,12 +54,12 @@ def test_several_subscriptions_and_properties_of_every_type(new: bool) -> None:
     ]
     consumer.configure(*[subscription(s_id, text) for s_id, text in enumerate(asked, 1)])
     messages: list[dict[str, PropertyInput]] = [
-        {"letter": Typed(PropertyType.CHAR, b"A"), "n": 4},
-        {"letter": Typed(PropertyType.CHAR, b"A"), "n": 3},
+        {"letter": PropertyValue(PropertyType.CHAR, b"A"), "n": 4},
+        {"letter": PropertyValue(PropertyType.CHAR, b"A"), "n": 3},
         {"raw": b"x", "n": 1, "text": "two"},
-        {"n": Typed(PropertyType.SHORT, 5), "text": "two"},
+        {"n": PropertyValue(PropertyType.SHORT, 5), "text": "two"},
         {"n": "5", "flag": True},
-        {"flag": Typed(PropertyType.BOOL, False), "n": 1},
+        {"flag": PropertyValue(PropertyType.BOOL, False), "n": 1},
         {},
     ]
     for _ in range(3):  # what is learned of a schema changes nothing

@@ -23,7 +23,7 @@ def letters(aside: Aside, bmq_new_queue_uri: NewUri) -> tuple[str, str]:
         queue = await aside.session.open_queue(uri, read=True, write=True, default_subscription=False)
         letters = await aside.session.open_queue(dead, write=True)
         await queue.post(b"one\nline two", properties={f"p{n}": n for n in range(254)})
-        await queue.post(b"\xfftwo", properties={"CustomerId": bmq.Typed(bmq.PropertyType.SHORT, 7)})
+        await queue.post(b"\xfftwo", properties={"CustomerId": bmq.PropertyValue(bmq.PropertyType.SHORT, 7)})
         died = asyncio.Event()
 
         async def fail(message: bmq.Message) -> None:

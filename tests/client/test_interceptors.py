@@ -25,7 +25,7 @@ class Noting(bmq.Interceptor):
         self.name = name
         self.log: list[Any] = [] if log is None else log
 
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> Any:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> Any:
         self.log.append(("post", self.name, queue.uri, [post.data for post in posts]))
         return self.name, [post.guid for post in posts]
 
@@ -35,11 +35,11 @@ class Noting(bmq.Interceptor):
 
     def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
         for message in messages:
-            message.state[self] = message.data
+            message.context[self] = message.data
         self.log.append(("receive", self.name, [message.data for message in messages]))
 
     def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
-        self.log.append(("confirm", self.name, [message.state[self] for message in messages]))
+        self.log.append(("confirm", self.name, [message.context[self] for message in messages]))
 
     def seen(self, what: str) -> list[Any]:
         return [entry[-1] for entry in self.log if entry[0] == what]
@@ -59,7 +59,7 @@ async def test_the_guid_is_known_before_the_post(peer: Peer) -> None:
     guids: list[str] = []
 
     class Reading(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> None:
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
             guids.extend(post.guid for post in posts)
 
     async with bmq.connect(peer.uri, interceptors=[Reading()]) as session:
@@ -168,7 +168,7 @@ async def test_posts_given_up_at_the_end_have_an_outcome(peer: Peer) -> None:
 
 async def test_an_interceptor_adds_properties(broker: bmq.broker.Broker) -> None:
     class Adding(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> None:
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
             for post in posts:
                 post.properties["trace"] = f"of {post.data.decode()}"
 
@@ -228,7 +228,7 @@ async def test_context_variables_are_those_of_the_task_that_calls(peer: Peer) ->
     seen: list[str] = []
 
     class Reading(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> None:
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
             seen.append(request.get())
 
         def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
@@ -246,7 +246,7 @@ async def test_context_variables_are_those_of_the_task_that_calls(peer: Peer) ->
 
 
 class Broken(bmq.Interceptor):
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> Any:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> Any:
         raise RuntimeError("on_post")
 
     def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:

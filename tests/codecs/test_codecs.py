@@ -43,7 +43,7 @@ def through(shape: Shape[Any], value: Any) -> Any:
 
 
 NOTED = Order(7, False, Address("x", 2), note="n")
-INT32_SEVEN = bmq.Typed(bmq.PropertyType.INT32, 7)
+INT32_SEVEN = bmq.PropertyValue(bmq.PropertyType.INT32, 7)
 
 
 # ---- there and back

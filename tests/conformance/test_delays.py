@@ -66,7 +66,7 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
 
 async def test_on_time_and_as_it_was_posted(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
     properties = {
-        "CustomerId": bmq.Typed(bmq.PropertyType.SHORT, 7),
+        "CustomerId": bmq.PropertyValue(bmq.PropertyType.SHORT, 7),
         "raw": b"\0\xff",
         "OrderType": "EXPRESS",
     }

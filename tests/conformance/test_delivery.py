@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bmq.wire.constants import EventType, PropertyType
-from bmq.wire.properties import PropertyInput, Typed
+from bmq.wire.properties import PropertyInput, PropertyValue
 from tests.conformance.raw import Connect, NewUri, Raw, subscription
 from tests.transcripts import probes
 
@@ -144,13 +144,13 @@ def posted(properties: dict[str, tuple[int, str]]) -> dict[str, PropertyInput]:
         raw, kind = bytes.fromhex(hexadecimal), PropertyType(number)
         match kind:
             case PropertyType.BOOL:
-                values[name] = Typed(kind, bool(raw[0]))
+                values[name] = PropertyValue(kind, bool(raw[0]))
             case PropertyType.SHORT | PropertyType.INT32 | PropertyType.INT64:
-                values[name] = Typed(kind, int.from_bytes(raw, "big", signed=True))
+                values[name] = PropertyValue(kind, int.from_bytes(raw, "big", signed=True))
             case PropertyType.STRING:
-                values[name] = Typed(kind, raw.decode())
+                values[name] = PropertyValue(kind, raw.decode())
             case _:
-                values[name] = Typed(kind, raw)
+                values[name] = PropertyValue(kind, raw)
     return values
 
 

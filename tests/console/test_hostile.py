@@ -148,7 +148,7 @@ async def test_one_unreadable_message_hides_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = await session.open_queue(ORDERS, write=True)
-    odd = bmq.Typed(bmq.PropertyType.STRING, "caf\udce9")
+    odd = bmq.PropertyValue(bmq.PropertyType.STRING, "caf\udce9")
     guids = [(await queue.post(text, properties={"s": odd})).guid for text in (b"one", b"two", b"three")]
     raw = broker.queues[ORDERS]._queue.store.get(bytes.fromhex(guids[1]))
     assert raw is not None

@@ -565,7 +565,14 @@ EXCLUDED: dict[str, str] = {
     **dict.fromkeys(
         [
             *("bmq.Ack", "bmq.CloseReport", "bmq.Consumer", "bmq.ConsumerStats", "bmq.FailedPost"),
-            *("bmq.Handling", "bmq.Health", "bmq.Histogram", "bmq.Message", "bmq.MessageBatch", "bmq.Post"),
+            *(
+                "bmq.Handling",
+                "bmq.Health",
+                "bmq.Histogram",
+                "bmq.Message",
+                "bmq.MessageBatch",
+                "bmq.OutgoingMessage",
+            ),
             *("bmq.PostOutcome", "bmq.PostReport", "bmq.Properties", "bmq.Queue", "bmq.QueueStats"),
             *("bmq.Session", "bmq.SessionStats", "bmq.Trouble", "bmq.TypedConsumer", "bmq.TypedMessage"),
             *(
@@ -601,7 +608,7 @@ EXCLUDED: dict[str, str] = {
             *("bmq.testing.SimulatedBroker", "bmq.testing.SimulatedNetwork", "bmq.testing.SimulatedProcess"),
             *("bmq.testing.ProxiedConnection", "bmq.testing.Problem", "bmq.testing.Recorder"),
             *("bmq.testing.Verdict", "bmq.workers.Failure", "bmq.workers.SubscriberStatus"),
-            *("bmq.workers.SweeperStats", "bmq.Typed"),
+            *("bmq.workers.SweeperStats", "bmq.PropertyValue"),
         ],
         _MADE,
     ),

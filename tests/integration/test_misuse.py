@@ -66,7 +66,7 @@ async def test_a_payload_that_is_not_bytes(queue: bmq.Queue, payload: object) ->
         ({"x": 1.5}, "not float"),
         ({"x": None}, "not NoneType"),
         ({"x": 2**63}, "does not fit"),
-        ({"x": bmq.Typed(bmq.PropertyType.SHORT, 2**15)}, "does not fit SHORT"),
+        ({"x": bmq.PropertyValue(bmq.PropertyType.SHORT, 2**15)}, "does not fit SHORT"),
         ({f"p{n}": n for n in range(256)}, "256 properties; a message has at most 255"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -18,7 +18,7 @@ class Marking(bmq.Interceptor):
     def __init__(self) -> None:
         self.marked = self.acknowledged = self.received = self.confirmed = 0
 
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> int:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> int:
         for post in posts:
             post.properties["mark"] = post.guid
         self.marked += len(posts)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq import Compression, PropertyType, PutMessage, Typed
+from bmq import Compression, PropertyType, PropertyValue, PutMessage
 from tests.integration.steps import TIMEOUT, Connect, NewUri, left_in, payloads, take
 
 MIB = 1024 * 1024
@@ -200,14 +200,14 @@ async def test_waiting_posts_go_on_when_there_is_room(bmq_connect: Connect, bmq_
 
 
 EVERY_TYPE = {
-    "bool": Typed(PropertyType.BOOL, True),
-    "char": Typed(PropertyType.CHAR, b"\x80"),
-    "short": Typed(PropertyType.SHORT, -(2**15)),
-    "int32": Typed(PropertyType.INT32, 2**31 - 1),
-    "int64": Typed(PropertyType.INT64, -(2**63)),
-    "string": Typed(PropertyType.STRING, "Grüße, 世界"),
-    "binary": Typed(PropertyType.BINARY, bytes(range(256))),
-    "empty": Typed(PropertyType.STRING, ""),
+    "bool": PropertyValue(PropertyType.BOOL, True),
+    "char": PropertyValue(PropertyType.CHAR, b"\x80"),
+    "short": PropertyValue(PropertyType.SHORT, -(2**15)),
+    "int32": PropertyValue(PropertyType.INT32, 2**31 - 1),
+    "int64": PropertyValue(PropertyType.INT64, -(2**63)),
+    "string": PropertyValue(PropertyType.STRING, "Grüße, 世界"),
+    "binary": PropertyValue(PropertyType.BINARY, bytes(range(256))),
+    "empty": PropertyValue(PropertyType.STRING, ""),
 }
 
 
@@ -306,7 +306,7 @@ async def test_a_property_of_a_batch(queue: bmq.Queue) -> None:
         if number % 10 == 9:
             return None
         if number % 10 == 8:
-            return {"kind": bmq.Typed(bmq.PropertyType.SHORT, number)}
+            return {"kind": bmq.PropertyValue(bmq.PropertyType.SHORT, number)}
         return {"id": number, "kind": "k" * (number % 6), "express": number % 2 == 0}
 
     await queue.post_many(

@@ -13,7 +13,7 @@ from typing import Any
 
 import bmq
 from bmq.wire.constants import PropertyType, PutFlags
-from bmq.wire.properties import Typed, encode_properties
+from bmq.wire.properties import PropertyValue, encode_properties
 
 __all__ = ["POISONS", "Poisonous", "flood", "post_raw"]
 
@@ -57,7 +57,7 @@ POISONS: dict[str, Poisonous] = {
     "a destination that is a number": _with(bmq_destination=7, bmq_reply_to=7),
     "a destination that is no queue": _with(bmq_destination="nonsense", bmq_reply_to="nonsense"),
     "a destination that is no text": _with(
-        bmq_destination=Typed(PropertyType.STRING, "bmq://\udcff\udcfe"), bmq_reply_to="bmq://\0"
+        bmq_destination=PropertyValue(PropertyType.STRING, "bmq://\udcff\udcfe"), bmq_reply_to="bmq://\0"
     ),
     "a destination elsewhere": _with(bmq_destination=_NOWHERE, bmq_reply_to=_NOWHERE),
     "numbers that are texts": _with(

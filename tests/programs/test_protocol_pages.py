@@ -17,7 +17,7 @@ from bmq.wire.control import Codec, MessageKind, decode_event, encode_event, mes
 from bmq.wire.control.schema import Structure
 from bmq.wire.event import read_event
 from bmq.wire.layout import LAYOUTS
-from bmq.wire.properties import Typed, encode_properties
+from bmq.wire.properties import PropertyValue, encode_properties
 from tests.transcripts import RECORDINGS, Recorded, recorded
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -88,7 +88,7 @@ def test_what_the_bytes_say(annotated: ModuleType) -> None:
 
 
 def test_both_encodings_say_the_same(annotated: ModuleType) -> None:
-    properties = {"a": Typed(PropertyType.SHORT, -2), "b": "", "c": b"\0\1", "d": True}
+    properties = {"a": PropertyValue(PropertyType.SHORT, -2), "b": "", "c": b"\0\1", "d": True}
     said = []
     for new in (False, True):
         area = encode_properties(properties, new=new)

@@ -534,7 +534,7 @@ class Broken(bmq.Interceptor):
         if self._world.random.random() < 0.3:
             raise self._world.random.choice((ValueError("no"), asyncio.CancelledError(), KeyError("x")))
 
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> Any:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> Any:
         self._fail()
 
     def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:

@@ -318,7 +318,7 @@ TYPED = {
     "text": "ä",
     "yes": True,
     "raw": b"\xff\x00",
-    "short": bmq.Typed(bmq.PropertyType.SHORT, 3),
+    "short": bmq.PropertyValue(bmq.PropertyType.SHORT, 3),
 }
 
 

@@ -186,7 +186,7 @@ def test_keys_of_maps(write: Write, broker: BrokerThread, queue: str) -> None:
     # What is not legal as a property is left out, the rest is as it was.
     assert original_of(name) == (
         queue,
-        bmq.PutMessage(b"w", {"c": bmq.Typed(bmq.PropertyType.INT64, 3)}, original_of(name)[1].guid),
+        bmq.PutMessage(b"w", {"c": bmq.PropertyValue(bmq.PropertyType.INT64, 3)}, original_of(name)[1].guid),
     )
 
 

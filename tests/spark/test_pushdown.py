@@ -54,8 +54,8 @@ SCHEMA = struct(value=BinaryType(), properties=PROPERTIES, guid=StringType())
 Row = dict[str, Any]
 
 
-def narrow(value: int) -> bmq.Typed:
-    return bmq.Typed(bmq.PropertyType.SHORT, value)
+def narrow(value: int) -> bmq.PropertyValue:
+    return bmq.PropertyValue(bmq.PropertyType.SHORT, value)
 
 
 #: What a property may be in a message: of every type, and absent.
@@ -63,7 +63,7 @@ VALUES: list[Any] = [
     None,
     *(-(1 << 63), -1, 0, 5, 127, 128, 2**31 - 1, 2**31, (1 << 63) - 1),
     narrow(5),
-    bmq.Typed(bmq.PropertyType.INT32, 5),
+    bmq.PropertyValue(bmq.PropertyType.INT32, 5),
     *("5", "-1", "true", "false", "EXPRESS", "äö", "", "a"),
     True,
     False,

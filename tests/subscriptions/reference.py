@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from bmq.subscriptions._syntax import Binary, Boolean, Exists, Integer, Negate, Node, Not, Property, String
-from bmq.wire.properties import Typed
+from bmq.wire.properties import PropertyValue
 
 
 class Stopped(Exception):
@@ -32,7 +32,7 @@ def read(name: str, message: dict[str, Any]) -> tuple[str, Any]:
     if name not in message:
         raise Stopped("NAME")
     value = message[name]
-    if isinstance(value, Typed):
+    if isinstance(value, PropertyValue):
         if value.type.name == "CHAR":
             return "int", int.from_bytes(value.value, "big", signed=True)
         value = value.value

@@ -20,7 +20,7 @@ from bmq.subscriptions._syntax import (
     String,
 )
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Typed
+from bmq.wire.properties import PropertyValue
 
 NAMES = ["a", "b", "c.d", "exists"]
 INTEGERS = [0, 1, 2, -1, -3, 7, 2**63 - 1, -(2**63), 2**32]
@@ -84,6 +84,8 @@ values: st.SearchStrategy[Any] = st.one_of(
     st.booleans(),
     integers,
     strings,
-    st.sampled_from([b"", b"a", Typed(PropertyType.CHAR, b"\xff"), Typed(PropertyType.SHORT, 7)]),
+    st.sampled_from(
+        [b"", b"a", PropertyValue(PropertyType.CHAR, b"\xff"), PropertyValue(PropertyType.SHORT, 7)]
+    ),
 )
 messages: st.SearchStrategy[dict[str, Any]] = st.dictionaries(names, values)

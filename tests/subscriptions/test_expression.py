@@ -13,7 +13,7 @@ from bmq.errors import InvalidExpression, InvalidProperty
 from bmq.subscriptions import Evaluation, EvaluationFailure, Expression, lookup, tags_of
 from bmq.subscriptions._syntax import Binary, Exists, Integer, Property
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Properties, Typed, encode_properties
+from bmq.wire.properties import Properties, PropertyValue, encode_properties
 
 TEXT = "CustomerId >= 1000 && exists(OrderType)"
 
@@ -100,7 +100,7 @@ def test_not_strict_takes_any_text_as_the_broker_would() -> None:
 )
 @pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
 def test_an_evaluation_says_what_went_wrong_and_where(text: str, offset: int, reason: str) -> None:
-    message = {"a": 1, "s": "foo", "f": Typed(PropertyType.CHAR, b"x"), "bin": b"\0"}
+    message = {"a": 1, "s": "foo", "f": PropertyValue(PropertyType.CHAR, b"x"), "bin": b"\0"}
     evaluation = Expression(text).evaluate(message)
     assert evaluation.value is None
     assert evaluation.offset == offset
@@ -142,7 +142,8 @@ def test_values_of_subclasses_are_what_post_would_send() -> None:
 def test_values_that_no_property_can_have_are_refused(value: object) -> None:
     with pytest.raises(
         InvalidProperty,
-        match=rf"a property's value is bool, int, str, bytes or bmq\.Typed, not .*\({type(value).__name__}\)",
+        match=r"a property's value is bool, int, str, bytes or bmq\.PropertyValue, "
+        rf"not .*\({type(value).__name__}\)",
     ):
         Expression("x == 1").matches({"x": value})  # type: ignore[dict-item]
 
@@ -151,8 +152,8 @@ def test_values_that_no_property_can_have_are_refused(value: object) -> None:
 def test_properties_as_they_came_off_the_wire(new: bool) -> None:
     values = {
         "flag": True,
-        "char": Typed(PropertyType.CHAR, b"\xfe"),
-        "short": Typed(PropertyType.SHORT, -3),
+        "char": PropertyValue(PropertyType.CHAR, b"\xfe"),
+        "short": PropertyValue(PropertyType.SHORT, -3),
         "text": "é",
         "bin": b"x",
     }

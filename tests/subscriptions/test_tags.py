@@ -28,7 +28,7 @@ from bmq.subscriptions import (
     with_pulsar_tags,
 )
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Properties, Typed, encode_properties, first_properties
+from bmq.wire.properties import Properties, PropertyValue, encode_properties, first_properties
 from tests.transcripts import probes
 
 
@@ -99,7 +99,9 @@ class TestEncoding:
         message = {"t.a": True, "t.b": 0, "t.c": "", "t.d": b"x", "tag": True, "T.e": True, "x": 1}
         assert tags_of(message) == {"a", "b", "c"}
         assert tags_of(None) == frozenset()
-        area = encode_properties({"t.a": True, "t.d": Typed(PropertyType.CHAR, b"x"), "t.e": b""}, new=True)
+        area = encode_properties(
+            {"t.a": True, "t.d": PropertyValue(PropertyType.CHAR, b"x"), "t.e": b""}, new=True
+        )
         assert tags_of(Properties(area)) == {"a", "d"}
 
     @pytest.mark.parametrize("count", [0, 20], ids=["few", "many"])
@@ -220,7 +222,7 @@ class TestPulsar:
         assert pulsar_properties(["urgent", "eu"]) == {"tag0": "eu", "tag1": "urgent"}
         message = {"tag0": "eu", "tagX": "urgent", "tag2": 5, "color": "red"}
         assert pulsar_tags(message) == {"eu", "urgent"}
-        assert pulsar_tags({"tag0": Typed(PropertyType.STRING, "eu"), "tag1": b"x"}) == {"eu"}
+        assert pulsar_tags({"tag0": PropertyValue(PropertyType.STRING, "eu"), "tag1": b"x"}) == {"eu"}
         assert with_pulsar_tags(message) == {**message, "t.eu": True, "t.urgent": True}
 
     @pytest.mark.statement("5.6")

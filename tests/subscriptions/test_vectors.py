@@ -10,7 +10,7 @@ import pytest
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import ErrorKind, Expression
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Typed
+from bmq.wire.properties import PropertyValue
 from tests.transcripts import probes
 
 INT64_MIN = -(2**63)
@@ -25,12 +25,12 @@ MESSAGE: dict[str, Any] = {
     "i_2": 2,
     "i_42": 42,
     "i_neg1": -1,
-    "i64_42": Typed(PropertyType.INT64, 42),
-    "i64_min": Typed(PropertyType.INT64, INT64_MIN),
+    "i64_42": PropertyValue(PropertyType.INT64, 42),
+    "i64_min": PropertyValue(PropertyType.INT64, INT64_MIN),
     "s_foo": "foo",
     "s_e": "",
     "exists": 42,
-    "c_A": Typed(PropertyType.CHAR, b"A"),
+    "c_A": PropertyValue(PropertyType.CHAR, b"A"),
     "a.b": 5,
     "bin": b"\x01",
     "q3": 'a"b',
@@ -254,7 +254,7 @@ def test_ten_references_cannot_be_exceeded_before_ten_operators_are() -> None:
 
 _FROM_BYTES = {
     PropertyType.BOOL: lambda raw: raw == b"\1",
-    PropertyType.CHAR: lambda raw: Typed(PropertyType.CHAR, raw),
+    PropertyType.CHAR: lambda raw: PropertyValue(PropertyType.CHAR, raw),
     PropertyType.STRING: lambda raw: raw.decode(),
     PropertyType.BINARY: lambda raw: raw,
 }
@@ -361,8 +361,8 @@ def test_a_byte_is_a_byte_however_it_was_decoded() -> None:
 
 
 def test_a_char_is_a_signed_integer() -> None:
-    assert Expression("c == -1").matches({"c": Typed(PropertyType.CHAR, b"\xff")})
-    assert Expression("c == 127").matches({"c": Typed(PropertyType.CHAR, b"\x7f")})
+    assert Expression("c == -1").matches({"c": PropertyValue(PropertyType.CHAR, b"\xff")})
+    assert Expression("c == 127").matches({"c": PropertyValue(PropertyType.CHAR, b"\x7f")})
 
 
 @pytest.mark.statement("2.2")

@@ -19,7 +19,7 @@ from bmq.wire.layout import MessagePropertiesHeader, MessagePropertyHeader
 from bmq.wire.properties import (
     Properties,
     PropertyInput,
-    Typed,
+    PropertyValue,
     encode_properties,
     properties_length,
 )
@@ -85,22 +85,22 @@ values = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
     st.text(max_size=60),
     st.binary(max_size=60),
-    st.integers(-(2**15), 2**15 - 1).map(lambda n: Typed(SHORT, n)),
-    st.integers(-(2**31), 2**31 - 1).map(lambda n: Typed(INT32, n)),
-    st.integers(-(2**63), 2**63 - 1).map(lambda n: Typed(INT64, n)),
-    st.binary(min_size=1, max_size=1).map(lambda b: Typed(CHAR, b)),
-    st.booleans().map(lambda b: Typed(BOOL, b)),
-    st.text(max_size=20).map(lambda t: Typed(STRING, t)),
-    st.binary(max_size=20).map(lambda b: Typed(BINARY, b)),
+    st.integers(-(2**15), 2**15 - 1).map(lambda n: PropertyValue(SHORT, n)),
+    st.integers(-(2**31), 2**31 - 1).map(lambda n: PropertyValue(INT32, n)),
+    st.integers(-(2**63), 2**63 - 1).map(lambda n: PropertyValue(INT64, n)),
+    st.binary(min_size=1, max_size=1).map(lambda b: PropertyValue(CHAR, b)),
+    st.booleans().map(lambda b: PropertyValue(BOOL, b)),
+    st.text(max_size=20).map(lambda t: PropertyValue(STRING, t)),
+    st.binary(max_size=20).map(lambda b: PropertyValue(BINARY, b)),
 )
 mappings = st.dictionaries(names, values, max_size=12)
 
 
-def typed(value: Any) -> Typed:
-    if isinstance(value, Typed):
+def typed(value: Any) -> PropertyValue:
+    if isinstance(value, PropertyValue):
         return value
     kinds = {bool: BOOL, int: INT64, str: STRING, bytes: BINARY}
-    return Typed(kinds[type(value)], value)
+    return PropertyValue(kinds[type(value)], value)
 
 
 # Both encodings
@@ -176,7 +176,7 @@ def test_every_type_has_its_bytes(new: bool) -> None:
     ]
     if new:
         expected.sort()
-    area = encode_properties({name: Typed(kind, value) for name, kind, value, _ in expected}, new=new)
+    area = encode_properties({name: PropertyValue(kind, value) for name, kind, value, _ in expected}, new=new)
     assert area == build([(kind, name.encode(), raw) for name, kind, _, raw in expected], new=new)
     decoded = Properties(area, new=new)
     assert [(n, decoded.types[n], v) for n, v in decoded.items()] == [row[:3] for row in expected]
@@ -276,30 +276,33 @@ def test_names_that_are_not_legal(name: Any, message: str) -> None:
     [
         (2**63, "does not fit INT64"),
         (-(2**63) - 1, "does not fit INT64"),
-        (Typed(INT64, 2**63), "does not fit INT64"),
-        (Typed(INT32, 2**31), r"2147483648 \(int\) does not fit INT32 \(32 bits\)"),
-        (Typed(INT32, -(2**31) - 1), "does not fit INT32"),
-        (Typed(SHORT, 2**15), "does not fit SHORT"),
-        (Typed(SHORT, -(2**15) - 1), "does not fit SHORT"),
-        (Typed(SHORT, "7"), "SHORT takes an int, not str"),
-        (Typed(INT32, 7.0), "INT32 takes an int, not float"),
-        (Typed(INT64, b"7"), "INT64 takes an int, not bytes"),
-        (Typed(BOOL, 1), "BOOL does not take int"),
-        (Typed(STRING, b"x"), "STRING does not take bytes"),
-        (Typed(BINARY, "x"), "BINARY does not take str"),
-        (Typed(CHAR, "A"), r"CHAR takes one byte \(such as b'A'\), not 'A'"),
-        (Typed(CHAR, b"AB"), "CHAR takes one byte"),
-        (Typed(CHAR, b""), "CHAR takes one byte"),
-        (Typed(CHAR, 65), "CHAR takes one byte"),
-        (Typed(0, 1), r"0 \(int\) is no type; the types are BOOL, CHAR, SHORT, INT32, INT64, STRING, BINARY"),
-        (Typed(8, 1), r"8 \(int\) is no type"),
-        (Typed("INT32", 1), r"'INT32' \(str\) is no type"),
-        (1.5, "a value is bool, int, str, bytes or bmq.Typed, not float"),
+        (PropertyValue(INT64, 2**63), "does not fit INT64"),
+        (PropertyValue(INT32, 2**31), r"2147483648 \(int\) does not fit INT32 \(32 bits\)"),
+        (PropertyValue(INT32, -(2**31) - 1), "does not fit INT32"),
+        (PropertyValue(SHORT, 2**15), "does not fit SHORT"),
+        (PropertyValue(SHORT, -(2**15) - 1), "does not fit SHORT"),
+        (PropertyValue(SHORT, "7"), "SHORT takes an int, not str"),
+        (PropertyValue(INT32, 7.0), "INT32 takes an int, not float"),
+        (PropertyValue(INT64, b"7"), "INT64 takes an int, not bytes"),
+        (PropertyValue(BOOL, 1), "BOOL does not take int"),
+        (PropertyValue(STRING, b"x"), "STRING does not take bytes"),
+        (PropertyValue(BINARY, "x"), "BINARY does not take str"),
+        (PropertyValue(CHAR, "A"), r"CHAR takes one byte \(such as b'A'\), not 'A'"),
+        (PropertyValue(CHAR, b"AB"), "CHAR takes one byte"),
+        (PropertyValue(CHAR, b""), "CHAR takes one byte"),
+        (PropertyValue(CHAR, 65), "CHAR takes one byte"),
+        (
+            PropertyValue(0, 1),
+            r"0 \(int\) is no type; the types are BOOL, CHAR, SHORT, INT32, INT64, STRING, BINARY",
+        ),
+        (PropertyValue(8, 1), r"8 \(int\) is no type"),
+        (PropertyValue("INT32", 1), r"'INT32' \(str\) is no type"),
+        (1.5, "a value is bool, int, str, bytes or bmq.PropertyValue, not float"),
         (None, "not NoneType"),
         (["a"], "not list"),
         ({"a": 1}, "not dict"),
         ("\ud800", r"character '\\ud800' at 0 is half of a surrogate pair"),
-        (Typed(STRING, "ok\udfff"), r"'\\udfff' at 2"),
+        (PropertyValue(STRING, "ok\udfff"), r"'\\udfff' at 2"),
     ],
 )
 def test_values_that_do_not_fit_their_type(value: Any, message: str) -> None:
@@ -312,10 +315,10 @@ def test_values_that_do_not_fit_their_type(value: Any, message: str) -> None:
     [
         2**63 - 1,
         -(2**63),
-        Typed(INT32, 2**31 - 1),
-        Typed(INT32, -(2**31)),
-        Typed(SHORT, 2**15 - 1),
-        Typed(SHORT, -(2**15)),
+        PropertyValue(INT32, 2**31 - 1),
+        PropertyValue(INT32, -(2**31)),
+        PropertyValue(SHORT, 2**15 - 1),
+        PropertyValue(SHORT, -(2**15)),
     ],
 )
 def test_integers_at_the_edge_of_their_type(value: Any) -> None:

@@ -18,8 +18,8 @@ from bmq.wire import properties as module
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import (
     Properties,
+    PropertyValue,
     SchemaIds,
-    Typed,
     encode_properties,
     first_properties,
     property_column,
@@ -99,7 +99,7 @@ def test_generated_encoders_need_no_help(message: dict[str, Any], new: bool) -> 
         assert encoder(message, b"") == encode_properties(message, new=new), "the first time"
 
 
-@pytest.mark.parametrize("kind", [float, bytearray, memoryview, Typed, PropertyType, type(None)])
+@pytest.mark.parametrize("kind", [float, bytearray, memoryview, PropertyValue, PropertyType, type(None)])
 def test_other_types_have_no_encoder(kind: type) -> None:
     assert make_encoder(["n", "other"], [b"n", b"other"], [int, kind], new=True) is None
 
@@ -132,7 +132,7 @@ def test_equal_names_in_another_order_or_of_other_types_are_other_schemas(new: b
         ({"s": "x", "n": 1}, {"s": "x", "n": 2**64}, "property 'n'.*does not fit INT64"),
         ({"s": "x"}, {"s": "\ud800"}, "half of a surrogate pair"),
         ({"n": 1}, {"n": 1.0}, "not float"),
-        ({"n": 1}, {"n": Typed(PropertyType.SHORT, 2**15)}, "does not fit SHORT"),
+        ({"n": 1}, {"n": PropertyValue(PropertyType.SHORT, 2**15)}, "does not fit SHORT"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_when_the_schema_is_known(
@@ -292,7 +292,7 @@ def test_a_long_column_is_what_each_message_says(
 ) -> None:
     row = st.fixed_dictionaries({name: typed[kind] for name, kind in schema.items()})
     areas = [
-        encode_properties({name: Typed(schema[name], value) for name, value in each.items()}, new=new)
+        encode_properties({name: PropertyValue(schema[name], value) for name, value in each.items()}, new=new)
         for each in data.draw(st.lists(row, min_size=1, max_size=3))
     ]
     drawn = [area + b"payload" for area in areas * count][:count]
@@ -320,7 +320,8 @@ def test_a_long_column_of_texts_of_one_length(text: str, new: bool) -> None:
 def test_a_text_that_is_no_utf8_in_a_long_column(new: bool) -> None:
     # Half of a character at the end of one text and half at the beginning of the next are not a whole one.
     data = [
-        encode_properties({"text": Typed(PropertyType.BINARY, raw)}, new=new) for raw in (b"a\xc3", b"\xa4a")
+        encode_properties({"text": PropertyValue(PropertyType.BINARY, raw)}, new=new)
+        for raw in (b"a\xc3", b"\xa4a")
     ] * 50
     data = [each.replace(b"\x1c", b"\x18", 1) for each in data]
     for _ in range(2):
@@ -419,14 +420,14 @@ def test_values_of_every_length_behind_the_same_headers(new: bool) -> None:
     for size in [*range(20), 1000, 3, 0]:
         decoded = Properties(encode_properties({"id": 1, "text": "t" * size}, new=new), new=new)
         assert decoded == {"id": 1, "text": "t" * size}
-        assert decoded.typed()["text"] == Typed(PropertyType.STRING, "t" * size)
+        assert decoded.typed()["text"] == PropertyValue(PropertyType.STRING, "t" * size)
 
 
 def test_a_peer_that_never_repeats_a_schema_fills_no_memory() -> None:
     def area(number: int) -> bytes:
         # Each with headers of its own: another length of the names.
         names = [f"{i}".ljust(4095 - number, "n") for i in range(40)]
-        return encode_properties(dict.fromkeys(names, Typed(PropertyType.BOOL, True)), new=True)
+        return encode_properties(dict.fromkeys(names, PropertyValue(PropertyType.BOOL, True)), new=True)
 
     with forgotten():
         tracemalloc.start()

@@ -19,7 +19,7 @@ from bmq.wire.event import (
 from bmq.wire.guid import GuidGenerator, guid_from_text, guid_to_text
 from bmq.wire.message import split_application_data
 from bmq.wire.options import encode_sub_queue_ids, read_sub_queue_ids
-from bmq.wire.properties import Properties, Typed, encode_properties
+from bmq.wire.properties import Properties, PropertyValue, encode_properties
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import DecodedPut, decode_puts, encode_put
 from tests.wire.messages import encode_confirms, push_message
@@ -27,7 +27,7 @@ from tests.wire.messages import encode_confirms, push_message
 GUID = bytes.fromhex("40000100000000003039CD8101020304")
 CLIENT_ID = bytes.fromhex("CD8101020304")
 
-PROPERTIES = {"alpha": Typed(PropertyType.INT32, 7), "beta": "hi"}
+PROPERTIES = {"alpha": PropertyValue(PropertyType.INT32, 7), "beta": "hi"}
 NEW = bytes.fromhex("1b000009 00021000 00000005 18000009 0004616c 70686100 00000762 65746168 69030303")
 OLD = bytes.fromhex("1b000009 00021000 00040005 18000002 0004616c 70686100 00000762 65746168 69030303")
 PUT_WITH_PROPERTIES = bytes.fromhex(

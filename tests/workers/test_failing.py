@@ -231,7 +231,9 @@ async def test_a_dead_letter_says_where_it_comes_from_and_why(
 
     dead = await session.open_queue(fresh(), read=True, write=True)
     ack = await stage.queue.post(
-        b"payload", properties={"CustomerId": bmq.Typed(bmq.PropertyType.SHORT, 7), "raw": b"\0"}, tags={"eu"}
+        b"payload",
+        properties={"CustomerId": bmq.PropertyValue(bmq.PropertyType.SHORT, 7), "raw": b"\0"},
+        tags={"eu"},
     )
     retry = bmq.Backoff(every=1, retries=2, then=bmq.DeadLetter(dead))
     async with consuming(stage.queue, handle, retry=retry, clock=clock):

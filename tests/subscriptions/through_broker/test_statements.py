@@ -295,8 +295,8 @@ async def test_5_equal_means_equal_as_text(scene: Scene) -> None:
     ("expression", "value", "match"),
     [
         ("v == 1000", 1000, True),
-        ("v == 1000", bmq.Typed(bmq.PropertyType.SHORT, 1000), True),
-        ("v == 1000", bmq.Typed(bmq.PropertyType.INT32, 1000), True),
+        ("v == 1000", bmq.PropertyValue(bmq.PropertyType.SHORT, 1000), True),
+        ("v == 1000", bmq.PropertyValue(bmq.PropertyType.INT32, 1000), True),
         ("v == 9223372036854775807", 2**63 - 1, True),
         ("v == 1000", "1000", False),
         ('v == "ABC"', "ABC", True),
