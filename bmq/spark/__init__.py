@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DataFrames to queues and queues to DataFrames. Needs the extra ``bmq[spark]``.
+"""DataFrames to queues, and queues to DataFrames. Needs the extra ``bmq[spark]``.
 
-:func:`write_partition` makes the function for ``foreachPartition``; :func:`write` posts a whole DataFrame and
-says what became of it; :class:`BmqDataSource` is ``format("bmq")``; :class:`QueryMetrics` counts what streams
-do.
+:func:`write_partition` returns a function for ``foreachPartition``. :func:`write` posts a whole DataFrame and
+returns a summary. :class:`BmqDataSource` is ``format("bmq")``. :class:`QueryMetrics` counts the work of
+streaming queries.
 """
 
 try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Spark application that a read belongs to, known by the process of the driver's Java."""
+"""The Spark application of a read, identified by the process of the driver's Java."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 __all__ = ["Application", "alive", "application_of_planner", "application_of_program"]
 
-# How far a planning process is below the driver's Java at most.
+# Maximum depth of a planning process below the driver's Java.
 _DEPTH = 8
 
 
@@ -18,9 +18,9 @@ class Application(NamedTuple):
     """A Spark application.
 
     Attributes:
-        host: the machine of its driver.
-        process: the driver's Java.
-        started: when that process started, in ticks since the machine did.
+        host: machine of the driver.
+        process: process id of the driver's Java.
+        started: start time of this process, in ticks since the machine's boot.
     """
 
     host: str
@@ -29,12 +29,12 @@ class Application(NamedTuple):
 
     @classmethod
     def of(cls, process: int) -> Application:
-        """Return the application of a process of this machine."""
+        """Return the application of a process on this machine."""
         return cls(socket.gethostname(), process, _started(process))
 
     @classmethod
     def noted(cls, document: object) -> Application | None:
-        """Return the application of a stored :meth:`_asdict`; None for anything else."""
+        """Return the application of a stored :meth:`_asdict`; None for any other document."""
         if not isinstance(document, dict):
             return None
         given = cast("dict[str, Any]", document)
@@ -50,7 +50,7 @@ class Application(NamedTuple):
 
 
 def application_of_planner() -> Application | None:
-    """Return the application whose read this process plans; None if no Java is above the process.
+    """Return the application whose read this process plans; None without a Java process among the ancestors.
 
     Spark plans a read in a child of a child of the driver's Java.
     """
@@ -71,13 +71,13 @@ def application_of_program() -> Application | None:
     from pyspark import SparkContext
 
     context: Any = SparkContext._active_spark_context  # pyright: ignore[reportPrivateUsage]
-    if context is None or _stat(os.getpid()) is None:  # only Linux tells when a process started
+    if context is None or _stat(os.getpid()) is None:  # only Linux provides the start time of a process
         return None
     return Application.of(int(context._jvm.java.lang.ProcessHandle.current().pid()))
 
 
 def alive(process: int) -> bool:
-    """Whether there is such a process on this machine; True where asking would send a signal."""
+    """Whether a process exists on this machine; True on systems where the test would send a signal."""
     if os.name == "nt":  # signal 0 is Ctrl-C on Windows
         return True
     try:
@@ -90,7 +90,7 @@ def alive(process: int) -> bool:
 
 
 def _stat(process: int) -> tuple[str, list[str]] | None:
-    """What Linux says of a process: its command, and the fields behind it."""
+    """Return the command of a process and the following fields of its Linux stat file."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         return text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 1 :].split()
@@ -99,6 +99,6 @@ def _stat(process: int) -> tuple[str, list[str]] | None:
 
 
 def _started(process: int) -> int:
-    """When a process started; -1 if it has ended, or that is not known."""
+    """Return the start time of a process; -1 if the process has ended, or the time is unknown."""
     stat = _stat(process)
     return -1 if stat is None or stat[1][0] in "ZX" else int(stat[1][19])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pyarrow, imported as Any, because it has no type hints; other modules import it from here."""
+"""pyarrow, imported as Any because it has no type hints, for the other modules."""
 
 from __future__ import annotations
 

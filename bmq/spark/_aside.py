@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that cannot be decoded, put aside before they get into the log of a read."""
+"""Puts undecodable messages aside before they enter the log of a read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PutAside:
     """Posts unreadable messages to the queue for dead letters, if the settings name one.
 
     Args:
-        settings: what is read.
+        settings: settings of the read.
     """
 
     def __init__(self, settings: SourceSettings) -> None:
@@ -34,16 +34,16 @@ class PutAside:
         self._limit = LogLimit(logger)
 
     async def take(self, arrived: Arrived, places: Sequence[int] | None) -> set[int]:
-        """Put aside what cannot be decoded; return its places once the broker has it.
+        """Put undecodable messages aside; return their positions after the broker's acknowledgement.
 
         Args:
             arrived: messages.
-            places: which of them to look at; None for all.
+            places: positions of the messages to examine; None for all.
 
         Raises:
             PostError: the broker refused a dead letter for good.
             OpenQueueError: the queue for dead letters cannot be opened.
-            SessionClosed: the connection is lost for good.
+            SessionClosed: the connection is permanently lost.
         """
         uri = self._settings.dead_letters
         if not uri:

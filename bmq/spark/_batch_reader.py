@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``spark.read.format("bmq")``: what is in a queue, as rows that can be read as often as Spark likes."""
+"""``spark.read.format("bmq")``: the content of a queue, as rows that Spark can read any number of times."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _GONE = (
 
 
 class BatchReader(DataSourceReader):
-    """Stores what a queue holds while the read is planned; tasks read what is stored.
+    """Stores the content of a queue while the read is planned; tasks read the stored rows.
 
     Args:
-        settings: what to read.
-        limits: when the read ends.
-        schema: the columns.
-        checkpoint: where reads are stored until they are confirmed; "" for a temporary folder, and nothing is
-            ever confirmed.
-        on_invalid: what becomes of messages that cannot be decoded.
+        settings: settings of the read.
+        limits: end of the read.
+        schema: columns.
+        checkpoint: folder that keeps reads until they are confirmed; "" for a temporary folder, whose reads
+            are never confirmed.
+        on_invalid: handling of undecodable messages.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class BatchReader(DataSourceReader):
         RowMaker(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Receive and store what the queue holds; return where it is.
+        """Receive and store the content of the queue; return the stored partitions.
 
         Raises:
-            Error: see :meth:`bmq.spark._reads.Reads.plan`.
+            Error: as for :meth:`bmq.spark._reads.Reads.plan`.
         """
         if self._checkpoint:
             planned: Sequence[InputPartition] = Reads(self._checkpoint).plan(self._settings, self._limits)
@@ -69,7 +69,7 @@ class BatchReader(DataSourceReader):
         return planned or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read stored rows: the same ones in each attempt."""
+        """Read stored rows: the same rows in each attempt."""
         if isinstance(partition, LogPartition):
             gone = _GONE if self._checkpoint else _GONE_TEMPORARY
             yield from read_partition(partition, self._schema, self._on_invalid, gone)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows and maps as Arrow columns: what Spark hands over, in the form in which it is posted."""
+"""Rows and maps as Arrow columns: converts Spark's input to the form that is posted."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from bmq.wire.properties import encode_properties
 
 __all__ = ["RowColumns", "spread_maps", "without_views"]
 
-# A map becomes a column a key. Rows that have more keys than this, all together, are posted in smaller parts.
+# Each key of a map becomes a column. Rows with more distinct keys than this limit are posted in smaller
+# parts.
 _MOST_KEYS = 64
 
 _INTEGERS = {PropertyType.SHORT: pa.int16(), PropertyType.INT32: pa.int32()}
 _BYTES = {bytes, bytearray, memoryview}
 _VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
 
-#: Gives the value of a key, of each row; rows that have no value have None.
+#: Value of a key in each row; None for rows without a value.
 _Entries = list[dict[str, Any] | None]
 
 
 class _TooMixed(Exception):
-    """These rows do not fit one batch: it takes several."""
+    """The rows do not fit into a single batch."""
 
 
 class RowColumns:
-    """Makes batches of Python rows of one layout.
+    """Builds batches from Python rows with one layout.
 
     Args:
-        columns: which column is what.
-        names: the columns of a row, in order.
-        types: what :func:`check_columns` found, or None to go by the values.
-        name_row: how errors name a row, from its position.
-        sorts: whether rows that cannot be posted are sorted out, instead of an error.
-        queue: the queue of every row, if no column says it.
+        columns: roles of the columns.
+        names: columns of a row, in order.
+        types: result of :func:`check_columns`; None to derive types from the values.
+        name_row: function that returns the name of a row for errors, given its position.
+        sorts: whether rows that cannot be posted are collected, instead of raising an error.
+        queue: queue of all rows, if no column names the queue.
     """
 
     def __init__(
@@ -65,17 +66,17 @@ class RowColumns:
     def batches(
         self, rows: Sequence[Sequence[Any]], first: int
     ) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
-        """Make batches, in order: one, unless neighbours have values of different types.
+        """Build batches, in order: a single batch, unless adjacent rows have values of different types.
 
         Args:
-            rows: the values of each row.
-            first: the position of the first row in its partition.
+            rows: values of each row.
+            first: position of the first row in its partition.
 
         Returns:
-            Batches with the position of their first row, and the rows that were sorted out.
+            Batches with the position of their first row, and the rows that cannot be posted.
 
         Raises:
-            InvalidPayload, InvalidProperty, UsageError: a row cannot be posted; the message says which.
+            InvalidPayload, InvalidProperty, UsageError: a row cannot be posted; the error names the row.
         """
         try:
             arrays = [self._column(name, [row[at] for row in rows], first) for at, name in self._used]
@@ -130,7 +131,7 @@ class RowColumns:
             ) from None
 
     def _times(self, values: list[Any], first: int) -> Any:
-        """Make a column of seconds since 1970; a datetime without a time zone is local, as in Spark."""
+        """Build a column of seconds since 1970. A datetime without a time zone is local time, as in Spark."""
         seconds = [each.timestamp() if isinstance(each, datetime) else each for each in values]
         try:
             return pa.array(seconds, pa.float64())
@@ -205,7 +206,7 @@ _ANY_BYTES = bytes | bytearray | memoryview
 
 
 def _struct(entries: _Entries, array: Callable[[str, list[Any]], Any], name_row: Callable[[int], str]) -> Any:
-    """Make a column of structs, with a field for each key there is."""
+    """Build a column of structs, with a field for each key."""
     keys = dict.fromkeys(key for each in entries if each for key, value in each.items() if value is not None)
     if len(keys) > _MOST_KEYS and len(entries) > 1:
         raise _TooMixed
@@ -226,7 +227,7 @@ def _struct(entries: _Entries, array: Callable[[str, list[Any]], Any], name_row:
 
 
 def without_views(batch: RecordBatch) -> RecordBatch:
-    """Return the same rows with plain columns for those that are views: rows cannot be taken out of views."""
+    """Return the same rows with plain columns in place of views: rows cannot be extracted from views."""
     for at, field in enumerate(batch.schema):
         if str(field.type) in _VIEWS:
             batch = batch.set_column(at, field.name, batch.column(at).cast(_VIEWS[str(field.type)]))
@@ -246,18 +247,18 @@ def spread_maps(
     sorts: bool = False,
     queue: str = "",
 ) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
-    """Turn maps into structs with a field for each key, which travel as columns.
+    """Convert maps into structs with a field for each key, which are encoded as columns.
 
     Args:
-        batch: the rows.
-        columns: which of them become properties.
-        first: the position of the first row in its partition.
-        name_row: how errors name a row, from its position.
-        sorts: whether rows that cannot be posted are sorted out, instead of an error.
-        queue: the queue of every row, if no column says it.
+        batch: rows.
+        columns: names of the columns that become properties.
+        first: position of the first row in its partition.
+        name_row: function that returns the name of a row for errors, given its position.
+        sorts: whether rows that cannot be posted are collected, instead of raising an error.
+        queue: queue of all rows, if no column names the queue.
 
     Returns:
-        Batches with the position of their first row, and the rows that were sorted out.
+        Batches with the position of their first row, and the rows that cannot be posted.
 
     Raises:
         InvalidProperty: a key cannot be the name of a property.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark's own checkpoint of a streaming query says: which query it is, and what is committed."""
+"""Reads Spark's own checkpoint of a streaming query: the query's identity, and its committed batches."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NUMBER = re.compile(r"\d+\Z")
 
 
 def filesystem(path: str) -> tuple[Any, str]:
-    """Return the file system of a local path or a URI, of pyarrow, and the path there.
+    """Return pyarrow's file system for a local path or a URI, and the path within the file system.
 
     Raises:
-        UsageError: pyarrow has no such file system.
+        UsageError: pyarrow does not support the file system.
     """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path):
         try:
@@ -38,10 +38,10 @@ class Planned(NamedTuple):
     """A batch in Spark's log of offsets.
 
     Attributes:
-        batch: its number.
-        start: how many messages of this source came before; None if the log does not tell.
-        end: how many there are up to its end.
-        committed: whether Spark's log of commits has it.
+        batch: number of the batch.
+        start: number of this source's messages before the batch; None if the log has no such number.
+        end: number of this source's messages up to the end of the batch.
+        committed: whether Spark's log of commits has the batch.
     """
 
     batch: int
@@ -51,11 +51,11 @@ class Planned(NamedTuple):
 
 
 class Checkpoint:
-    """The checkpoint of a streaming query. Reads only.
+    """The checkpoint of a streaming query. Read-only.
 
     Args:
-        path: the option ``checkpointLocation``.
-        source: the name of the source in the query; "" for the only one.
+        path: option ``checkpointLocation``.
+        source: name of the source in the query; "" for the only source.
     """
 
     def __init__(self, path: str, source: str = "") -> None:
@@ -63,7 +63,7 @@ class Checkpoint:
         self._source = source
 
     def query(self) -> str:
-        """Return the id of the query; "" if there is none (yet)."""
+        """Return the id of the query; "" if there is none yet."""
         try:
             document: Any = json.loads(self._text("metadata"))
             return str(document["id"])
@@ -71,7 +71,7 @@ class Checkpoint:
             return ""
 
     def committed(self) -> int | None:
-        """Return up to where this source is committed for certain; None if that is not to be known."""
+        """Return the number of messages of this source that are certainly committed; None if unknown."""
         try:
             numbers = self._numbers("commits")
             return self._end(max(numbers)) if numbers else None
@@ -79,7 +79,7 @@ class Checkpoint:
             return None
 
     def planned(self) -> Planned | None:
-        """Return the newest batch that Spark has planned; None if there is none, or it cannot be read."""
+        """Return the newest batch planned by Spark; None if there is none, or if it is unreadable."""
         try:
             numbers = sorted(self._numbers("offsets"))
             if not numbers:
@@ -99,7 +99,7 @@ class Checkpoint:
         return {int(name) for name in names if _NUMBER.match(name)}
 
     def _end(self, batch: int) -> int | None:
-        """The offset of this source in a batch: None unless exactly one of the offsets can be its own."""
+        """The offset of this source in a batch; None unless exactly one offset can belong to this source."""
         found: list[int] = []
         for line in self._text(f"offsets/{batch}").splitlines()[1:]:
             try:

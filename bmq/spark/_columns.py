@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which column of a DataFrame becomes what, and of which property type.
+"""The roles of a DataFrame's columns, and their property types.
 
-What is wrong with the columns is found before the job starts, from the schema alone, and named.
+Errors in the columns are found before the job starts, from the schema alone; the error names the column.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCALARS", "Columns", "check_columns", "check_queue", "check_there"]
 
-#: Spark's types by name, and the property type each becomes.
+#: Spark types by name, with their property types.
 PROPERTY_TYPES = {
     "boolean": PropertyType.BOOL,
     "byte": PropertyType.SHORT,
@@ -32,28 +32,27 @@ PROPERTY_TYPES = {
     "char": PropertyType.STRING,
     "binary": PropertyType.BINARY,
 }
-#: What a property may be, for errors.
+#: Types of properties, for errors.
 SCALARS = "boolean, byte, short, int, bigint, string or binary"
 _TEXT = ("string", "varchar", "char")
-#: Spark's types of a key, and of a time.
+#: Spark types of keys, and of times.
 KEYS = (*_TEXT, "binary", "byte", "short", "integer", "long")
 TIMES = ("timestamp", "short", "integer", "long", "float", "double")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Which columns of a DataFrame become what.
+    """Roles of the columns of a DataFrame.
 
     Attributes:
-        value: the payload, a string or binary column.
-        properties: columns that become properties of their own name; the entries of a map or struct column
-            become one each.
-        queue: the column with each row's target queue; "" when all go to one.
-        id: the column with each row's id, for ``guidMode=id``; "" for none.
-        guid: the column with the GUID of the message that each row was read from, for ``guidMode=source``; ""
-            for none.
-        key: the column with each row's key for consumer groups; "" for none.
-        not_before: the column that says when each row's message is due; "" for none.
+        value: payload, a string or binary column.
+        properties: columns that become properties of the same name; each entry of a map or struct column
+            becomes a property.
+        queue: column with the target queue of each row; "" if all rows have the same target.
+        id: column with the id of each row, for ``guidMode=id``; "" for none.
+        guid: column with the GUID of each row's source message, for ``guidMode=source``; "" for none.
+        key: column with the ordering key of each row; "" for none.
+        not_before: column with the due time of each row's message; "" for none.
     """
 
     value: str = "value"
@@ -65,20 +64,20 @@ class Columns:
     not_before: str = ""
 
     def named(self) -> list[str]:
-        """Every column that is used."""
+        """All columns with a role."""
         single = (self.queue, self.id, self.guid, self.key, self.not_before)
         return [name for name in (self.value, *self.properties, *single) if name]
 
 
 def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
-    """Check that the columns are there and can be posted.
+    """Check that the columns exist and can be posted.
 
     Returns:
-        The property type of each property column; a dictionary of them for one that is a struct. None for a
-        map: its numbers are INT64.
+        The property type of each property column; for a struct column, a dictionary of types. None for a map,
+        whose numbers become INT64.
 
     Raises:
-        UsageError: a column is missing, or of a type that cannot be posted; the message names it.
+        UsageError: a column is missing, or has an unsupported type; the error names the column.
     """
     there = {field.name: field.dataType for field in schema.fields}
     check_there(columns, list(there))
@@ -113,10 +112,10 @@ def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
 
 
 def check_there(columns: Columns, names: Sequence[str]) -> None:
-    """Raise unless every column is there.
+    """Check that all columns exist.
 
     Raises:
-        UsageError: one is missing.
+        UsageError: a column is missing.
     """
     missing = [name for name in columns.named() if name not in names]
     if missing:
@@ -153,10 +152,10 @@ def _scalar(name: str, kind: DataType, called: str | None = None) -> PropertyTyp
 
 
 def check_queue(uri: str) -> str:
-    """Return a queue URI that can be written to.
+    """Return the URI of a queue for writing.
 
     Raises:
-        InvalidURI, UsageError: it cannot.
+        InvalidURI, UsageError: the URI is not legal, or not for writing.
     """
     parsed = QueueUri.parse(uri)
     if parsed.app_id:

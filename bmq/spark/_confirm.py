@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The explicit acknowledgement of a batch read."""
+"""Explicit confirmation of batch reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["confirm"]
 
 
 def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
-    """Take the messages of a read out of their queue, once its rows are where they belong.
+    """Remove the messages of a read from their queue, once the rows are stored at their destination.
 
     ::
 
@@ -28,27 +28,27 @@ def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
         orders.write.mode("overwrite").parquet("/data/orders/today")
         bmq.spark.confirm(options)
 
-    It confirms the read of this ``checkpointLocation`` that is not confirmed yet: all rows of it, also those
-    that a filter or ``limit`` left out. With ``rows`` it confirms those of its rows whose ``guid`` is there,
-    and the others come again with the next read.
+    Confirms the unconfirmed read of this ``checkpointLocation``: all its rows, including rows removed by a
+    filter or ``limit``. With ``rows``, only the listed GUIDs are confirmed, and the other messages are part
+    of the next read.
 
-    That the rows are confirmed is noted in the folder of ``checkpointLocation`` before the broker is told. So
-    whatever ends the program, the rows of a confirmed read do not come again: where the broker was not told,
-    the next call or the next read does so.
+    The confirmation is recorded in the folder of ``checkpointLocation`` before it is sent to the broker. So
+    after any crash, the rows of a confirmed read are never read again. A confirmation that did not reach the
+    broker is sent by the next call, or the next read.
 
     Args:
-        options: the same as given to ``spark.read``.
-        rows: a DataFrame with a column ``guid``: what was read, or what was written.
+        options: options of the ``spark.read`` call.
+        rows: DataFrame with a column ``guid``: the rows that were read, or written.
 
     Returns:
-        How many messages were confirmed by this call; 0 if there was nothing to confirm.
+        Number of messages confirmed by this call; 0 if no read was unconfirmed.
 
     Raises:
-        UsageError: an option is not legal, there is no ``checkpointLocation``, or ``rows`` has no column
+        UsageError: an option is not legal, ``checkpointLocation`` is missing, or ``rows`` has no column
             ``guid``.
-        StateError: the read is of other queues.
-        ConnectionFailed: the broker cannot be reached; call it again.
-        OpenQueueError, RequestTimeout: the queue cannot be opened; call it again.
+        StateError: the read belongs to other queues.
+        ConnectionFailed: the broker cannot be reached; repeat the call.
+        OpenQueueError, RequestTimeout: the queue cannot be opened; repeat the call.
     """
     given = {
         _checks.text("an option", name): _as_text(name, each)
@@ -71,7 +71,7 @@ def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
 
 
 def _as_text(name: str, value: object) -> str:
-    """Return the text of an option's value, as ``spark.read.options`` passes the value on."""
+    """Return an option's value as text, in the form used by ``spark.read.options``."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):

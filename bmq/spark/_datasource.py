@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``format("bmq")``: what Spark asks for readers and writers."""
+"""``format("bmq")``: creates the readers and writers for Spark."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class BmqDataSource(DataSource):
         spark.dataSource.register(bmq.spark.BmqDataSource)
         df.write.format("bmq").mode("append").option("queue", "bmq://DOMAIN/QUEUE").save()
 
-    Spark finds it without ``register`` too, by the module ``pyspark_bmq``. The options are in the
-    documentation. What a repeated task does, and how ``guidMode`` changes that, is in the documentation of
+    Spark also finds the format without ``register``, through the module ``pyspark_bmq``. The documentation
+    lists the options. The effect of a repeated task, and of ``guidMode``, is described at
     :func:`bmq.spark.write_partition`.
     """
 
@@ -65,20 +65,20 @@ class BmqDataSource(DataSource):
         return "bmq"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Check options and columns, and return what writes a DataFrame.
+        """Check options and columns, and return the writer for a DataFrame.
 
         Raises:
-            UsageError: mode("overwrite"), or an option or column is not legal.
+            UsageError: mode("overwrite"), or an option or a column is not legal.
         """
         if overwrite:
             raise UsageError('a queue cannot be overwritten: use mode("append")')
         return BatchWriter(self._partition(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Check options and columns, and return what writes micro-batches.
+        """Check options and columns, and return the writer for micro-batches.
 
         Raises:
-            UsageError: outputMode("complete"), or an option or column is not legal.
+            UsageError: outputMode("complete"), or an option or a column is not legal.
         """
         if overwrite:
             raise UsageError(
@@ -88,12 +88,13 @@ class BmqDataSource(DataSource):
         return StreamWriter(self._partition(schema))
 
     def schema(self) -> str:
-        """Check the options, as far as they say what is read, and return the columns of a source.
+        """Check the options that determine the rows, and return the columns of a source.
 
-        Spark asks at ``load()``, and in SQL at CREATE, unless the user names columns.
+        Spark calls this method at ``load()``, and in SQL at CREATE, unless the user names columns.
 
         Raises:
-            UsageError: an option is not legal; or CREATE TABLE has options, which no statement would get.
+            UsageError: an option is not legal; or CREATE TABLE has options, which Spark does not pass to
+                statements.
         """
         if "provider" in self.options:  # the properties of a table in the catalog
             if "queue" in self.options or "broker" in self.options:
@@ -103,10 +104,10 @@ class BmqDataSource(DataSource):
         return source_ddl(self.options.get("propertiesschema", ""))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Check options and columns, and return what reads a queue.
+        """Check options and columns, and return the reader of a queue.
 
         Raises:
-            UsageError: an option or column is not legal.
+            UsageError: an option or a column is not legal.
         """
         options = Options(self.options, READ_OPTIONS)
         make = FilteredReader if options["pushFilters"] == "true" else BatchReader
@@ -115,10 +116,11 @@ class BmqDataSource(DataSource):
         return make(settings, limits, schema, checkpoint, options["onInvalidMessage"])
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Check options and columns, and return what reads a queue as a stream.
+        """Check options and columns, and return the reader of a stream.
 
-        An option or column that is not legal, or that this pyspark cannot honour, is an error of the first
-        call of the reader: when this method raises, Spark adds an error of its own, and shows that.
+        Illegal options and columns, and options that this pyspark does not support, raise an error in the
+        first call of the reader. If this method raised the error, Spark would show an error of its own
+        instead.
         """
         try:
             return self._stream_reader(schema)
@@ -154,7 +156,7 @@ class BmqDataSource(DataSource):
             max_messages=options["maxMessages"],
             partitions=options["numPartitions"],
         )
-        # A batch is confirmed when the next one is asked for; by then the one after that should be arriving.
+        # A batch is confirmed when Spark requests the next one; meanwhile the batch after that should arrive.
         settings = replace(
             source_settings(options, 3 * limits.per_trigger), receivers=options["numReceivers"]
         )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message GUIDs that a repeated task makes again, so that the broker drops what it has already.
+"""Message GUIDs that a repeated task computes again, so that the broker drops duplicates.
 
-What that guarantees, and what not, is in the documentation of :func:`bmq.spark.write_partition`.
+:func:`bmq.spark.write_partition` documents the guarantees.
 
-A GUID never comes from a row's position: a repeated task may see its rows in another order, and then the
-broker would drop a row whose GUID was another row's before.
+GUIDs never depend on a row's position: a repeated task may receive its rows in another order, and the broker
+would then drop a row whose GUID belonged to another row before.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bmq.errors import UsageError
 __all__ = ["ContentGuids", "GuidMaker", "GuidMode", "IdGuids", "RandomGuids", "SourceGuids", "guid_maker"]
 
 _SIZE = 16
-# Rows of a partition that are looked for in the other ones: all of them in a small partition.
+# Number of rows of a partition that are compared with other partitions; all rows of a small partition.
 _SAMPLE = 1024
 
 
 class GuidMode(StrEnum):
-    """The origin of message GUIDs: a row's content, an id, the message a row was read from, or chance."""
+    """Sources of message GUIDs: a row's content, an id, a row's source message, or random numbers."""
 
     CONTENT = "content"
     ID = "id"
@@ -41,30 +41,30 @@ Guids = np.ndarray[Any, Any]
 
 
 class GuidMaker(Protocol):
-    """Makes the GUIDs of the rows of one partition that go to one queue."""
+    """Computes the GUIDs of the rows of one partition for one queue."""
 
     def of_ids(self, ids: list[Any]) -> list[bytes | None] | None:
-        """Return a GUID for each id, None for one that came before; None if ids do not matter."""
+        """Return a GUID for each id, None for a repeated id; None in total if the mode ignores ids."""
         ...
 
     def of_contents(self, contents: list[bytes]) -> Guids:
         """Return a GUID for each row: an array of 16 bytes each.
 
         Args:
-            contents: properties and payload of each row, as they travel.
+            contents: properties and payload of each row, as transmitted.
         """
         ...
 
 
 def guid_maker(mode: GuidMode, queue: str, job: str, partition: int, write_name: str) -> GuidMaker:
-    """Return the maker of the GUIDs of one partition and one queue.
+    """Return the GUID maker of one partition and one queue.
 
     Args:
-        mode: where GUIDs come from.
-        queue: the target queue's URI.
-        job: the job, or query and batch.
-        partition: the partition's number.
-        write_name: the name that tells this write from others of the same job.
+        mode: source of the GUIDs.
+        queue: URI of the target queue.
+        job: job, or query and batch.
+        partition: number of the partition.
+        write_name: name that distinguishes writes of the same job.
     """
     if mode is GuidMode.ID:
         return IdGuids(queue)
@@ -77,7 +77,7 @@ def guid_maker(mode: GuidMode, queue: str, job: str, partition: int, write_name:
 
 
 class ContentGuids:
-    """GUIDs from what a row contains and how many equal rows came before: the order does not matter."""
+    """GUIDs from the content of a row and the number of earlier equal rows, independent of the order."""
 
     def __init__(self, scope: tuple[str, ...]) -> None:
         self._key = np.frombuffer(_key("content", *scope), np.uint8)[:_SIZE]
@@ -93,15 +93,15 @@ class ContentGuids:
 
 
 class SourceGuids:
-    """GUIDs from the messages that rows were read from, and what the rows contain.
+    """GUIDs from the source message and the content of a row.
 
-    Neither the job nor the partition is part of them: a batch that is repeated with other partitions makes
-    the same GUIDs. A row that was read from no message has a GUID as :class:`ContentGuids` makes it.
+    Job and partition are not included: a batch repeated with other partitions has the same GUIDs. A row
+    without a source message has the GUID of :class:`ContentGuids`.
     """
 
     def __init__(self, name: tuple[str, ...], scope: tuple[str, ...]) -> None:
         self._key = np.frombuffer(_key("source", *name), np.uint8)[:_SIZE]
-        # A prefix for rows of no message. Other prefixes are the 32 digits of a GUID.
+        # Prefix for rows without a source message. Other prefixes are the 32 digits of a GUID.
         self._own = b"content" + _key("content", *scope)
         self._seen = Occurrences()
 
@@ -114,14 +114,14 @@ class SourceGuids:
         raise UsageError("guidMode=source needs a column of GUIDs")
 
     def sample(self) -> bytes:
-        """Return eight bytes of the contents of some rows: the same ones are the same message."""
+        """Return eight bytes for each row of a sample; equal bytes mean equal messages."""
         return self._seen.smallest(_SAMPLE).tobytes()
 
     def of_messages(self, sources: Sequence[str | None]) -> Callable[[list[bytes]], Guids]:
-        """Return what makes the GUIDs of the next rows, slice by slice.
+        """Return the GUID function of the next rows, to be called slice by slice.
 
         Args:
-            sources: the GUID of the message that each row was read from; None for none.
+            sources: GUID of each row's source message; None for none.
         """
         left = iter(sources)
 
@@ -144,7 +144,7 @@ class IdGuids:
     def of_ids(self, ids: list[Any]) -> list[bytes | None] | None:
         """See :meth:`GuidMaker.of_ids`."""
         key, blake = self._key, hashlib.blake2b
-        # Version 0 of the format neither counts references nor looks at interning: equal data, equal bytes.
+        # Version 0 of the format ignores reference counts and interning: equal data has equal bytes.
         digests = [blake(marshal.dumps(each, 0), digest_size=_SIZE, key=key).digest() for each in ids]
         guids = np.frombuffer(b"".join(digests), np.uint8).reshape(len(ids), _SIZE)
         ranks = self._seen.ranks(guids.view(np.uint64)[:, 1]) or [0] * len(ids)
@@ -157,7 +157,7 @@ class IdGuids:
 
 
 class RandomGuids:
-    """New GUIDs every time; within a task a message that is posted again keeps its GUID."""
+    """Random GUIDs. A message that is posted again within the same task keeps its GUID."""
 
     def of_ids(self, ids: list[Any]) -> list[bytes | None] | None:
         """See :meth:`GuidMaker.of_ids`."""
@@ -170,11 +170,11 @@ class RandomGuids:
 
 
 class Occurrences:
-    """Counts equal digests over all slices of a partition, in eight bytes for each distinct one.
+    """Counts equal digests over all slices of a partition, in eight bytes for each distinct digest.
 
-    Sorted arrays, merged when they are of similar size. Two different digests that agree in those eight bytes
-    count as equal. No row is lost by that, but a repeated task may then make other GUIDs; it happens once in
-    a hundred million partitions of a million rows.
+    The digests are kept in sorted arrays, which are merged when of similar size. Two different digests with
+    the same eight bytes count as equal. No row is lost, but a repeated task may then compute other GUIDs.
+    This happens once in a hundred million partitions of a million rows.
     """
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class Occurrences:
         self._repeated: dict[int, int] = {}
 
     def ranks(self, keys: np.ndarray[Any, np.dtype[np.uint64]]) -> list[int] | None:
-        """Return how often each came before, and count it; None when none of them did."""
+        """Return and record how often each digest occurred before; None if none did."""
         unique = np.unique(keys)
         seen = np.zeros(len(unique), dtype=np.bool_)
         for level in self._levels:
@@ -210,7 +210,7 @@ class Occurrences:
         return ranks
 
     def smallest(self, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return so many of the distinct keys at most: the smallest, which are a fair sample."""
+        """Return at most ``count`` distinct digests: the smallest, which are a fair sample."""
         levels = [level[:count] for level in self._levels]
         return np.sort(np.concatenate([np.empty(0, np.uint64), *levels]))[:count]
 
@@ -218,13 +218,13 @@ class Occurrences:
         levels = self._levels
         while levels and len(levels[-1]) <= 2 * len(fresh):
             fresh = np.concatenate((levels.pop(), fresh))
-            fresh.sort()  # in place: by far the largest there is here
+            fresh.sort()  # in place: by far the largest array
         levels.append(fresh)
 
 
 def _ranked(contents: list[bytes], key: Guids, seen: Occurrences) -> Guids:
-    """Return GUIDs from contents; equal contents have different ones, by how many came before."""
-    # Of the hashes at hand this takes the least time. The key tells equal rows of two writes apart.
+    """Return GUIDs from contents; the number of earlier equal rows distinguishes equal contents."""
+    # The fastest of the available hashes. The key distinguishes equal rows of two writes.
     digests = b"".join([hashlib.sha256(row).digest() for row in contents])
     guids = np.frombuffer(digests, np.uint8).reshape(len(contents), -1)[:, :_SIZE] ^ key
     ranks = seen.ranks(guids.view(np.uint64)[:, 1])
@@ -240,6 +240,6 @@ def _key(*scope: str) -> bytes:
 
 
 def _versioned(guids: Guids) -> Guids:
-    """Write the version of GUIDs that clients make into the upper two bits."""
+    """Set the upper two bits to the version of client-generated GUIDs."""
     guids[:, 0] = guids[:, 0] & 0x3F | 0x40
     return guids.view(f"V{_SIZE}").reshape(-1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a whole DataFrame and see what became of it: the summary, log lines, a progress bar."""
+"""Write a whole DataFrame, with a summary, log lines and a progress bar."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LOG_EVERY = 10.0
 
 
 class _Summaries(AccumulatorParam[Summary]):
-    """Adds summaries up."""
+    """Adds summaries."""
 
     def zero(self, value: Summary) -> Summary:
         return Summary()
@@ -50,10 +50,10 @@ class _Summaries(AccumulatorParam[Summary]):
 def summary_accumulator(spark: SparkSession) -> Accumulator[Summary]:
     """Return an accumulator for the argument ``summary`` of :func:`bmq.spark.write_partition`.
 
-    After ``foreachPartition`` its ``value`` has one report a partition; a repeated task counts once.
+    After ``foreachPartition``, its ``value`` has one report for each partition. A repeated task counts once.
 
     Raises:
-        UsageError: the session is one of Spark Connect, which has no accumulators.
+        UsageError: the session uses Spark Connect, which has no accumulators.
     """
     context = _context(spark)
     if context is None:
@@ -78,25 +78,25 @@ def write(
     progress: bool = False,
     **options: Any,
 ) -> Summary:
-    """Post every row of a DataFrame and return what became of them.
+    """Post all rows of a DataFrame and return a summary.
 
-    Like ``df.foreachPartition(write_partition(...))``, but the columns are checked first, rows are passed as
-    Arrow batches, and a summary is returned.
+    Like ``df.foreachPartition(write_partition(...))``, with three additions: the columns are checked first,
+    rows are passed as Arrow batches, and a summary is returned.
 
     Args:
-        df: the DataFrame.
-        queue: the target queue's URI.
-        broker: the broker's address; None as for :class:`bmq.connect`, where the task runs.
-        value: the column with the payload.
+        df: DataFrame.
+        queue: URI of the target queue.
+        broker: address of the broker; None as for :class:`bmq.connect`, in the environment of the task.
+        value: column with the payload.
         properties: columns that become properties.
-        progress: show a progress bar (with rich, which ``bmq[cli]`` brings) or else log lines. Not with Spark
-            Connect, which has a progress bar of its own.
-        options: the others of :func:`bmq.spark.write_partition`, apart from ``schema`` and ``summary``.
+        progress: show a progress bar (with rich, which ``bmq[cli]`` installs), or else log lines. Not
+            available with Spark Connect, which has its own progress bar.
+        options: other arguments of :func:`bmq.spark.write_partition`, except ``schema`` and ``summary``.
 
     Raises:
         UsageError: a column cannot be posted, and nothing was posted; or rows of one message in different
             partitions had the same GUID, see :meth:`Summary.check`.
-        PySparkException: the job failed; its text has the error of the task.
+        PySparkException: the job failed; its text contains the task's error.
     """
     plan = write_partition(
         queue=queue, broker=broker, value=value, properties=properties, schema=df.schema, **options
@@ -127,15 +127,15 @@ def write(
 
 
 def _context(spark: SparkSession) -> SparkContext | None:
-    """Return the context, which tells the progress of jobs; None with Spark Connect, which has none."""
+    """Return the context, which provides the progress of jobs; None with Spark Connect."""
     try:
         return spark.sparkContext
-    except Exception:  # the error of Spark Connect has changed its class between versions
+    except Exception:  # Spark Connect raises different classes in different versions
         return None
 
 
 class _Progress:
-    """Says how far the running job is, from a thread of its own."""
+    """Reports the progress of the running job, from a separate thread."""
 
     def __init__(self, context: SparkContext, live: Accumulator[Summary]) -> None:
         self._context = context
@@ -152,7 +152,7 @@ class _Progress:
         self._thread.join()
 
     def _tasks(self) -> tuple[int, int]:
-        """How many tasks are done, of how many."""
+        """Return the number of finished tasks, and of all tasks."""
         tracker = self._context.statusTracker()
         done = total = 0
         for stage in sorted(set(tracker.getActiveStageIds()) - self._before):

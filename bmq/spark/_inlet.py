@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one consumer of a streaming query: from the broker into the log, while Spark works on other batches."""
+"""The consumer of a streaming query: receives messages into the log while Spark processes earlier batches."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ __all__ = ["Inlet", "StreamLimits", "confirm_repeated"]
 
 logger = logging.getLogger("bmq.spark")
 
-# So many rows are taken, and written, together.
+# Number of rows that are taken, and written, together.
 _ROWS = 10_000
-# So many batches wait for Spark at most, while it works on another.
+# Maximum number of batches that wait while Spark processes another batch.
 _READY = 2
-# Seconds that a wait without an end takes at once.
+# Seconds of a single wait within a wait without a limit.
 _LONG = 3600.0
-# Seconds between two looks at Spark's log of commits, and between two questions to the broker.
+# Seconds between two checks of Spark's log of commits, and between two queries to the broker.
 _LOOK, _LOOK_REMOTE = 0.5, 10.0
 _ASK = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """How much goes into a batch.
+    """Limits of a batch.
 
     Attributes:
-        per_trigger: messages in a batch at most.
-        bytes_per_trigger: bytes in a batch at most, as messages travelled, unless it is one message; None for
-            no limit.
-        least: a batch of fewer messages is held back ...
-        delay: ... until its first message has waited so many seconds.
+        per_trigger: maximum number of messages in a batch.
+        bytes_per_trigger: maximum number of transmitted bytes in a batch, unless the batch is a single
+            message; None for no limit.
+        least: minimum number of messages in a batch; a smaller batch is held back.
+        delay: maximum time in seconds for which a smaller batch is held back, from its first message.
         poll: seconds to wait for a batch.
-        linger: seconds to wait for more after its first message.
-        idle: with availableNow, seconds without a message after which the queue counts as drained.
-        max_messages: with availableNow, how many messages the run reads at most; None for no limit.
-        partitions: in how many partitions a batch is read.
+        linger: seconds to wait for further messages after the first message.
+        idle: with availableNow, seconds without a message until the queue counts as drained.
+        max_messages: with availableNow, maximum number of messages of the run; None for no limit.
+        partitions: number of partitions of a batch.
     """
 
     per_trigger: int
@@ -85,14 +85,14 @@ class _Batch:
     """A batch that is being received, or waits for Spark.
 
     Attributes:
-        file: where it is written.
-        since: when its first message came, on the clock of :func:`time.monotonic`.
-        rows: how many messages it has.
-        size: how many bytes they travelled with.
-        waiting: what is not written yet.
-        guids: its messages.
-        taken: how many messages each consumer has received for it, those included that were known.
-        logged: the complete file.
+        file: file of the batch.
+        since: arrival of the first message, on the clock of :func:`time.monotonic`.
+        rows: number of messages.
+        size: number of transmitted bytes.
+        waiting: rows that are not written yet.
+        guids: GUIDs of the messages.
+        taken: number of messages that each consumer has received for the batch, including known messages.
+        logged: complete file.
     """
 
     file: OpenBatch
@@ -109,16 +109,16 @@ class Inlet:
     """Receives batch after batch, and hands them out one by one.
 
     Args:
-        settings: what to read.
-        limits: how much goes into a batch.
-        place: where the log is, and what it is checked against.
+        settings: settings of the read.
+        limits: limits of a batch.
+        place: location of the log, and the checkpoint to compare it with.
         available_now: whether to end when the queue is drained.
 
     Attributes:
-        end: how many messages were handed out since the start of the query; None before the first
+        end: number of messages handed out since the start of the query; None before the first
             :meth:`advance`.
-        dropped: how many messages the broker dropped unread, by queue: while the query runs, and before it
-            started again.
+        dropped: number of messages that the broker dropped unread, by queue, while the query was running and
+            before its restart.
     """
 
     def __init__(
@@ -135,26 +135,26 @@ class Inlet:
         self._ledger = Ledger()
         self._receiver = SourceReceiver(settings)
         self._aside = PutAside(settings)
-        # What the log was begun with, if that has changed, until all that is committed is confirmed.
+        # True if the log's original options have changed, until all committed messages are confirmed.
         self._unsettled = False
-        # What is received and not handed out; what is handed out and not committed, and who received it.
+        # Received messages not handed out; messages handed out and not committed, with their consumers.
         self._open: _Batch | None = None
         self._ready: deque[_Batch] = deque()
         self._out: deque[tuple[int, dict[RawMessages, int]]] = deque()
-        # What came once more before it was committed: by whom.
+        # GUIDs redelivered before their commit, by queue.
         self._again: dict[Queue, set[bytes]] = {}
-        # How many known messages each consumer has received since its last new one.
+        # Number of known messages that each consumer has received since its last new message.
         self._skipped: dict[RawMessages, int] = {}
         self._received = 0
         self._written = 0
-        # Up to where everything is committed.
+        # All messages before this number are committed.
         self._committed = 0
-        # The queues of which a purge can be told.
+        # Queues for which a purge is detectable.
         self._balanced: frozenset[str] = frozenset()
         self._pump: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._loss: StateError | None = None
-        # Whoever changes these batches holds it, and says so.
+        # Held while the batches are changed, and notified afterwards.
         self._changed = asyncio.Condition()
         self._committing = asyncio.Lock()
         self._context = portal()
@@ -162,27 +162,27 @@ class Inlet:
 
     @property
     def arrived(self) -> int:
-        """How many messages were handed out or have arrived since the start of the query."""
+        """Number of messages that were handed out or have arrived since the start of the query."""
         opened = self._open.rows if self._open is not None else 0
         return self._written + opened + self._receiver.buffered
 
     @property
     def in_hand(self) -> int:
-        """How many messages have arrived and are not confirmed."""
+        """Number of messages that have arrived and are not confirmed."""
         return self.arrived - self._committed
 
     def advance(self, start: int | None) -> int:
-        """Confirm what is committed; return how far it goes with the next batch, if there is one in time.
+        """Confirm committed messages; return the end of the next batch, if there is a batch in time.
 
         Args:
-            start: up to where everything is committed; None if that is not known.
+            start: number of messages that are certainly committed; None if unknown.
 
         Raises:
             ConnectionFailed: the broker cannot be reached.
-            SessionClosed, QueueClosed: the connection is lost for good.
+            SessionClosed, QueueClosed: the connection is permanently lost.
             OSError: the log cannot be written.
-            StateError: another query uses the log; the log or the checkpoint does not fit the query; the
-                broker has dropped messages; or others read a queue that is to be exclusive.
+            StateError: another query uses the log; the log or the checkpoint does not match the query; the
+                broker has dropped messages; or other consumers read an exclusive queue.
         """
         if self.end is None:
             check_checkpoint(self._place, start)
@@ -191,19 +191,19 @@ class Inlet:
         return self._portal.run(self._advance(self.end, start))
 
     def commit(self, end: int) -> None:
-        """Confirm everything up to ``end``, and remove batches from the log that are long committed."""
+        """Confirm all messages before ``end``, and remove old committed batches from the log."""
         self._portal.run(self._commit(end))
 
     def close(self) -> None:
-        """Disconnect, and confirm before what Spark has committed meanwhile."""
+        """Confirm messages that Spark has committed meanwhile, and disconnect."""
         self._portal.run(self._close(), timeout=15)
         self._context.__exit__()
         self._log.release()
 
     def _recover(self, start: int | None) -> int:
-        """Take up the log of an earlier run; return how far it goes.
+        """Continue the log of an earlier run; return its end.
 
-        What lies beyond ``start`` was never seen by Spark, nor confirmed: the broker delivers it again.
+        Messages beyond ``start`` were neither seen by Spark nor confirmed: the broker redelivers them.
         """
         self._log.clear()
         self._unsettled = check_log(self._log, self._place, self._settings, start)
@@ -225,7 +225,7 @@ class Inlet:
         if start is not None:
             await self._commit(start)
             if start < end:
-                return end  # asked again for what was handed out
+                return end  # a repeated request for the same batch
         if self._pump is None:
             await self._begin()
             self._pump = asyncio.ensure_future(self._receive())
@@ -242,7 +242,7 @@ class Inlet:
         return end
 
     async def _begin(self) -> None:
-        """Confirm what an earlier run with other options could not, look who else reads, and subscribe."""
+        """Finish an earlier run's confirmations, check for other readers, and subscribe."""
         settings, strict = self._settings, self._place.strict
         if self._unsettled:
             guids = self._ledger.all_committed()
@@ -259,7 +259,7 @@ class Inlet:
         await self._receiver.open()
 
     async def _look(self) -> None:
-        """Confirm what Spark has committed while it is idle, and ask the broker what it has dropped."""
+        """Confirm messages that Spark has committed while idle, and query the broker for dropped messages."""
         pause = _LOOK if self._log.local else _LOOK_REMOTE
         asked = time.monotonic()
         while True:
@@ -270,7 +270,7 @@ class Inlet:
                 asked = time.monotonic()
 
     async def _commit_known(self) -> None:
-        """Confirm what Spark's own log of commits has."""
+        """Confirm the batches in Spark's own log of commits."""
         if self._checkpoint is None or not self._out:
             return
         end = await asyncio.to_thread(self._checkpoint.committed)
@@ -278,7 +278,7 @@ class Inlet:
             await self._commit(end)
 
     async def _count_dropped(self) -> None:
-        """Ask the broker what it has dropped; an error is due to whoever asks for the next batch."""
+        """Query the broker for dropped messages. The next request for a batch raises the error."""
         more = await dropped_since(self._log, self._settings, self._balanced, lambda: self.in_hand)
         for uri, count in more.items():
             self.dropped[uri] = self.dropped.get(uri, 0) + count
@@ -315,12 +315,12 @@ class Inlet:
             elif now >= deadline and not enough:
                 return None
             else:
-                # A batch that has enough is worth more patience than an empty one.
+                # A batch with enough messages waits until it is due, even beyond the deadline.
                 await self._change(due - now if enough else min(due, deadline) - now)
         return self._ready.popleft()
 
     def _due(self) -> tuple[bool, float]:
-        """Whether there are messages enough for a batch, and when it has to go."""
+        """Return whether there are enough messages for a batch, and when the batch is due."""
         batch, limits = self._open, self._limits
         if batch is None:
             return False, math.inf
@@ -329,7 +329,7 @@ class Inlet:
         return False, batch.since + limits.delay
 
     async def _change(self, timeout: float) -> None:
-        """Wait until something has changed, for so many seconds at most."""
+        """Wait for a change, for at most this many seconds."""
         try:
             async with asyncio.timeout(min(timeout, _LONG)):
                 await self._changed.wait()
@@ -339,7 +339,7 @@ class Inlet:
     # receiving
 
     async def _receive(self) -> None:
-        """Fill one batch after the other; at the end of what is available now it ends."""
+        """Fill one batch after the other; with availableNow, until the queue is drained."""
         drains, limits = self._available_now, self._limits
         try:
             while True:
@@ -364,7 +364,7 @@ class Inlet:
                 self._changed.notify_all()
 
     async def _add(self, arrived: Arrived) -> None:
-        """Put messages into batches, but for those that are known and those that are put aside."""
+        """Put messages into batches, except for known messages and messages put aside."""
         messages, count = arrived.messages, arrived.batch.num_rows
         uri, guids = arrived.queue.uri, guid_keys(arrived.batch)
         fresh, again = self._ledger.arrive(uri, guids)
@@ -393,7 +393,7 @@ class Inlet:
             batch.size += int(sizes[first:stop].sum())
             batch.waiting.append(rows.slice(first, stop - first))
             batch.guids.setdefault(uri, []).extend(guids[first:stop])
-            # Those that are known, among them and before, are confirmed with them.
+            # Known messages before and among them are confirmed together with them.
             upto = stop if fresh is None else fresh[stop - 1] + 1
             taken = self._skipped.pop(messages, 0) + upto - last
             batch.taken[messages] = batch.taken.get(messages, 0) + taken
@@ -406,7 +406,7 @@ class Inlet:
             self._skipped[messages] = self._skipped.get(messages, 0) + count - last
 
     def _fitting(self, batch: _Batch, sizes: Any) -> int:
-        """How many of these messages still go into the batch; one at least into an empty one."""
+        """Return how many of these messages fit into the batch; at least one in an empty batch."""
         most = self._limits.bytes_per_trigger
         count = min(len(sizes), self._limits.per_trigger - batch.rows)
         if most is not None:
@@ -424,7 +424,7 @@ class Inlet:
             await asyncio.to_thread(batch.file.write, _joined(waiting))
 
     async def _complete(self) -> None:
-        """Have the open batch wait for Spark."""
+        """Complete the open batch, which then waits for Spark."""
         batch, self._open = self._open, None
         assert batch is not None
         await self._write(batch)
@@ -435,7 +435,7 @@ class Inlet:
     # confirming
 
     def _came_again(self, queue: Queue, guids: list[bytes]) -> None:
-        """Confirm of known messages those that are committed, and the others when they are."""
+        """Confirm known messages that are committed now, and the others after their commit."""
         committed = self._ledger.committed(queue.uri, guids)
         _confirm(queue, committed)
         waiting = set(guids) - committed
@@ -455,7 +455,7 @@ class Inlet:
                     _confirm(queue, here)
             done = self._ledger.forget()
             if done and self._log.local:
-                self._remove(done)  # quicker than another thread is
+                self._remove(done)  # faster than in another thread
             elif done:
                 await asyncio.to_thread(self._remove, done)
 
@@ -469,7 +469,7 @@ class Inlet:
             self._watch.cancel()
             await asyncio.wait([self._watch])
         if self._pump is not None:
-            async with self._changed:  # it writes nothing now
+            async with self._changed:  # no write is in progress now
                 self._pump.cancel()
             await asyncio.wait([self._pump])
         with suppress(OSError, ValueError):
@@ -481,7 +481,7 @@ class Inlet:
 
 
 def confirm_repeated(settings: SourceSettings, place: LogPlace, end: int) -> None:
-    """Confirm the batch that ends there, if Spark has committed it: for a run of that batch alone."""
+    """Confirm the batch with this end, if Spark has committed it, for a run of this batch alone."""
     if not place.checkpoint or Checkpoint(place.checkpoint, place.source).committed() != end:
         return
     log = BatchLog(place.path)
@@ -500,7 +500,7 @@ def _confirm(queue: Queue, guids: set[bytes]) -> None:
 
 
 def _joined(batches: list[RecordBatch]) -> list[RecordBatch]:
-    """The same rows in as few batches as possible."""
+    """Return the same rows in as few batches as possible."""
     if len(batches) == 1:
         return batches
     joined: list[RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()

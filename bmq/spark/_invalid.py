@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that cannot be posted: how they are found.
+"""Detection of rows that cannot be posted.
 
-While all rows are good, nothing is done for each of them: columns are looked at as columns. Rows that look
-suspicious go one by one through what would post them; what that says is the reason.
+Good rows cost no work for each row: columns are checked as columns. Suspicious rows go one by one through the
+encoder, whose error is the reason.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["InvalidRow", "OnInvalidRow", "Sieve", "entries_of", "invalid_row", "this_row"]
 
-# What the names of properties and the headers in front of a payload take at most.
+# Maximum number of bytes for property names and headers before a payload.
 _FRAME = MAX_PROPERTIES * 4200
 _MOST_REASON = 1000
 
 
 class OnInvalidRow(StrEnum):
-    """What becomes of a row that cannot be posted."""
+    """Handling of rows that cannot be posted."""
 
     FAIL = "fail"
     DROP = "drop"
@@ -45,14 +45,14 @@ class InvalidRow:
     """A row that cannot be posted.
 
     Attributes:
-        position: its position in the partition.
-        reason: why: type and text of the error, which does not name the row, because a task that is repeated
-            may find it elsewhere.
-        value: its payload, of whatever type.
-        properties: its properties, of whatever type.
-        queue: the queue it was for, or what the column says instead.
-        id: its id; None for none.
-        guid: the GUID of the message it was read from, if that is one; None for none.
+        position: position in the partition.
+        reason: type and text of the error. The text does not name the row, because a repeated task may find
+            the row at another position.
+        value: payload, of any type.
+        properties: properties, of any type.
+        queue: target queue, or the invalid value of the queue column.
+        id: id of the row; None for none.
+        guid: GUID of the row's source message, if legal; None for none.
     """
 
     position: int
@@ -65,24 +65,24 @@ class InvalidRow:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return type and text of an error, as a property can hold them."""
+    """Return type and text of an error, as a property can hold."""
     text = f"{type(error).__name__}: {error}"[:_MOST_REASON]
     return text.encode("utf-8", "replace").decode()
 
 
 def this_row(_: int) -> str:
-    """How a reason names its row."""
+    """Return the name of a row in a reason."""
     return "this row"
 
 
 def entries_of(value: Any) -> dict[str, Any] | None:
-    """The entries of a map or struct; None if it is neither."""
+    """Return the entries of a map or struct; None for any other value."""
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
     if hasattr(value, "asDict"):
         return cast("dict[str, Any]", value.asDict())
     pairs: Any = value
-    if isinstance(value, list) and {type(each) for each in pairs} <= {tuple}:  # Arrow's form of a map
+    if isinstance(value, list) and {type(each) for each in pairs} <= {tuple}:  # Arrow's maps
         return dict(pairs)
     return None
 
@@ -95,15 +95,15 @@ def invalid_row(
     error: BaseException,
     queue: str = "",
 ) -> InvalidRow:
-    """Describe a row.
+    """Return the description of a row.
 
     Args:
-        columns: which column is what.
-        values: the row, by column.
-        types: the property type of each property column; a dictionary of them for a struct; None if unknown.
-        position: its position in the partition.
-        error: why it cannot be posted.
-        queue: the queue it is for, if no column says so.
+        columns: roles of the columns.
+        values: row, by column.
+        types: property type of each property column; for a struct, a dictionary of types; None if unknown.
+        position: position in the partition.
+        error: reason why the row cannot be posted.
+        queue: target queue of the row, if no column names the queue.
     """
     properties: dict[str, Any] = {}
     for name in columns.properties:
@@ -140,7 +140,7 @@ class Sieve:
     """Finds the rows that cannot be posted.
 
     Args:
-        settings: how rows are posted.
+        settings: settings of the sink.
     """
 
     def __init__(self, settings: SinkSettings) -> None:
@@ -149,11 +149,11 @@ class Sieve:
         self._good_queues: set[str] = set()
 
     def sift(self, batch: RecordBatch, first: int) -> list[InvalidRow]:
-        """Return the rows of a batch, without maps, that cannot be posted.
+        """Return the rows of a batch without maps that cannot be posted.
 
         Args:
-            batch: the rows.
-            first: the position of the first one in its partition.
+            batch: rows.
+            first: position of the first row in its partition.
         """
         found: list[InvalidRow] = []
         for row in self._suspects(batch):
@@ -175,7 +175,7 @@ class Sieve:
         return found
 
     def _suspects(self, batch: RecordBatch) -> list[int]:
-        """The rows that are worth a closer look: all that cannot be posted, and few others."""
+        """Return the suspicious rows: all rows that cannot be posted, and few others."""
         columns = self._columns
         masks = [_empty(_column(batch, columns.value))]
         if columns.queue:
@@ -196,7 +196,7 @@ class Sieve:
         return sorted(suspects)
 
     def _big(self, batch: RecordBatch, first: int) -> Iterator[int]:
-        """Rows that may be too large; a batch that is not has none."""
+        """Return rows that may be too large; a small batch has none."""
         if batch.nbytes + _FRAME <= min(MAX_APPLICATION_DATA, MAX_PROPERTY_VALUE):
             return
         if batch.num_rows == 1:
@@ -222,10 +222,10 @@ class Sieve:
         return pc.is_in(queues, value_set=pa.array(bad, queues.type))
 
     def _try(self, row: RecordBatch) -> None:
-        """Do with a row what is done to post it.
+        """Encode a row as for posting.
 
         Raises:
-            UsageError: it cannot be posted.
+            UsageError: the row cannot be posted.
         """
         columns = self._columns
         if columns.queue:
@@ -251,7 +251,7 @@ def _column(batch: RecordBatch, name: str) -> Any:
 
 
 def _empty(values: Any) -> Any:
-    """Which payloads are null or empty; None if it is none."""
+    """Return a mask of null or empty payloads; None if there are none."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         mask = _empty(values.dictionary)
@@ -266,7 +266,7 @@ def _empty(values: Any) -> Any:
 
 
 def _no_times(times: Any) -> Any:
-    """Which times are none; None if all of them are, as timestamps are."""
+    """Return a mask of invalid times; None if all are valid, like timestamps."""
     if not pa.types.is_floating(times.type) and not pa.types.is_integer(times.type):
         return None
     try:
@@ -277,7 +277,7 @@ def _no_times(times: Any) -> Any:
 
 
 def _no_guids(guids: Any) -> Any:
-    """Which GUIDs may be none; None if all of them are GUIDs."""
+    """Return a mask of doubtful GUIDs; None if all are GUIDs."""
     try:
         source_guids(guids)
     except UsageError:
@@ -291,7 +291,7 @@ def _property_count(batch: RecordBatch, names: Sequence[str]) -> int:
 
 
 def _types(schema: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The property types of the columns that are narrower than a Python integer says."""
+    """Return the property types of columns narrower than a Python integer."""
 
     def kind(arrow: Any) -> Any:
         if pa.types.is_struct(arrow):

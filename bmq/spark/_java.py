@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look for a Java that Spark runs on before Spark starts: Spark's own error is long."""
+"""Checks the Java installation before Spark starts: Spark's own error is long."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NEEDED = 17
 
 
 def check_java() -> int:
-    """Return the major version of the Java that Spark will start.
+    """Return the major version of the Java installation that Spark will use.
 
     Raises:
-        StateError: there is none, or one that is too old; the message says what to install.
+        StateError: Java is missing, or too old; the error says which version to install.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns with a meaning of their own: the key, the time when a message is due, the source's GUID."""
+"""Columns with a special role: the ordering key, the due time, and the source GUID."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bmq.wire.keys import key_bucket
 __all__ = ["bucket_column", "due_column", "source_guids"]
 
 _POLYNOMIAL = 0x82F63B78
-# Longer keys than this are cheaper one by one, in C.
+# Keys longer than this limit are faster one by one, in C.
 _LONG = 40
-# The last time that fits 64 bits of milliseconds, and that a number of seconds says exactly.
+# The latest time that fits into 64-bit milliseconds, and that a float represents exactly.
 _LATEST = 2.0**53
 
 _TEXTS = (
@@ -46,16 +46,16 @@ _TABLE = _table()
 def bucket_column(keys: Any) -> Any:
     """Return the property ``bmq_bucket`` of each row: the CRC-32C of its key, without the highest bit.
 
-    All rows take their n-th byte at once: for short keys that is three times as fast as one by one.
+    All rows process their n-th byte at once: for short keys, this is three times as fast as one by one.
 
     Args:
-        keys: an Arrow array of text, bytes or integers.
+        keys: Arrow array of text, bytes or integers.
 
     Returns:
-        An array of int32, null where the key is.
+        An array of int32, null for null keys.
 
     Raises:
-        UsageError: keys are of another type.
+        UsageError: the keys have another type.
     """
     if pa.types.is_dictionary(keys.type):
         keys = keys.dictionary_decode()
@@ -71,7 +71,7 @@ def bucket_column(keys: Any) -> Any:
     ends = np.frombuffer(offsets, np.int64, count + 1, keys.offset * 8)
     content = np.frombuffer(data if data is not None else b"", np.uint8)
     lengths = np.diff(ends)
-    # Longest first: those that have an n-th byte are then the first so many.
+    # Longest first, so that the keys with an n-th byte form a prefix.
     order = np.argsort(-lengths, kind="stable")
     starts, lengths = ends[:-1][order], lengths[order]
     sums: np.ndarray[Any, Any] = np.full(count, 0xFFFFFFFF, np.uint32)
@@ -92,14 +92,14 @@ def due_column(times: Any, name_row: Callable[[int], str] = "row {}".format) -> 
     """Return the property ``bmq_due`` of each row: milliseconds since 1970, rounded up.
 
     Args:
-        times: an Arrow array of timestamps, or of seconds since 1970.
-        name_row: how errors name a row, from its place in the array.
+        times: Arrow array of timestamps, or of seconds since 1970.
+        name_row: function that returns the name of a row for errors, given its position in the array.
 
     Returns:
-        An array of int64, null where the time is.
+        An array of int64, null for null times.
 
     Raises:
-        UsageError: they are of another type, or one is no time.
+        UsageError: the times have another type, or a value is not a time.
     """
     kind = times.type
     if pa.types.is_timestamp(kind):
@@ -121,11 +121,11 @@ def due_column(times: Any, name_row: Callable[[int], str] = "row {}".format) -> 
 
 
 def source_guids(guids: Any, name_row: Callable[[int], str] = "row {}".format) -> list[str | None]:
-    """Return the GUID of the message that each row was read from; None where there is none.
+    """Return the GUID of each row's source message; None for none.
 
     Args:
-        guids: an Arrow array of text.
-        name_row: how errors name a row, from its place in the array.
+        guids: Arrow array of text.
+        name_row: function that returns the name of a row for errors, given its position in the array.
 
     Raises:
         UsageError: a value is not 32 hexadecimal digits.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much waits in the broker, for the progress of a stream."""
+"""The backlog in the broker, for the progress of a stream."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ __all__ = ["LaggingReader", "check_progress"]
 
 logger = logging.getLogger("bmq.spark")
 
-# Seconds between two questions; longer after one without an answer.
+# Seconds between two queries; longer after a query without an answer.
 _OFTEN, _SELDOM = 5.0, 60.0
 
 
 class LaggingReader(StreamReader):
-    """A stream whose progress says how many messages the broker holds: ``lag`` in ``latestOffset``."""
+    """A stream whose progress contains the number of messages in the broker: ``lag`` in ``latestOffset``."""
 
     _asked: float | None = None
     _pause = _OFTEN
     _depths: dict[str, int] | None = None
 
     def reportLatestOffset(self) -> dict[str, int] | None:
-        """Return how far it would go with what has arrived, and what the queues hold."""
+        """Return the offset of all arrived messages, and the number of messages in the queues."""
         latest = super().reportLatestOffset()
         depths = self._now()
         if latest is None or depths is None:
             return latest
         more: dict[str, dict[str, int]] = {"lag": depths}
-        return latest | more  # type: ignore[return-value] # it is JSON, whatever the type of its values
+        return latest | more  # type: ignore[return-value]  # JSON, whatever the types of its values
 
     def _now(self) -> dict[str, int] | None:
         now = time.monotonic()
@@ -55,10 +55,10 @@ class LaggingReader(StreamReader):
 
 
 def check_progress() -> None:
-    """Raise unless the progress of this pyspark has a place for what a source says of itself.
+    """Check that the progress of this pyspark can carry a source's own fields.
 
     Raises:
-        UsageError: it has not.
+        UsageError: this pyspark cannot.
     """
     if not hasattr(DataSourceStreamReader, "reportLatestOffset"):
         raise UsageError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which messages of a stream are known: those in its batches, and which of these batches are committed."""
+"""The known messages of a stream: the messages of its batches, and which batches are committed."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import NamedTuple
 
 __all__ = ["GuidSets", "Guids", "Known", "Ledger"]
 
-#: GUIDs by the URI of the queue they came from: applications of a fanout queue share GUIDs. Each is its 16
-#: bytes: half of what texts cost.
+#: GUIDs by the URI of their queue: applications of a fanout queue share GUIDs. 16 bytes each, half the memory
+#: of text.
 Guids = dict[str, list[bytes]]
 
-#: The same, to look them up.
+#: The same GUIDs, for lookups.
 GuidSets = dict[str, set[bytes]]
 
 _REMEMBERED_BATCHES = 8
 
 
 class Known(NamedTuple):
-    """What is known of messages that were delivered.
+    """Known and new messages among delivered ones.
 
     Attributes:
-        fresh: the places of those that are new; None if that is so for all.
-        again: the GUIDs of the others.
+        fresh: positions of the new messages; None if all are new.
+        again: GUIDs of the other messages.
     """
 
     fresh: list[int] | None
@@ -34,9 +34,9 @@ class Known(NamedTuple):
 class Ledger:
     """Messages by batch.
 
-    The broker delivers again what was not confirmed, after every reconnect and restart; the ledger recognises
-    it. Messages of committed batches are remembered for a few batches more, because a confirmation can be
-    lost with the connection.
+    After every reconnect and restart, the broker redelivers unconfirmed messages; the ledger recognises them.
+    Messages of committed batches are remembered for a few more batches, because a confirmation can be lost
+    with the connection.
     """
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ class Ledger:
         self._closed: deque[tuple[int, Guids]] = deque()
 
     def arrive(self, uri: str, guids: list[bytes]) -> Known:
-        """Note messages, and return which of them are new.
+        """Record messages; return which of them are new.
 
         Args:
-            uri: the queue they came from.
-            guids: their GUIDs.
+            uri: queue of the messages.
+            guids: GUIDs of the messages.
         """
         known = self._known.setdefault(uri, set())
         if known.isdisjoint(guids):
@@ -73,22 +73,22 @@ class Ledger:
         self._known.get(uri, set()).difference_update(guids)
 
     def recall(self, end: int, guids: Guids) -> None:
-        """Note a batch of an earlier run, as :meth:`hand_out`."""
+        """Record a batch of an earlier run, as :meth:`hand_out` does."""
         for uri, each in guids.items():
             self._known.setdefault(uri, set()).update(each)
         self.hand_out(end, guids)
 
     def hand_out(self, end: int, guids: Guids) -> None:
-        """Note a batch that is handed to Spark.
+        """Record a batch that is handed to Spark.
 
         Args:
-            end: how many messages there are up to its end.
-            guids: its messages.
+            end: number of messages up to the end of the batch.
+            guids: messages of the batch.
         """
         self._open.append((end, guids))
 
     def committed(self, uri: str, guids: list[bytes]) -> set[bytes]:
-        """Return those that are committed."""
+        """Return the committed messages among these."""
         found: set[bytes] = set()
         wanted = set(guids)
         for _, batch in self._closed:
@@ -104,7 +104,7 @@ class Ledger:
         return found
 
     def commit(self, end: int) -> list[Guids]:
-        """Note that everything up to ``end`` is committed; return the batches for which that is new."""
+        """Record that all messages before ``end`` are committed; return the newly committed batches."""
         committed: list[Guids] = []
         while self._open and self._open[0][0] <= end:
             batch = self._open.popleft()
@@ -113,7 +113,7 @@ class Ledger:
         return committed
 
     def forget(self) -> int:
-        """Forget the oldest committed batches; return up to where everything is forgotten."""
+        """Forget the oldest committed batches; return the end of the last forgotten batch."""
         end = 0
         while len(self._closed) > _REMEMBERED_BATCHES:
             end, guids = self._closed.popleft()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters of rows that cannot be posted: what of them can be encoded, and why they could not."""
+"""Dead letters of rows that cannot be posted: the encodable part of the row, and the error."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ __all__ = ["LETTER_PROPERTIES", "LETTER_VALUE", "Letter", "letter_of", "letter_t
 
 #: The columns of dead letters.
 LETTER_VALUE, LETTER_PROPERTIES = "value", ("properties",)
-# How much of a dead letter is what could not be posted: of a payload, of a property's value, of all of them.
+# Limits for the original content in a dead letter: payload, value of a property, all properties.
 _MOST_PAYLOAD = 1024 * 1024
 _MOST_VALUE = 64 * 1024
 _MOST_REST = 1024 * 1024
-# Properties that a dead letter has besides those of its row.
+# Number of properties of a dead letter besides those of its row.
 _ADDED = 5
 _PREFIX = "deadletter."
 _BYTES: Any = (bytes, bytearray, memoryview)
-# Dead letters are encoded so many at a time.
+# Number of dead letters encoded at a time.
 _ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter, as it is posted.
+    """A dead letter to be posted.
 
     Attributes:
-        row: what it is of.
-        payload: the payload.
-        properties: the properties.
+        row: original row.
+        payload: payload.
+        properties: properties.
     """
 
     row: InvalidRow
@@ -50,10 +50,10 @@ class Letter:
 
 
 def letter_of(row: InvalidRow) -> Letter:
-    """Make a dead letter of a row: what of it can be encoded, and why it could not be posted.
+    """Return the dead letter of a row: the encodable part of the row, and the error.
 
-    The properties are those of the dead letters of :mod:`bmq.workers`; there is no ``deadletter.guid``, since
-    the row never had a GUID.
+    The properties are those of the dead letters of :mod:`bmq.workers`, without the GUID of a message: the row
+    never had a GUID.
     """
     lost: list[str] = []
     payload = _payload(row, lost)
@@ -131,7 +131,7 @@ def _length(value: Any) -> int:
 
 
 def _rest(properties: Sequence[tuple[Any, Any]], lost: list[str]) -> str:
-    """Properties that cannot be posted, as JSON: name, type and value of each."""
+    """Return properties that cannot be posted, as JSON: name, type and value of each."""
     written: list[str] = []
     size = 0
     for name, value in properties:
@@ -149,7 +149,7 @@ def _rest(properties: Sequence[tuple[Any, Any]], lost: list[str]) -> str:
 
 
 def _plain(value: Any) -> tuple[str, Any]:
-    """Type and value of a property that cannot be posted; as text, if it is of another type."""
+    """Return type and value of a property that cannot be posted; as text if the type is unsupported."""
     if isinstance(value, PropertyValue):
         return value.type.name, value.value
     if isinstance(value, bool):
@@ -165,7 +165,7 @@ def _plain(value: Any) -> tuple[str, Any]:
 def letter_tables(
     letters: Sequence[Letter], name_row: Callable[[int], str]
 ) -> Iterator[tuple[RecordBatch, list[int]]]:
-    """Make columns of dead letters: a batch for each sort of neighbours, and the positions of its rows."""
+    """Build batches of dead letters, one for each group of similar neighbours, with their positions."""
     columns = Columns(value=LETTER_VALUE, properties=LETTER_PROPERTIES)
     for kinds, some in groupby(letters, _kinds):
         group = list(some)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a streaming read: what was handed to Spark and is not known to be committed.
+"""The log of a streaming read: batches handed to Spark that are not known to be committed.
 
-A queue cannot be read twice, and Spark asks a source for the same range again after a crash. So a batch is
-written here, in one file, before Spark hears of it. Rows are written as they arrive; a file is named by its
-range of message numbers, counted from the start of the query, once it is complete.
+The problem: a queue cannot be read twice, but after a crash Spark requests the same range from the source
+again. So each batch is written to a file in this log before Spark learns about it. Rows are written as they
+arrive. A complete file is named by its range of message numbers, counted from the start of the query.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["BatchLog", "LoggedBatch", "OpenBatch"]
 _NAME = re.compile(r"(\d{20})-(\d{20})\.arrow\Z")
 _PARTIAL = ".partial"
 _LOCK_PATIENCE = 15.0
-# What a file of GUIDs has.
+# Columns of a file of GUIDs.
 _GUIDS = [pa.field("guid", pa.binary(16)), pa.field("source", pa.uint16())]
 _POSIX = os.name == "posix"
 
 
 class LoggedBatch(NamedTuple):
-    """One file.
+    """A file of the log.
 
     Attributes:
-        start: how many messages came before.
-        end: how many there are up to its end.
-        path: where it is, within its file system.
+        start: number of messages before the batch.
+        end: number of messages up to the end of the batch.
+        path: path within the file system.
     """
 
     start: int
@@ -47,11 +47,11 @@ class LoggedBatch(NamedTuple):
 
 
 class OpenBatch:
-    """A batch that is being written. Created by :meth:`BatchLog.begin`; for one thread at a time.
+    """A batch that is being written. Created by :meth:`BatchLog.begin`; for use by one thread at a time.
 
     Attributes:
-        start: how many messages came before.
-        rows: how many were written.
+        start: number of messages before the batch.
+        rows: number of written rows.
     """
 
     def __init__(self, log: BatchLog, start: int, schema: Any) -> None:
@@ -66,44 +66,44 @@ class OpenBatch:
         """Add rows.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: the rows cannot be written.
         """
         for batch in batches:
             self._file.write_batch(batch)
             self.rows += batch.num_rows
 
     def finish(self, end: int | None = None) -> LoggedBatch:
-        """Complete the file; once this returns, it survives a crash.
+        """Complete the file, which then survives a crash.
 
         Args:
-            end: how many messages there are up to its end, if its rows do not tell.
+            end: number of messages up to the end of the batch, if different from the rows.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         self._file.close()
         self._sink.close()
         return self._log.complete(self._path, self.start, self.start + self.rows if end is None else end)
 
     def abandon(self) -> None:
-        """Remove it again, as far as that is possible; the next run removes the rest."""
+        """Remove the file if possible; the next run removes any remains."""
         with suppress(OSError):
             self._sink.close()
             self._log.fs.delete_file(self._path)
 
 
 class BatchLog:
-    """A folder with one Arrow file a batch.
+    """A folder with one Arrow file for each batch.
 
     Args:
-        path: a local path, or a URI of any file system that pyarrow knows (``s3://``, ``hdfs://``, ...);
+        path: local path, or URI of any file system supported by pyarrow (``s3://``, ``hdfs://``, ...),
             reachable from the driver and all executors.
 
     Attributes:
-        path: the same.
-        fs: the file system, of pyarrow.
-        root: the folder there.
-        local: whether that is this machine's.
+        path: path as given.
+        fs: pyarrow's file system.
+        root: folder within the file system.
+        local: whether the file system is local.
     """
 
     def __init__(self, path: str) -> None:
@@ -113,22 +113,22 @@ class BatchLog:
         self._lock: Any = None
 
     def acquire(self, patience: float | None = None) -> None:
-        """Make the folder, and make sure that no other query uses it (on local file systems).
+        """Create the folder, and check that no other query uses it (on local file systems).
 
         Args:
-            patience: seconds to wait for another query; None for a few.
+            patience: seconds to wait for another query; None for a few seconds.
 
         Raises:
-            StateError: another one does.
+            StateError: another query uses the folder.
         """
         self.fs.create_dir(self.root, recursive=True)
         if not self.local or self._lock is not None:
             return
         try:
             import fcntl
-        except ImportError:  # no such locks on Windows
+        except ImportError:  # Windows has no such locks
             return
-        lock = open(os.path.join(self.root, "lock"), "a")  # noqa: SIM115 - held as long as the process lives
+        lock = open(os.path.join(self.root, "lock"), "a")  # noqa: SIM115 - held for the life of the process
         deadline = time.monotonic() + (_LOCK_PATIENCE if patience is None else patience)
         while True:
             try:
@@ -146,7 +146,7 @@ class BatchLog:
         self._lock = lock
 
     def release(self) -> None:
-        """Let another query use it."""
+        """Release the folder for other queries."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -161,12 +161,12 @@ class BatchLog:
         return sorted(found)
 
     def exists(self) -> bool:
-        """Whether the folder is there."""
+        """Whether the folder exists."""
         found: bool = self.fs.get_file_info(self.root).type == fs.FileType.Directory
         return found
 
     def files(self, prefix: str) -> list[str]:
-        """Return the names of the files whose names begin so, sorted."""
+        """Return the names of all files with a prefix, sorted."""
         return sorted(info.base_name for info in self._files() if info.base_name.startswith(prefix))
 
     def delete(self, name: str) -> None:
@@ -178,7 +178,7 @@ class BatchLog:
         self.fs.delete_dir(self.root)
 
     def clear(self) -> None:
-        """Remove what a query has begun to write that is no more."""
+        """Remove incomplete files of an earlier query."""
         for info in self._files():
             if info.base_name.endswith(_PARTIAL):
                 self.fs.delete_file(info.path)
@@ -188,29 +188,29 @@ class BatchLog:
         return files
 
     def begin(self, start: int, schema: Any) -> OpenBatch:
-        """Start to write a batch.
+        """Begin to write a batch.
 
         Args:
-            start: how many messages came before.
-            schema: its columns.
+            start: number of messages before the batch.
+            schema: columns of the batch.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         return OpenBatch(self, start, schema)
 
     def complete(self, partial: str, start: int, end: int) -> LoggedBatch:
-        """Give a file that is written its name, so that it is there after a crash."""
+        """Rename a written file to its final name, so that it survives a crash."""
         path = f"{self.root}/{start:020d}-{end:020d}.arrow"
         if self.local:
             self._sync(partial)
         self.fs.move(partial, path)
-        if self.local and _POSIX:  # a folder cannot be opened on Windows, and needs not be written out there
+        if self.local and _POSIX:  # Windows cannot open a folder, and need not flush it
             self._sync(self.root)
         return LoggedBatch(start, end, path)
 
     def _sync(self, path: str) -> None:
-        # Windows writes out only what may be written to, and folders can only be read.
+        # Windows flushes only writable files, and folders are read-only.
         descriptor = os.open(path, os.O_RDONLY if os.path.isdir(path) else os.O_RDWR)
         try:
             os.fsync(descriptor)
@@ -218,7 +218,7 @@ class BatchLog:
             os.close(descriptor)
 
     def covering(self, start: int, end: int) -> tuple[list[LoggedBatch], bool]:
-        """Return the batches within a range, and whether they make up all of it."""
+        """Return the batches within a range, and whether they cover the whole range."""
         if start == end:
             return [], True
         found = [each for each in self.batches() if start <= each.start and each.end <= end]
@@ -227,10 +227,10 @@ class BatchLog:
         return found, whole
 
     def read(self, path: str) -> tuple[Iterator[RecordBatch], list[Source]]:
-        """Return the rows of a batch, and the sources that they name by number.
+        """Return the rows of a batch, and the sources to which the rows refer by number.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the file does not exist.
         """
         source = pa.memory_map(path) if self.local else self.fs.open_input_file(path)
         file = pa.ipc.open_file(source)
@@ -271,7 +271,7 @@ class BatchLog:
         self._name(partial, name)
 
     def copy_guids(self, name: str, batches: Sequence[LoggedBatch]) -> None:
-        """Write a file of the GUIDs of batches of one schema."""
+        """Write a file of the GUIDs of batches with one schema."""
         partial = f"{self.root}/{name}{_PARTIAL}"
         with ExitStack() as stack:
             files = [stack.enter_context(self._opened(batch.path)) for batch in batches]
@@ -292,10 +292,10 @@ class BatchLog:
         self.fs.move(partial, f"{self.root}/{name}")
 
     def read_guids(self, names: Iterable[str]) -> GuidSets:
-        """Return the GUIDs of such files.
+        """Return the GUIDs of GUID files.
 
         Raises:
-            FileNotFoundError: one is not there.
+            FileNotFoundError: a file does not exist.
         """
         found: GuidSets = {}
         for name in names:
@@ -312,19 +312,19 @@ class BatchLog:
         return found
 
     def mark(self, start: int, end: int) -> None:
-        """Write a batch without messages in place of one that is lost."""
+        """Write a batch without messages in place of a lost batch."""
         file = self.begin(start, raw_schema([]))
         file.finish(end)
 
     def note(self, name: str, document: Any) -> None:
-        """Write a small file, whole or not at all."""
+        """Write a small file atomically."""
         partial = f"{self.root}/{name}{_PARTIAL}"
         with self.fs.open_output_stream(partial) as sink:
             sink.write(json.dumps(document, indent=1).encode())
         self._name(partial, name)
 
     def noted(self, name: str) -> Any:
-        """Return what :meth:`note` wrote; None if it is not there, or no such file."""
+        """Return the document of :meth:`note`; None if the file does not exist, or is not such a document."""
         try:
             with self.fs.open_input_stream(f"{self.root}/{name}") as source:
                 return json.loads(source.read())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions of a log: how tasks find their rows, the same ones in each attempt."""
+"""Partitions of a log: each attempt of a task reads the same rows."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ logger = logging.getLogger("bmq.spark")
 
 
 class LogPartition(InputPartition):
-    """Some rows of a file of a log.
+    """A range of rows in a file of a log.
 
     Attributes:
-        root: the folder of the log, as :class:`BatchLog` takes it.
-        path: the file, within its file system.
-        first: the number of the first row.
-        count: how many rows.
-        without: the names of files with the GUIDs of rows that are left out.
-        query: the id of the stream that it is for, "" if its checkpoint does not tell; None for any.
+        root: folder of the log, as for :class:`BatchLog`.
+        path: file, within its file system.
+        first: number of the first row.
+        count: number of rows.
+        without: names of files with the GUIDs of omitted rows.
+        query: id of the partition's stream, "" if its checkpoint does not provide the id; None for any
+            stream.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ def cut(
     without: tuple[str, ...] = (),
     query: str | None = None,
 ) -> Iterator[LogPartition]:
-    """Return as many parts of each batch as there are to be partitions, of about the same number of rows."""
+    """Split each batch into the given number of partitions, of about the same number of rows."""
     for batch in batches:
         total = batch.end - batch.start
         size = max(1, -(-total // partitions))
@@ -75,13 +76,13 @@ def read_partition(
     """Return the rows of a partition.
 
     Args:
-        partition: which.
-        schema: the columns.
-        on_invalid: what becomes of messages that cannot be decoded.
-        gone: what to say where the file is not there.
+        partition: partition.
+        schema: columns.
+        on_invalid: handling of undecodable messages.
+        gone: text of the error if the file is missing.
 
     Raises:
-        StateError: the file is not there.
+        StateError: the file is missing.
         ProtocolError: a message cannot be decoded, with ``fail``.
     """
     log, maker = BatchLog(partition.root), RowMaker(schema, on_invalid)
@@ -107,7 +108,7 @@ def read_partition(
 
 
 def left_of(rows: RecordBatch, sources: Sequence[Source], without: Mapping[str, set[bytes]]) -> RecordBatch:
-    """Return the rows whose GUIDs are not among these, which are by the URI of their queue."""
+    """Return the rows whose GUIDs are not in ``without``, by the URI of their queue."""
     of_source = [without.get(uri, set[bytes]()) for uri, _ in sources]
     numbers = rows.column(5).to_pylist()
     places = [at for at, key in enumerate(guid_keys(rows)) if key not in of_source[numbers[at]]]

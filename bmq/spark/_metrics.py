@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of streaming queries, for Prometheus and OpenTelemetry.
 
-:class:`QueryMetrics` is a listener of Spark's that counts what the progress of queries says.
+:class:`QueryMetrics` is a Spark listener that counts the progress of queries.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from bmq import _checks
 
 __all__ = ["BATCH_SECONDS", "QueryMetrics", "QueryStats"]
 
-#: The upper bounds of the buckets that the durations of batches are counted in.
+#: Upper bounds of the buckets for the durations of batches.
 BATCH_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-#: The name of queries that have none of their own.
+#: Shared name of all queries beyond the limit.
 _OTHER = "other"
 
-# Metrics by the field they are made from: the name, its unit for OpenTelemetry, and what it says. Prometheus
-# adds "_total".
+# Metrics by their source field: name, unit for OpenTelemetry, and description. Prometheus appends "_total".
 _COUNTERS = {
     "batches": ("bmq_spark_batches", "{batch}", "Batches that are done"),
     "input_rows": ("bmq_spark_input_rows", "{row}", "Rows read"),
@@ -50,19 +49,20 @@ _SECONDS = ("bmq_spark_batch_seconds", "s", "How long a batch took")
 
 @dataclass(slots=True)
 class QueryStats:
-    """What one query did since the listener was added; the counters only grow.
+    """Counts of one query since the listener was added; counters only grow.
 
     Attributes:
-        batches: batches that are done; those without rows count where Spark reports them.
+        batches: finished batches; batches without rows count if Spark reports them.
         input_rows: rows read.
-        output_rows: rows written, where the sink counts them: not in foreachBatch.
-        seconds: how long all batches took.
-        buckets: how many batches took up to as many seconds as :data:`BATCH_SECONDS` says, and, last, longer.
-        last_seconds: how long the last batch took; None before the first.
-        lag: messages that the broker holds, by queue, when it was asked last; with the option ``lag``.
-        dropped: messages that the broker dropped unread, by queue, since the query was started last.
-        running: how often it runs now.
-        failures: how often it ended with an error.
+        output_rows: rows written, if the sink counts them; foreachBatch does not.
+        seconds: total duration of all batches, in seconds.
+        buckets: number of batches in each bucket of :data:`BATCH_SECONDS`; the last bucket counts longer
+            batches.
+        last_seconds: duration of the last batch; None before the first.
+        lag: number of messages in the broker, by queue, at the last query; with the option ``lag``.
+        dropped: messages that the broker dropped unread, by queue, since the last start of the query.
+        running: number of running instances.
+        failures: number of ends with an error.
     """
 
     batches: int = 0
@@ -92,7 +92,7 @@ class QueryStats:
 
 
 class QueryMetrics(StreamingQueryListener):
-    """Counts what streaming queries do.
+    """Counts the work of streaming queries.
 
     ::
 
@@ -101,11 +101,11 @@ class QueryMetrics(StreamingQueryListener):
         prometheus_client.REGISTRY.register(metrics)
         metrics.observe()  # or with OpenTelemetry
 
-    A query is known by its name, or by its id, which stays the same when it starts again from its checkpoint.
-    The first ``max_queries`` have names of their own, all others together are ``other``.
+    A query is identified by its name, or by its id, which survives restarts from a checkpoint. The first
+    ``max_queries`` queries have separate names; all others are counted together as ``other``.
 
     Args:
-        max_queries: how many queries have names of their own.
+        max_queries: number of queries with separate names.
 
     Raises:
         UsageError: ``max_queries`` is negative.
@@ -116,19 +116,19 @@ class QueryMetrics(StreamingQueryListener):
         self._max_queries = _checks.integer("max_queries", max_queries)
         self._lock = threading.Lock()
         self._stats: dict[str, QueryStats] = {}
-        # Only the start of a query says its name.
+        # Only the start event has the name of a query.
         self._names: dict[str, str] = {}
         self._recorders: list[Callable[[float, str], None]] = []
 
     def queries(self) -> dict[str, QueryStats]:
-        """Return what each query did, by name; a copy. Any thread may ask."""
+        """Return the counts of each query by name, as a copy. May be called from any thread."""
         with self._lock:
             return {name: stats._copy() for name, stats in self._stats.items()}
 
-    # what Spark calls
+    # Spark's callbacks
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Note that a query runs."""
+        """Record the start of a query."""
         with self._lock:
             name = self._name(event.name or str(event.id))
             self._names[str(event.runId)] = name
@@ -153,10 +153,10 @@ class QueryMetrics(StreamingQueryListener):
             record(seconds, name)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing is counted where nothing is done."""
+        """Nothing to count."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Note that a query has ended, and whether with an error."""
+        """Record the end of a query, and whether it failed."""
         with self._lock:
             name = self._names.pop(str(event.runId), None)
             stats = self._stats[name or self._name(str(event.id))]
@@ -174,14 +174,14 @@ class QueryMetrics(StreamingQueryListener):
     # Prometheus
 
     def describe(self) -> Iterable[Any]:
-        """Say nothing of what there will be."""
+        """Return no descriptions in advance."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Return the metrics for ``prometheus_client``, which calls it.
+        """Return the metrics; ``prometheus_client`` calls this method.
 
         Raises:
-            ModuleNotFoundError: it is not installed.
+            ModuleNotFoundError: ``prometheus_client`` is not installed.
         """
         core = _prometheus()
         stats = self.queries()
@@ -222,10 +222,10 @@ class QueryMetrics(StreamingQueryListener):
     # OpenTelemetry
 
     def observe(self, meter_provider: Any = None) -> None:
-        """Hand the metrics to OpenTelemetry, from now on.
+        """Export the metrics to OpenTelemetry from now on.
 
         Args:
-            meter_provider: counts; None for the one of the process.
+            meter_provider: meter provider; None for the global one.
 
         Raises:
             ModuleNotFoundError: ``opentelemetry-api`` is not installed.
@@ -268,13 +268,13 @@ class QueryMetrics(StreamingQueryListener):
 
 
 def _counts(progress: StreamingQueryProgress, name: str) -> dict[str, int]:
-    """What the sources of a progress say of their queues, under a name."""
+    """Return a field of the queues in a source's progress."""
     found: dict[str, int] = {}
     for source in progress.sources:
         try:
             latest = json.loads(source.latestOffset)
         except (TypeError, ValueError):
-            continue  # another source's
+            continue  # another kind of source
         given = cast("dict[str, Any]", latest).get(name) if isinstance(latest, dict) else None
         if isinstance(given, dict):
             found.update((str(queue), int(count)) for queue, count in cast("dict[str, Any]", given).items())

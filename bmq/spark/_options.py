@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of ``format("bmq")``: declared once, parsed, and refused when unknown."""
+"""The options of ``format("bmq")``: declared once, parsed, and rejected if unknown."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option.
+    """An option.
 
     Attributes:
-        name: its name, in Spark's camelCase; letter case does not matter.
-        parse: from text to value.
-        default: the value without it.
-        text: what it does, for the documentation.
+        name: name in Spark's camelCase; upper and lower case are equal.
+        parse: function from text to value.
+        default: value if the option is not given.
+        text: description for the documentation.
     """
 
     name: str
@@ -96,7 +96,7 @@ _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?")
 
 
 def _duration(text: str) -> float:
-    """As other options of Spark: ``15m``."""
+    """Parse a duration in Spark's notation: ``15m``."""
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
         raise ValueError("a number and ms, s, m, h or d, such as 30s")
@@ -104,7 +104,7 @@ def _duration(text: str) -> float:
 
 
 def _size(text: str) -> int:
-    """As other options of Spark: bytes, or ``64m``."""
+    """Parse a size in Spark's notation: bytes, or ``64m``."""
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
         raise ValueError("bytes, or a number and k, m or g, such as 64m")
@@ -132,10 +132,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def parse_guid_mode(text: str | None, *, has_id: bool, has_guid: bool) -> GuidMode:
-    """Return the mode that is named, or the default when none is.
+    """Return the named mode; None for the default.
 
     Raises:
-        UsageError: there is no such mode.
+        UsageError: the mode does not exist.
     """
     if text is None:
         return GuidMode.ID if has_id else GuidMode.SOURCE if has_guid else GuidMode.CONTENT
@@ -146,10 +146,10 @@ def parse_guid_mode(text: str | None, *, has_id: bool, has_guid: bool) -> GuidMo
 
 
 def parse_on_invalid_row(text: str) -> OnInvalidRow:
-    """Return what becomes of invalid rows.
+    """Return the handling of invalid rows.
 
     Raises:
-        UsageError: there is no such way.
+        UsageError: the value does not exist.
     """
     for each in OnInvalidRow:
         if text.lower() == each.lower():
@@ -165,10 +165,10 @@ def _on_invalid_message(text: str) -> OnInvalidMessage:
 
 
 def parse_compression(text: str) -> Compression:
-    """Return the compression that is named.
+    """Return the named compression.
 
     Raises:
-        UsageError: there is no such compression.
+        UsageError: the compression does not exist.
     """
     try:
         return Compression[text.upper()]
@@ -189,136 +189,139 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 _CONNECTION = (
     Option(
-        "broker", _addresses, None, "the broker's address, several separated by commas; else BMQ_BROKER_URI"
+        "broker",
+        _addresses,
+        None,
+        "broker's address, or several separated by commas; by default BMQ_BROKER_URI",
     ),
-    Option("connectTimeoutMs", _seconds, 10.0, "after which a broker that cannot be reached is an error"),
-    Option("reconnectTimeoutMs", _seconds, 120.0, "after which a connection that is lost is an error"),
-    Option("user", str, "", "user name, where the broker wants one"),
-    Option("password", str, "", "its password, or what another mechanism wants; it travels with the job"),
-    Option(
-        "passwordEnv", str, "", "the environment variable that has it instead, where the connection is made"
-    ),
-    Option("mechanism", str, "", "the mechanism of authentication, if it is not BASIC"),
+    Option("connectTimeoutMs", _seconds, 10.0, "time until an unreachable broker is an error"),
+    Option("reconnectTimeoutMs", _seconds, 120.0, "time until a lost connection is an error"),
+    Option("user", str, "", "user name, if the broker requires authentication"),
+    Option("password", str, "", "password, or the data of another mechanism; travels with the job"),
+    Option("passwordEnv", str, "", "environment variable with the password, on the connecting machine"),
+    Option("mechanism", str, "", "authentication mechanism, by default BASIC"),
     Option(
         "credentials",
         str,
         "",
-        "`MODULE:NAME` of a function or class that makes `bmq.Credentials`, instead of all these; it is "
-        "called for each connection, and when they have to be renewed",
+        "`MODULE:NAME` of a function or class that returns `bmq.Credentials`, in place of the options"
+        " above; called for each connection, and for each renewal",
     ),
     Option(
         "tlsCaFile",
         str,
         "",
-        "authorities to trust instead of the system's, a PEM file where the connection is made",
+        "trusted authorities in place of the system's: a PEM file on the connecting machine",
     ),
-    Option("tlsCertFile", str, "", "a certificate to show, a PEM file"),
-    Option("tlsKeyFile", str, "", "its key, where it is not in the same file"),
-    Option("tlsServerName", str, "", "the name in the broker's certificate, where it is not the address's"),
+    Option("tlsCertFile", str, "", "client certificate: a PEM file"),
+    Option("tlsKeyFile", str, "", "key of the client certificate, if in a separate file"),
+    Option("tlsServerName", str, "", "name in the broker's certificate, if different from the address"),
 )
 
 #: Options of ``df.write`` and ``df.writeStream``.
 WRITE_OPTIONS = (
     *_CONNECTION,
-    Option("queue", str, "", "the target queue; wins over a column"),
-    Option("valueColumn", str, "value", "the column with the payload, string or binary"),
+    Option("queue", str, "", "target queue; overrides a column"),
+    Option("valueColumn", str, "value", "column with the payload, string or binary"),
     Option(
         "propertyColumns",
         _names,
         None,
-        "columns that become properties, separated by commas or as a JSON list; a map or struct becomes one "
-        "property an entry; the column `properties`, if there is one, is always among them",
+        "columns that become properties, separated by commas or as a JSON list; each entry of a map "
+        "or struct becomes a property; a column `properties` is always included",
     ),
-    Option("queueColumn", str, "queue", "the column with each row's target queue"),
-    Option("idColumn", str, "id", "the column with each row's id"),
+    Option("queueColumn", str, "queue", "column with the target queue of each row"),
+    Option("idColumn", str, "id", "column with the id of each row"),
     Option(
         "guidColumn",
         str,
         "guid",
-        "the column with the GUID of the message that each row was read from, for `guidMode=source`",
+        "column with the GUID of each row's source message, for `guidMode=source`",
     ),
     Option(
         "keyColumn",
         str,
         "",
-        "the column with each row's key for [groups](groups.md): string, binary or an integer; it becomes "
+        "column with the key of each row for [groups](groups.md): string, binary or integer; becomes "
         "the property `bmq_bucket`",
     ),
     Option(
         "notBeforeColumn",
         str,
         "",
-        "the column that says when each message is due: a timestamp, or seconds since 1970; such a message "
-        "is posted to the [delay queue](delays.md), one with null at once",
+        "column with the due time of each message: a timestamp, or seconds since 1970; messages with "
+        "a due time are posted to the [delay queue](delays.md), others at once",
     ),
     Option(
         "guidMode",
         str,
         None,
-        "`content`, `source`, `id` or `random`; default `id` with an id column, else `source` with a column "
-        "of GUIDs, else `content`",
+        "`content`, `source`, `id` or `random`; default `id` with an id column, else `source` with a "
+        "column of GUIDs, else `content`",
     ),
-    Option("jobId", str, "", "names the job in GUIDs, so that a job that is run again adds nothing"),
-    Option("writeName", str, "", "tells writes in the same `foreachBatch` apart"),
+    Option("jobId", str, "", "name of the job in GUIDs, so that a repeated job adds no messages"),
+    Option("writeName", str, "", "name that distinguishes writes in the same `foreachBatch`"),
     Option("compression", parse_compression, Compression.NONE, "`none` or `zlib`"),
-    Option("rate", _above_zero, None, "how many rows a second a partition posts at most"),
+    Option("rate", _above_zero, None, "maximum number of rows a second of each partition"),
     Option(
         "onInvalidRow",
         parse_on_invalid_row,
         OnInvalidRow.FAIL,
-        "what becomes of a row that [cannot be posted](#rows-that-cannot-be-posted): `fail` fails the task, "
-        "`drop` leaves it out, `deadLetters` posts it to `deadLetterQueue`",
+        "handling of rows that [cannot be posted](#rows-that-cannot-be-posted): `fail` fails the "
+        "task, `drop` omits the row, `deadLetters` posts the row to `deadLetterQueue`",
     ),
-    Option("deadLetterQueue", str, "", "the queue for these, a URI"),
+    Option("deadLetterQueue", str, "", "URI of the queue for invalid rows"),
     Option(
         "maxRetries",
         _whole,
         5,
-        "how often a negatively acknowledged message is posted again; a full queue does not count",
+        "number of retries after a negative acknowledgement; a full queue does not count",
     ),
-    Option("retryIntervalMs", _seconds, 0.2, "before the first of these, doubled each time"),
+    Option("retryIntervalMs", _seconds, 0.2, "pause before the first retry, doubled each time"),
     Option(
         "ackTimeoutMs",
         _seconds,
         300.0,
-        "without an outcome, or in front of a [full queue](#failures) that accepts no row, after which the "
+        "time without an outcome, or with a [full queue](#failures) that accepts no row, until the "
         "task fails",
     ),
-    Option("sessionIdleMs", _seconds, 30.0, "after which a worker's session that no task uses is closed"),
+    Option("sessionIdleMs", _seconds, 30.0, "time until the idle session of a worker is closed"),
 )
 
 _SOURCE = (
     *_CONNECTION,
-    Option("queue", str, "", "the queue, or several separated by commas; of a fanout queue with `?id=APPID`"),
+    Option("queue", str, "", "queue, or several separated by commas; for a fanout queue with `?id=APPID`"),
     Option(
         "subscription",
         str,
         "",
-        "an expression: only messages that match are read; or a JSON object of names and expressions",
+        "expression that selects messages, or a JSON object of names and expressions",
     ),
-    Option("consumerPriority", int, 0, "the highest priority is served first"),
+    Option(
+        "consumerPriority", int, 0, "priority of the consumer; the broker serves the highest priority first"
+    ),
     Option(
         "propertiesSchema",
         str,
         "",
-        "DDL such as `CustomerId BIGINT, OrderType STRING`: the column `properties` is a struct of these "
-        "instead of a map of strings; a property of another type is null",
+        "DDL such as `CustomerId BIGINT, OrderType STRING`: the column `properties` becomes a struct "
+        "with these fields, in place of a map of strings; a property of another type is null",
     ),
     Option(
         "onInvalidMessage",
         _on_invalid_message,
         OnInvalidMessage.ROW,
-        "what becomes of a message that [cannot be decoded](#messages-that-cannot-be-decoded): `row` is a "
-        "row with all that was delivered and the reason in `error`, `drop` leaves the message out, "
-        "`deadLetters` puts it aside, `fail` fails the task",
+        "handling of messages that [cannot be decoded](#messages-that-cannot-be-decoded): `row` "
+        "creates a row with all delivered bytes and the reason in `error`, `drop` omits the message, "
+        "`deadLetters` puts the message aside, `fail` fails the task",
     ),
-    Option("deadLetterQueue", str, "", "the queue for messages that are put aside, a URI"),
+    Option("deadLetterQueue", str, "", "URI of the queue for undecodable messages"),
     Option(
         "exclusive",
         _one_of("true", "false"),
         "false",
-        "`true` refuses to start while others read the same queue; of a fanout queue, for the same "
-        "application",
+        "`true` refuses to start while other consumers read the same queue (of a fanout queue, the "
+        "same application)",
     ),
 )
 
@@ -329,27 +332,27 @@ READ_OPTIONS = (
         "checkpointLocation",
         str,
         "",
-        "where the rows are stored until the read [is confirmed](#confirm-a-read): a folder that all "
-        "machines reach, in any file system that pyarrow knows; without it a temporary folder, and nothing "
-        "is confirmed",
+        "folder for the rows until the read [is confirmed](#confirm-a-read), reachable from all "
+        "machines, in any file system supported by pyarrow; by default a temporary folder, without "
+        "confirmation",
     ),
-    Option("maxMessages", _positive, 1_000_000, "how many messages a read has at most"),
-    Option("idleTimeoutMs", _seconds, 2.0, "without a message, after which a queue counts as drained"),
+    Option("maxMessages", _positive, 1_000_000, "maximum number of messages of a read"),
+    Option("idleTimeoutMs", _seconds, 2.0, "time without a message until a queue counts as drained"),
     Option(
         "confirm",
         _one_of("explicit", "onStore", "never"),
         None,
-        "`explicit` confirms when `bmq.spark.confirm` is called, the default with `checkpointLocation`; "
-        "`onStore` takes messages out of the queue as soon as they are stored there; `never` is the default "
-        "without",
+        "`explicit` (default with `checkpointLocation`) confirms on `bmq.spark.confirm`; `onStore` "
+        "confirms as soon as the messages are stored in the folder; `never` is the default without "
+        "`checkpointLocation`",
     ),
-    Option("numPartitions", _positive, 1, "in how many partitions the stored rows are read"),
+    Option("numPartitions", _positive, 1, "number of partitions of the stored rows"),
     Option(
         "pushFilters",
         _one_of("true", "false"),
         "false",
-        "`true` makes [Spark's filters](#filters-as-subscriptions) part of the subscriptions: what they "
-        "leave out stays in the queue",
+        "`true` adds [Spark's filters](#filters-as-subscriptions) to the subscriptions: messages "
+        "without a match stay in the queue",
     ),
 )
 
@@ -360,64 +363,64 @@ STREAM_OPTIONS = (
         "checkpointLocation",
         str,
         "",
-        "the same as given to `writeStream`: messages that were handed out are kept in a folder `bmq` in it "
-        "until their batch is committed",
+        "checkpoint location of `writeStream`: its subfolder `bmq` keeps messages until their batch "
+        "is committed",
     ),
-    Option("logPath", str, "", "that folder, where it is another; no two queries may share it"),
+    Option("logPath", str, "", "another folder in place of this subfolder, for one query only"),
     Option(
         "sourceName",
         _source_name,
         "",
-        "tells several sources of one query apart: letters, digits, `_` and `-`; it stays the same for ever",
+        "name that distinguishes several sources of a query: letters, digits, `_` and `-`; must never change",
     ),
     Option(
         "failOnDataLoss",
         _one_of("true", "false"),
         "true",
-        "`false` makes a warning of what [would be an error](#when-a-log-does-not-fit): a log that is gone "
-        "or is another query's, messages that the broker dropped",
+        "`false` turns these [errors](#when-a-log-does-not-fit) into warnings: a log that is missing "
+        "or belongs to another query, messages dropped by the broker",
     ),
-    Option("maxMessagesPerTrigger", _positive, 10_000, "how many messages a batch has at most"),
+    Option("maxMessagesPerTrigger", _positive, 10_000, "maximum number of messages in a batch"),
     Option(
         "maxBytesPerTrigger",
         _size,
         None,
-        "how many bytes a batch has at most, as messages travelled, unless it is one message; with k, m or "
-        "g: `64m`",
+        "maximum number of transmitted bytes in a batch, unless the batch is a single message; with "
+        "k, m or g: `64m`",
     ),
     Option(
         "minMessagesPerTrigger",
         _positive,
         1,
-        "a batch of fewer messages is held back for `maxTriggerDelay`; pyspark 4.2 or newer",
+        "minimum number of messages in a batch, for up to `maxTriggerDelay`; pyspark 4.2 or newer",
     ),
     Option(
         "maxTriggerDelay",
         _duration,
         900.0,
-        "after which it goes all the same, counted from its first message: `30s`, `500ms`",
+        "maximum delay of a batch below the minimum, from its first message: `30s`, `500ms`",
     ),
-    Option("pollTimeoutMs", _seconds, 0.5, "how long to wait for a first message"),
-    Option("lingerMs", _seconds, 0.05, "how long to wait for more after it"),
+    Option("pollTimeoutMs", _seconds, 0.5, "time to wait for a first message"),
+    Option("lingerMs", _seconds, 0.05, "time to wait for further messages after the first"),
     Option(
         "idleTimeoutMs",
         _seconds,
         2.0,
-        "with `availableNow`: without a message, until a queue is drained",
+        "with `availableNow`: time without a message until a queue counts as drained",
     ),
     Option(
         "maxMessages",
         _positive,
         None,
-        "with `availableNow`: how many messages the run reads at most, for queues that never fall silent",
+        "with `availableNow`: maximum number of messages of the run, for queues with constant traffic",
     ),
-    Option("numPartitions", _positive, 1, "in how many partitions a batch is read"),
-    Option("numReceivers", _positive, 1, "how many sessions of the driver receive from each queue"),
+    Option("numPartitions", _positive, 1, "number of partitions of a batch"),
+    Option("numReceivers", _positive, 1, "number of the driver's sessions for each queue"),
     Option(
         "lag",
         _one_of("true", "false"),
         "false",
-        "`true` asks the broker how much the queues hold, for the [progress](#progress-and-metrics)",
+        "`true` queries the broker for the backlog of the queues, for the [progress](#progress-and-metrics)",
     ),
 )
 
@@ -429,7 +432,7 @@ _NO_POSITION = (
 )
 _ONE_QUEUE = "option queue, the URI bmq://DOMAIN/QUEUE"
 _APP = "a consumer's identity is the application of a fanout queue: bmq://DOMAIN/QUEUE?id=APPID"
-#: What users of Spark's sources for Kafka and Pulsar look for, and what there is instead.
+#: Options of Spark's sources for Kafka and Pulsar, with their equivalents here.
 _FOREIGN = {
     "bootstrap.servers": "option broker, tcp://HOST:PORT",
     "service.url": "option broker, tcp://HOST:PORT",
@@ -475,14 +478,14 @@ _FOREIGN = {
     "security.protocol": "an address tcps://HOST:PORT, and the options that begin with tls",
 }
 
-#: For users of SQL, whose statement brings no options.
+#: For users of SQL, whose statements pass no options.
 OF_A_TABLE = (
     "Spark hands the options of CREATE TABLE to no source in Python: use CREATE TEMPORARY VIEW ... USING bmq "
     "OPTIONS (...), or give the options in each statement: SELECT * FROM t WITH ('queue' = '...'), INSERT "
     "INTO t WITH ('queue' = '...')"
 )
 
-#: Spark hands its own options of a streaming query on to the sink.
+#: Spark also passes its own options of a streaming query to the sink.
 _SPARKS = frozenset({"checkpointlocation", "queryname"})
 
 
@@ -490,11 +493,11 @@ class Options:
     """The options of one DataFrame.
 
     Args:
-        given: as Spark hands them over: keys in lower case.
-        known: the options there are.
+        given: options as Spark passes them, with keys in lower case.
+        known: all options.
 
     Raises:
-        UsageError: an option is unknown or its value is not legal.
+        UsageError: an option is unknown, or its value is not legal.
     """
 
     def __init__(self, given: Mapping[str, str], known: Sequence[Option]) -> None:
@@ -525,15 +528,15 @@ class Options:
 
 
 def check_reading(given: Mapping[str, str]) -> None:
-    """Check the options of a read before Spark says whether it is of ``spark.read`` or of a stream.
+    """Check the options of a read, which may be a batch read or a stream.
 
-    Options of writing pass: a view in SQL may be for INSERT alone.
+    Options for writing are allowed: a view in SQL may be only for INSERT.
 
     Args:
-        given: as Spark hands them over.
+        given: options as Spark passes them.
 
     Raises:
-        UsageError: an option is unknown, two are never of one read, or a value is not legal.
+        UsageError: an option is unknown, two options never belong to one read, or a value is not legal.
     """
     keys = {key.lower() for key in given} - _SPARKS
     for known in (READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS):
@@ -542,7 +545,7 @@ def check_reading(given: Mapping[str, str]) -> None:
             break
     else:
         every = {option.name: option for option in (*READ_OPTIONS, *STREAM_OPTIONS, *WRITE_OPTIONS)}
-        options = Options(given, list(every.values()))  # says which are unknown to all
+        options = Options(given, list(every.values()))  # rejects options that are unknown to all
         homes = ", ".join(sorted(f"{name} ({_homes(name)})" for name in options.given if _homes(name)))
         raise UsageError(f"options of different ways to use a queue: {homes}")
     if known is not WRITE_OPTIONS:
@@ -552,7 +555,7 @@ def check_reading(given: Mapping[str, str]) -> None:
 
 
 def _homes(name: str) -> str:
-    """Where an option belongs, unless it is one of all; "" also for one that does not exist."""
+    """Return the methods that accept an option; "" if all methods do, or none."""
     found = [
         home for home, known in _HOMES.items() if name.lower() in {option.name.lower() for option in known}
     ]
@@ -560,7 +563,7 @@ def _homes(name: str) -> str:
 
 
 def _hint(key: str, known: Sequence[Option]) -> str:
-    """Return what a user who gives an unknown option may want; "" for no idea."""
+    """Return a hint for an unknown option; "" for none."""
     foreign = _FOREIGN.get(key.lower().removeprefix("kafka.").removeprefix("pulsar.client."))
     if foreign is not None:
         return f"for {key}: {foreign}"
@@ -572,7 +575,7 @@ def _hint(key: str, known: Sequence[Option]) -> str:
 
 
 def connection(options: Options, **more: Any) -> ConnectionSettings:
-    """Return the broker that the options name, and how to connect."""
+    """Return the connection settings of the options."""
     return ConnectionSettings(
         broker=options["broker"],
         connect_timeout=options["connectTimeoutMs"],
@@ -593,10 +596,10 @@ def connection(options: Options, **more: Any) -> ConnectionSettings:
 
 
 def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
-    """Return how to write a DataFrame with these columns.
+    """Return the sink settings for a DataFrame with these columns.
 
     Raises:
-        UsageError: a column is neither payload nor property, queue or id.
+        UsageError: a column has no role.
     """
     if not options["queue"] and options["queueColumn"] not in names and "queueColumn" not in options.given:
         hint = "" if options.given else f". {OF_A_TABLE}"
@@ -624,7 +627,7 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
         not_before=options["notBeforeColumn"],
     )
     useful = {*columns.named(), queue_column, guid_column}
-    if set(SOURCE_COLUMNS) - {"error"} <= set(names):  # a queue is copied with all columns of a source
+    if set(SOURCE_COLUMNS) - {"error"} <= set(names):  # a copied queue has all columns of a source
         useful.update(SOURCE_COLUMNS)
     unknown = [name for name in names if name not in useful]
     if unknown:
@@ -655,10 +658,10 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
 
 
 def queues(options: Options) -> list[str]:
-    """Return the queues to read.
+    """Return the URIs of the queues to read.
 
     Raises:
-        UsageError, InvalidURI: there is none, or one is not a queue's URI.
+        UsageError, InvalidURI: no queue is given, or a value is not the URI of a queue.
     """
     uris = _names(options["queue"])
     if not uris:
@@ -672,10 +675,10 @@ def queues(options: Options) -> list[str]:
 
 
 def subscriptions(options: Options) -> dict[str, str]:
-    """Return the expressions to subscribe with, by name; "" for everything.
+    """Return the expressions of the subscriptions by name; "" for all messages.
 
     Raises:
-        InvalidExpression, UsageError: one is not legal.
+        InvalidExpression, UsageError: an expression is not legal.
     """
     text: str = options["subscription"]
     if not text.lstrip().startswith("{"):
@@ -696,10 +699,10 @@ def subscriptions(options: Options) -> dict[str, str]:
 
 
 def source_settings(options: Options, max_unconfirmed: int) -> SourceSettings:
-    """Return what to read.
+    """Return the settings of the source.
 
     Raises:
-        InvalidExpression, InvalidURI, UsageError: an option is not legal, or does not go with another one.
+        InvalidExpression, InvalidURI, UsageError: an option is not legal, or excludes another option.
     """
     aside = options["onInvalidMessage"] is OnInvalidMessage.DEAD_LETTERS
     letters: str = options["deadLetterQueue"]
@@ -721,10 +724,10 @@ def source_settings(options: Options, max_unconfirmed: int) -> SourceSettings:
 
 
 def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
-    """Return what ``spark.read`` is to read, and how much.
+    """Return the settings and limits of ``spark.read``.
 
     Raises:
-        InvalidExpression, InvalidURI, UsageError: an option is not legal, or does not go with another one.
+        InvalidExpression, InvalidURI, UsageError: an option is not legal, or excludes another option.
     """
     stored, confirm = bool(options["checkpointLocation"]), options["confirm"]
     if not stored and confirm not in (None, "never"):
@@ -744,8 +747,8 @@ def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
     )
     settings = source_settings(options, limits.max_messages)
     if settings.dead_letters:
-        # What is put aside is confirmed while the read goes on, and a broker with a full window delivers more
-        # only when 80 % of it are unconfirmed: what is kept has to fit into that.
+        # Messages put aside are confirmed during the read. A broker with a full window delivers more only
+        # below 80 % of the window, so the stored messages must fit into 80 %.
         settings = replace(settings, max_unconfirmed=min(limits.max_messages * 5 // 4 + 1, INT32_MAX))
     if settings.dead_letters and not stored:
         raise UsageError(
@@ -755,10 +758,10 @@ def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
 
 
 def log_place(options: Options) -> LogPlace:
-    """Return where the log of a streaming read is.
+    """Return the location of a stream's log.
 
     Raises:
-        UsageError: the options do not say.
+        UsageError: the options do not contain a location.
     """
     checkpoint: str = options["checkpointLocation"]
     name: str = options["sourceName"]

@@ -39,24 +39,24 @@ class WritePartition:
         self.settings = settings
         self._types = types
         self._summary = summary
-        # One id for all tasks and their repetitions, another for every call of write_partition.
+        # One id for all tasks and their repetitions, and a different id for each call of write_partition.
         self._job = uuid.uuid4().hex
 
     def __call__(self, rows: Iterable[Any]) -> None:
-        """Post the rows of one partition and wait for every acknowledgement."""
+        """Post the rows of one partition and wait for all acknowledgements."""
         report = self.post(iter(rows))
         if self._summary is not None:
             self._summary.add(Summary([report]))
 
     def post(self, rows: Iterator[Any], scope: Scope | None = None) -> PartitionReport:
-        """Post rows and say what became of them.
+        """Post rows and return a report.
 
         Args:
             rows: ``pyspark.sql.Row`` or dictionaries.
-            scope: instead of what Spark says of the task.
+            scope: scope in place of the running task's.
 
         Raises:
-            PostError, ConnectionFailed, UsageError, RequestTimeout: see :func:`write_partition`.
+            PostError, ConnectionFailed, UsageError, RequestTimeout: as for :func:`write_partition`.
         """
         settings = self.settings
         scope = scope or task_scope(settings.job_id or self._job, distinct_stages=not settings.job_id)
@@ -89,7 +89,7 @@ def _names(row: Any) -> list[str]:
 def row_batches(
     first: Any, rows: Iterator[Any], names: Sequence[str], columns: RowColumns
 ) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
-    """Gather rows into batches of at most so many rows, and about so many bytes."""
+    """Collect rows into batches with limits for rows and, approximately, bytes."""
     taken = [first]
     wanted, position = 100, 0
     while taken:
@@ -106,11 +106,11 @@ def row_batches(
 
 
 def task_scope(job: str, *, distinct_stages: bool = False) -> Scope:
-    """Return what Spark says of the running task.
+    """Return the scope of the running task.
 
     Args:
-        job: the job's name outside of a stream; in one, query and batch name it.
-        distinct_stages: whether two stages with the same job are two writes.
+        job: name of the job outside of a stream; in a stream, query and batch are the name.
+        distinct_stages: whether two stages of the same job are two writes.
     """
     from pyspark import TaskContext
 
@@ -162,7 +162,7 @@ def write_partition(
     tls_key_file: str = "",
     tls_server_name: str = "",
 ) -> WritePartition:
-    """Make a function that posts the rows of a partition, for ``foreachPartition``.
+    """Return a function for ``foreachPartition`` that posts the rows of a partition.
 
     ::
 
@@ -175,94 +175,95 @@ def write_partition(
             )
         )
 
-    A partition counts as done when every row is acknowledged. One session a worker process is used for all
-    its partitions. The same works inside ``foreachBatch``.
+    A partition is done when all rows are acknowledged. A worker process uses one session for all its
+    partitions. The function also works inside ``foreachBatch``.
 
-    GUIDs (``guid_mode``) decide what a repeated task does:
+    GUIDs (``guid_mode``) determine the effect of a repeated task:
 
     * The broker drops a message whose GUID it has seen within the deduplication window of the queue's domain
-      (five minutes unless configured otherwise). A task that is repeated within it adds nothing, as long as
-      it makes the same GUIDs; a repetition after it posts its rows again.
-    * ``source`` makes a GUID of the message that a row was read from (the column ``guid`` of a queue), the
-      target queue, the write name, the row's value and properties, and how many equal rows of the same
-      message came before in the partition. Neither job, batch nor partition is part of the GUID: a batch or a
-      job that is repeated with other partitions, by another query or from a new checkpoint makes the same
-      GUIDs. Equal rows made from one message (``explode``, ``union``, a join) that are in different
-      partitions have one GUID, and the broker keeps one of them: the write fails then, and says so
-      (``foreachPartition`` alone does not: see ``check`` of its summary). Give those rows a number
-      (``posexplode``) in the value or in a property. A row whose ``guid`` is null has a GUID as ``content``
-      makes it.
-    * ``content`` makes a GUID of the job (in a stream: query and batch), the partition, the target queue, the
-      write name, the row's value and properties, and how many equal rows of the partition came before. A
-      repeated task finds the same rows in its partition, though perhaps in another order, and so makes the
-      same GUIDs. The partition is part of the GUID because equal rows in different partitions are different
-      messages: without it all but one would be lost. So a batch or a job that is repeated with other
-      partitions (another ``numPartitions``, another ``repartition``) posts rows again: use ``source`` or
-      ``id`` there, or let the batch end before the change.
-    * Rows that come out differently when they are computed again (``rand()``, ``current_timestamp()``,
-      ``uuid()``, a UDF that is not deterministic) get new GUIDs with ``content`` and ``source``, and are
-      posted again: give those an id.
+      (five minutes by default). A task repeated within the window adds no messages if it computes the same
+      GUIDs. A task repeated after the window posts its rows again.
+    * ``source`` derives a GUID from the row's source message (column ``guid`` of a queue), the target queue,
+      the write name, the row's value and properties, and the number of earlier equal rows of the same message
+      in the partition. Job, batch and partition are not included: a batch or job repeated with other
+      partitions, by another query or from a new checkpoint computes the same GUIDs. Equal rows of one message
+      in different partitions (after ``explode``, ``union`` or a join) have the same GUID, and the broker
+      keeps only one of them. The write then fails with an error (with ``foreachPartition``, only ``check`` of
+      its summary raises the error). Add a number (``posexplode``) to the value or to a property of these
+      rows. A row with a null ``guid`` has the GUID of ``content``.
+    * ``content`` derives a GUID from the job (in a stream: query and batch), the partition, the target queue,
+      the write name, the row's value and properties, and the number of earlier equal rows in the partition. A
+      repeated task has the same rows in its partition, though perhaps in another order, and so computes the
+      same GUIDs. The partition is included because equal rows in different partitions are different messages;
+      otherwise all but one would be lost. A batch or job repeated with other partitions (another
+      ``numPartitions``, another ``repartition``) therefore posts its rows again. Use ``source`` or ``id`` in
+      this case, or finish the batch before the change.
+    * Rows with other values after each computation (``rand()``, ``current_timestamp()``, ``uuid()``, a
+      non-deterministic UDF) get new GUIDs with ``content`` and ``source``, and are posted again. Give these
+      rows an id.
     * Two writes in one ``foreachBatch`` share query and batch. Rows that are equal in both, for the same
-      queue, and of the same partition or message, would be posted once: give each write a name of its own.
-    * ``id`` makes a GUID of the target queue and an id column alone. Two rows with the same id are one
-      message, in whatever job they are: the second is dropped while the window lasts.
-    * ``random`` makes new GUIDs every time. A repeated task posts its rows again.
+      queue and from the same partition or message, would be posted only once. Give each write its own name.
+    * ``id`` derives a GUID from the target queue and an id column alone. Two rows with the same id are one
+      message, even in different jobs: the broker drops the second within the window.
+    * ``random`` creates new GUIDs each time. A repeated task posts its rows again.
 
     Args:
-        queue: the target queue's URI.
-        broker: the broker's address, several separated by commas. If None, the address in BMQ_BROKER_URI
-            where the task runs, or ``tcp://localhost:30114`` without the variable.
-        value: the column with the payload, string or binary.
-        properties: columns that become properties of their own name: boolean, byte, short, int, bigint,
-            string or binary. The entries of a map or struct column become one each. Null is an absent
+        queue: URI of the target queue.
+        broker: address of the broker, or several separated by commas. If None, the address in BMQ_BROKER_URI
+            in the environment of the task, or ``tcp://localhost:30114`` if not set.
+        value: column with the payload, string or binary.
+        properties: columns that become properties of the same name: boolean, byte, short, int, bigint, string
+            or binary. Each entry of a map or struct column becomes a property. A null value omits the
             property.
-        queue_column: the column with each row's target queue, instead of ``queue``.
-        id_column: the column with each row's id.
-        guid_column: the column with the GUID of the message that each row was read from.
-        key_column: the column with each row's key: messages of one key go to one member of a consumer group,
-            see :meth:`bmq.Queue.group`. It becomes the property ``bmq_bucket``; null is no key.
-        not_before_column: the column that says when each row's message is due: a timestamp, or seconds since
-            1970. Such a message is posted to the delay queue of its target, ``bmq://DOMAIN/NAME.delayed``;
-            one with null to the target. A delay from now would differ when a task is repeated, and so would
-            the GUID: compute the time in the DataFrame.
+        queue_column: column with the target queue of each row, in place of ``queue``.
+        id_column: column with the id of each row.
+        guid_column: column with the GUID of each row's source message.
+        key_column: column with the ordering key of each row: messages with equal keys go to one member of a
+            consumer group, see :meth:`bmq.Queue.group`. The key determines the property ``bmq_bucket``; null
+            means no key.
+        not_before_column: column with the due time of each row's message: a timestamp, or seconds since 1970.
+            Messages with a due time are posted to the delay queue of their target,
+            ``bmq://DOMAIN/NAME.delayed``; messages with null go to the target. A delay relative to now would
+            change in a repeated task, and change the GUID. Compute the due time in the DataFrame.
         guid_mode: ``content``, ``source``, ``id`` or ``random``; by default ``id`` with an id column, else
             ``source`` with a column of GUIDs, else ``content``.
-        job_id: names the job in GUIDs, so that a job that is run again adds nothing. Without it every call of
-            write_partition, and every action it is used in, is a job of its own.
-        write_name: tells writes in the same ``foreachBatch`` apart.
-        schema: the DataFrame's; with it columns are checked here and now, and narrow integers keep their type
-            (int is INT32, short and byte are SHORT). Without it every integer is INT64.
-        summary: an accumulator from :func:`bmq.spark.summary_accumulator` that gathers what became of it.
+        job_id: name of the job in GUIDs, so that a repeated job adds no messages. Without a name, each call
+            of write_partition, and each action that uses it, is a separate job.
+        write_name: name that distinguishes writes in the same ``foreachBatch``.
+        schema: schema of the DataFrame. With a schema, the columns are checked in this call, and narrow
+            integers keep their type (int is INT32, short and byte are SHORT). Without a schema, all integers
+            are INT64.
+        summary: accumulator of :func:`bmq.spark.summary_accumulator` that collects the reports of the
+            partitions.
         compression: ``none`` or ``zlib``.
-        max_retries: how often a negatively acknowledged message is posted again before the task fails; a full
-            queue does not count.
-        retry_interval: seconds before the first such retry, doubled each time.
-        connect_timeout: seconds until a broker that cannot be reached is an error.
-        reconnect_timeout: seconds until a lost connection that cannot be restored is an error.
-        ack_timeout: seconds without an outcome, or in front of a full queue that accepts no row, after which
-            the task fails.
-        idle_timeout: seconds after which the session of a worker is closed when no partition uses it.
-        rate: how many rows a second a partition posts at most; None for as many as go.
-        on_invalid_row: what becomes of a row that cannot be posted: ``fail`` fails the task, ``drop`` leaves
-            it out and counts it, ``deadLetters`` posts it to ``dead_letter_queue`` with the reason.
-        dead_letter_queue: the queue for these, a URI.
-        user: user name, where the broker wants one.
-        password: its password, or what another mechanism wants. It travels with the job.
-        password_env: the environment variable that has it instead, on the worker.
-        mechanism: the mechanism of authentication, if it is not BASIC.
-        credentials: ``MODULE:NAME`` of a function or class that makes :class:`bmq.Credentials`, instead of
-            all these.
-        tls_ca_file: authorities to trust instead of the system's: a PEM file on the worker.
-        tls_cert_file: a certificate to show: a PEM file on the worker.
-        tls_key_file: its key, where it is not in the same file.
-        tls_server_name: the name in the broker's certificate, where it is not the address's.
-
+        max_retries: number of retries after a negative acknowledgement before the task fails; a full queue
+            does not count.
+        retry_interval: seconds before the first retry, doubled each time.
+        connect_timeout: seconds until an unreachable broker is an error.
+        reconnect_timeout: seconds until a lost connection is an error.
+        ack_timeout: seconds without an outcome, or with a full queue that accepts no row, until the task
+            fails.
+        idle_timeout: seconds until the idle session of a worker is closed.
+        rate: maximum number of rows a second of each partition; None for no limit.
+        on_invalid_row: handling of rows that cannot be posted: ``fail`` fails the task, ``drop`` omits and
+            counts the row, ``deadLetters`` posts the row to ``dead_letter_queue`` with the reason.
+        dead_letter_queue: URI of the queue for invalid rows.
+        user: user name, if the broker requires authentication.
+        password: password, or the data of another mechanism. The password travels with the job.
+        password_env: environment variable with the password, on the worker.
+        mechanism: authentication mechanism, by default BASIC.
+        credentials: ``MODULE:NAME`` of a function or class that returns :class:`bmq.Credentials`, in place of
+            the arguments above.
+        tls_ca_file: trusted authorities in place of the system's: a PEM file on the worker.
+        tls_cert_file: client certificate: a PEM file on the worker.
+        tls_key_file: key of the client certificate, if in a separate file.
+        tls_server_name: name in the broker's certificate, if different from the address.
     Raises:
         UsageError: an argument is not legal, or (with ``schema``) a column cannot be posted.
 
-    The function it returns raises, in the task:
+    The returned function raises, in the task:
         ConnectionFailed: the broker could not be reached; the message names the address.
-        PostError: a row was not accepted; the message names status, queue and row.
+        PostError: a row was not accepted; the error names status, queue and row.
         UsageError: a row cannot be posted.
         RequestTimeout: no outcome in time.
     """
@@ -351,6 +352,6 @@ def write_partition(
 
 
 def _checked_schema(schema: object) -> StructType:
-    from pyspark.sql.types import StructType  # needed only here
+    from pyspark.sql.types import StructType  # only needed here
 
     return _checks.instance("schema", schema, StructType, "the schema of a DataFrame")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One event loop a worker process, in a thread of its own, with sessions that outlive tasks.
+"""One event loop for each worker process, in a separate thread, with sessions that outlive tasks.
 
-Spark calls from a blocking thread; sessions live on a loop. The portal is where the two meet: made by the
-first task of a process, kept across partitions and micro-batches, gone when nothing used it for a while.
-Importing this module starts nothing.
+Spark calls from a blocking thread, while sessions need an event loop. The portal connects the two. The first
+task of a process creates the portal; it survives partitions and micro-batches, and ends after a period
+without use. Importing this module starts nothing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _USABLE = (SessionState.STARTED, SessionState.RECONNECTING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """Which broker, and how; sessions are shared between tasks whose connections are equal.
+    """Address and settings of a connection. Tasks with equal settings share a session.
 
     Attributes:
-        broker: ``tcp://host:port``, several separated by commas; None as for :class:`bmq.connect`.
-        compression: how payloads are compressed when posted.
-        connect_timeout: seconds until a broker that cannot be reached is an error.
-        reconnect_timeout: seconds until a lost connection that cannot be restored is an error.
-        idle_timeout: seconds after which a session nobody uses is closed.
+        broker: ``tcp://host:port``, or several separated by commas; None as for :class:`bmq.connect`.
+        compression: compression of posted payloads.
+        connect_timeout: seconds until an unreachable broker is an error.
+        reconnect_timeout: seconds until a lost connection is an error.
+        idle_timeout: seconds until an unused session is closed.
         security: credentials and TLS.
     """
 
@@ -53,15 +53,15 @@ class ConnectionSettings:
     security: Security = field(default_factory=Security)
 
     async def open(self, **fields: Any) -> Session:
-        """Connect; a broker that is not there yet is tried again until ``connect_timeout`` is over.
+        """Connect; retry an unreachable broker until ``connect_timeout``.
 
         Args:
-            fields: more fields of :class:`bmq.SessionOptions`.
+            fields: further fields of :class:`bmq.SessionOptions`.
 
         Raises:
-            ConnectionFailed: it could not be reached in time; the message names the address.
+            ConnectionFailed: the broker was unreachable; the error names the address.
             NegotiationError, AuthenticationError: the broker refused.
-            UsageError: what ``security`` names is not there.
+            UsageError: a file, variable or function of ``security`` is missing.
         """
         security = self.security
         last: list[BaseException] = []
@@ -97,7 +97,7 @@ class ConnectionSettings:
 
 
 class Lease:
-    """A shared session and the queues that are open for writing in it."""
+    """A shared session, and its queues open for writing."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -108,14 +108,14 @@ class Lease:
 
     @property
     def usable(self) -> bool:
-        """Whether the session is connected, or busy restoring its connection."""
+        """Whether the session is connected, or restoring its connection."""
         return self.session.state in _USABLE
 
     async def writer(self, uri: str) -> Queue:
         """Return a queue that is open for writing.
 
         Raises:
-            OpenQueueError, RequestTimeout, InvalidURI: it cannot be opened.
+            OpenQueueError, RequestTimeout, InvalidURI: the queue cannot be opened.
         """
         async with self._opening:
             queue = self._queues.get(uri)
@@ -125,7 +125,7 @@ class Lease:
 
 
 class Portal:
-    """An event loop in a thread. Created by :class:`portal`, which every task enters anew."""
+    """An event loop in a thread. Created by :class:`portal`, which each task enters anew."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -134,14 +134,14 @@ class Portal:
         self.run = self._thread.run
         self.submit = self._thread.submit
         self._leases: dict[ConnectionSettings, Lease] = {}
-        # Those of readers too, which may be left open when the process ends.
+        # All sessions, including those of readers, which may be open when the process ends.
         self.opened: WeakKeyDictionary[Session, None] = WeakKeyDictionary()
         self._connecting = asyncio.Lock()
         self._pending = 0
 
     @property
     def forked(self) -> bool:
-        """Whether this is another process, made by a fork."""
+        """Whether this is a different process, created by a fork."""
         return self._thread.forked
 
     # from any thread
@@ -160,7 +160,7 @@ class Portal:
 
     @asynccontextmanager
     async def lease(self, connection: ConnectionSettings) -> AsyncGenerator[Lease]:
-        """Use a shared session, connecting it first if need be.
+        """Use a shared session; connect if necessary.
 
         Raises:
             ConnectionFailed: the broker cannot be reached within the connection's ``connect_timeout``.
@@ -201,7 +201,7 @@ class Portal:
         task.add_done_callback(lambda _: self._end_if_idle())
 
     def _end_if_idle(self) -> None:
-        """End the thread when there is neither a session nor work left on the loop."""
+        """End the thread if the loop has neither a session nor work."""
         with _guard:
             if self.ended or self._leases or self._pending or asyncio.all_tasks(self._loop):
                 return
@@ -221,11 +221,11 @@ class Portal:
         await asyncio.gather(*working, return_exceptions=True)
 
     def enter(self) -> None:
-        """Note that somebody is about to use the portal; called with the guard held."""
+        """Register a user of the portal. The caller must hold the guard."""
         self._pending += 1
 
     def leave(self) -> None:
-        """The counterpart of :meth:`enter`."""
+        """Undo :meth:`enter`."""
         with _guard:
             self._pending -= 1
             if not self._pending and not self._leases and not self.ended:
@@ -234,13 +234,13 @@ class Portal:
 
 _guard = threading.Lock()
 _current: Portal | None = None
-# A process that was forked inherits the portal of its parent without the thread. It must neither be used nor
-# collected: its sockets and its loop are the parent's.
+# A forked process inherits its parent's portal without the thread. The portal must be neither used nor
+# collected: its sockets and its loop belong to the parent.
 _inherited: list[Portal] = []
 
 
 def shutdown() -> None:
-    """Close every session of this process; this also happens by itself when it ends."""
+    """Close all sessions of this process. Called automatically at the end of the process."""
     if _current is not None:
         _current.close()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partition's rows to the broker: slices in flight, every acknowledgement awaited.
+"""Posts the rows of a partition: several slices in flight, and every acknowledgement awaited.
 
-The task's thread pulls batches of rows and encodes them, a slice at a time; the loop of the portal posts.
-Only a few slices are between the two, so memory stays flat however large the partition is.
+The task's thread pulls batches of rows and encodes them in slices, and the portal's loop posts the slices.
+Only a few slices wait between the two, so memory stays flat for partitions of any size.
 """
 
 from __future__ import annotations
@@ -45,40 +45,40 @@ __all__ = ["SLICE_BYTES", "SLICE_ROWS", "Scope", "SinkSettings", "name_row", "po
 logger = logging.getLogger("bmq.spark")
 _limit = LogLimit(logger)
 
-#: Python rows are gathered up to this number, and about this many bytes.
+#: Maximum number of Python rows in a slice, and the approximate number of bytes.
 SLICE_ROWS = 1000
 SLICE_BYTES = 1024 * 1024
 _SLICES_IN_FLIGHT = 8
 _LONGEST_PAUSE = 30.0
-# The write's name in the GUIDs of dead letters; no name that a user gives has a NUL.
+# Write name in the GUIDs of dead letters. The NUL keeps it distinct from every user-defined name.
 _LETTERS = "dead letters\0"
 
-# After these the same post will never succeed.
+# After these statuses, the same post will never succeed.
 _FINAL = frozenset({AckStatus.INVALID_ARGUMENT, AckStatus.NOT_SUPPORTED})
-# These say that the queue has no room now: waiting helps.
+# These statuses mean that the queue is full now; waiting helps.
 _FULL = frozenset({AckStatus.LIMIT_MESSAGES, AckStatus.LIMIT_BYTES})
-# Seconds between two attempts to find room: after the first refusal, and while nothing is accepted.
+# Seconds between two attempts with a full queue: after the first refusal, and at most.
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """How rows are posted.
+    """Settings of the sink.
 
     Attributes:
-        connection: the broker.
-        queue: the target of every row; "" when a column names it.
-        columns: which column is what.
-        guid_mode: where GUIDs come from.
-        job_id: names the job in GUIDs, instead of what Spark says.
-        write_name: tells writes apart that share job and batch.
-        rate: how many rows a second a partition posts at most; None for as many as go.
-        on_invalid_row: what becomes of a row that cannot be posted.
-        dead_letter_queue: where it goes, if it becomes a dead letter.
-        max_retries: how often a negatively acknowledged message is posted again; a full queue does not count.
-        retry_interval: seconds before the first such retry, doubled each time.
-        ack_timeout: seconds without any outcome after which the task fails, and seconds that rows wait for
-            room in a full queue that accepts none.
+        connection: connection to the broker.
+        queue: target of all rows; "" if a column has the target.
+        columns: roles of the columns.
+        guid_mode: source of the GUIDs.
+        job_id: name of the job in GUIDs, in place of Spark's.
+        write_name: name that distinguishes writes with the same job and batch.
+        rate: maximum number of rows a second of each partition; None for no limit.
+        on_invalid_row: handling of rows that cannot be posted.
+        dead_letter_queue: queue for dead letters.
+        max_retries: number of retries after a negative acknowledgement; a full queue does not count.
+        retry_interval: seconds before the first retry, doubled each time.
+        ack_timeout: seconds without an outcome, or with a full queue that accepts no row, until the task
+            fails.
     """
 
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
@@ -119,17 +119,17 @@ class SinkSettings:
 
 
 def name_row(position: int) -> str:
-    """How errors name a row."""
+    """Return the name of a row for errors."""
     return f"row {position} of the partition"
 
 
 class Scope(NamedTuple):
-    """A task's identity in GUIDs made of content, and in reports.
+    """Identity of a task in GUIDs and reports.
 
     Attributes:
-        job: the job, or query and batch.
-        partition: the partition's number.
-        attempt: how often it was tried before; not part of GUIDs.
+        job: job, or query and batch.
+        partition: number of the partition.
+        attempt: number of earlier attempts; not part of GUIDs.
     """
 
     job: str
@@ -140,17 +140,17 @@ class Scope(NamedTuple):
 def post_partition(
     batches: Iterator[tuple[int, RecordBatch] | InvalidRow], settings: SinkSettings, scope: Scope
 ) -> PartitionReport:
-    """Post a partition's rows and wait for every acknowledgement.
+    """Post the rows of a partition and wait for all acknowledgements.
 
     Args:
-        batches: rows with the position of the first of them, and rows that are known to be invalid.
-        settings: how to post.
-        scope: what tells this partition's write from others.
+        batches: rows with the position of the first row, and known invalid rows.
+        settings: settings of the sink.
+        scope: identity of the task.
 
     Raises:
-        ConnectionFailed: the broker could not be reached, or not again after the connection was lost.
+        ConnectionFailed: the broker could not be reached, or a lost connection was not restored.
         PostError: a message was not accepted, despite the retries; the error names the row.
-        UsageError: a row cannot be posted, unless the settings say what becomes of it.
+        UsageError: a row cannot be posted, and the settings do not handle such rows.
         RequestTimeout: no outcome in time.
     """
     report = PartitionReport(partition=scope.partition, attempt=scope.attempt)
@@ -184,14 +184,14 @@ class _Partition:
         self._flight: deque[Future[None]] = deque()
         self._told = False
         self._turn = asyncio.Lock()
-        # By queue: held by the slice that waits until there is room. Those behind it come after it.
+        # For each queue, a lock held by the slice that waits for free space. Later slices follow in order.
         self._rooms: dict[str, asyncio.Lock] = {}
-        # When the last outcome came, and the last acknowledgement.
+        # Times of the last outcome, and of the last acknowledgement.
         self._heard = self._moved = 0.0
         self._lease: Lease
 
     def run(self, batches: _Rows) -> None:
-        """Post everything."""
+        """Post all batches."""
         context = self._portal.lease(self._settings.connection)
         self._lease = self._portal.run(context.__aenter__())
         try:
@@ -225,7 +225,7 @@ class _Partition:
         report.reconnects = self._lease.session.stats().reconnects - reconnects
 
     def _paced(self, batches: _Rows) -> _Rows:
-        """Hold rows back to the rate that is set, in pieces of a tenth of a second."""
+        """Limit rows to the configured rate, in portions of a tenth of a second."""
         rate = self._settings.rate
         if rate is None:
             yield from batches
@@ -242,7 +242,7 @@ class _Partition:
                 yield first + at, piece
 
     def _sifted(self, whole: RecordBatch, first: int) -> Iterator[tuple[RecordBatch, Sequence[int]]]:
-        """Turn maps into columns, and put aside what cannot be posted; return rows and their positions."""
+        """Turn maps into columns and handle invalid rows; return the remaining rows and their positions."""
         settings, sieve = self._settings, self._sieve
         sorts = sieve is not None
         naming = this_row if sorts else name_row
@@ -264,7 +264,7 @@ class _Partition:
     def _by_queue(
         self, batch: RecordBatch, positions: Sequence[int]
     ) -> Iterator[tuple[str, RecordBatch, Sequence[int]]]:
-        """Part rows by their target; return each target's rows and their positions in the partition."""
+        """Split rows by target; return the rows of each target and their positions in the partition."""
         settings = self._settings
         if settings.queue:
             yield settings.queue, batch, positions
@@ -279,7 +279,7 @@ class _Partition:
     def _by_time(
         self, uri: str, batch: RecordBatch, positions: Sequence[int]
     ) -> Iterator[tuple[str, RecordBatch, Sequence[int]]]:
-        """Part rows into those posted at once and those that wait; add what their columns say."""
+        """Split rows into immediate and delayed ones; add the properties of their columns."""
         columns = self._settings.columns
         if columns.key:
             keys = batch.column(batch.schema.get_field_index(columns.key))
@@ -300,7 +300,7 @@ class _Partition:
             yield delay_queue_of(uri), rows, [positions[at] for at in later]
 
     def _encode(self, uri: str, batch: RecordBatch, positions: Sequence[int]) -> None:
-        """Encode rows for one queue and hand them to the loop, slice by slice."""
+        """Encode rows for one queue and pass them to the loop, slice by slice."""
         if not batch.num_rows:
             return
         settings = self._settings
@@ -354,7 +354,7 @@ class _Partition:
             start += len(posts)
 
     def _put_aside(self, rows: list[InvalidRow]) -> None:
-        """Drop rows, or make dead letters of them."""
+        """Drop rows, or create their dead letters."""
         settings, report = self._settings, self._report
         if not self._told:
             self._told = True
@@ -377,7 +377,7 @@ class _Partition:
             self._post_letters(letters, settings.guid_mode)
 
     def _post_letters(self, letters: list[Letter], mode: GuidMode) -> None:
-        """Post dead letters, under GUIDs that a repeated task makes again."""
+        """Post dead letters, with GUIDs that a repeated task computes again."""
         uri = self._settings.dead_letter_queue
         if not letters:
             return
@@ -412,7 +412,7 @@ class _Partition:
                 if isinstance(error, Error):
                     raise
                 if patience > 0:
-                    continue  # outcomes of other rows may have come meanwhile
+                    continue  # outcomes of other rows may have arrived meanwhile
             future.cancel()
             broker = find_broker(self._settings.connection.broker)
             raise RequestTimeout(
@@ -435,14 +435,14 @@ class _Partition:
         except UsageError as error:
             raise type(error)(f"{name_row(row)}: {error}") from None
 
-    # on the loop
+    # in the loop
 
     async def _post(self, uri: str, posts: EncodedPosts, positions: Sequence[int], *, letters: bool) -> None:
-        """Post until every message is acknowledged, or one has been refused too often."""
+        """Post until all messages are acknowledged, or until a message has been refused too often."""
         queue = await self._lease.writer(uri)
         room = self._rooms.setdefault(uri, asyncio.Lock())
         async with room:
-            pass  # slices before this one have found room
+            pass  # earlier slices have found space
         left = list(range(len(posts)))
         for attempt in itertools.count():
             failures = await self._try(queue, posts, left, letters=letters)
@@ -472,7 +472,7 @@ class _Partition:
     async def _try(
         self, queue: Queue, posts: EncodedPosts, rows: list[int], *, letters: bool
     ) -> list[FailedPost]:
-        """Post some rows of a slice once; return those that were refused, by their place in the slice."""
+        """Post some rows of a slice once; return the refused rows by their position in the slice."""
         some = posts if len(rows) == len(posts) else posts.select(rows)
         outcome = await self._post_in_turn(queue, some)
         self._heard = time.monotonic()
@@ -495,14 +495,14 @@ class _Partition:
         *,
         letters: bool,
     ) -> tuple[list[int], list[FailedPost]]:
-        """Post rows into a full queue as it empties: one, and twice as many after each that was accepted.
+        """Post rows into a full queue: first one row, and twice as many after each accepted post.
 
         Returns:
-            The rows that are left, and why; both empty if all were accepted. Something else than a full queue
-            ends the waiting, too.
+            The remaining rows with their errors; both empty if all rows were accepted. Any other error than a
+            full queue ends the loop, too.
 
         Raises:
-            PostError: no row was accepted for as long as ``ack_timeout`` says.
+            PostError: no row was accepted within ``ack_timeout``.
         """
         width, pause = 1, _FIRST_LOOK
         began = time.monotonic()
@@ -547,7 +547,7 @@ class _Partition:
         )
 
     async def _post_in_turn(self, queue: Queue, posts: EncodedPosts) -> PostReport:
-        """Post, without mixing with other slices: messages keep the order of the rows."""
+        """Post without mixing slices, so that messages keep the order of the rows."""
         posted = asyncio.Event()
 
         def slices() -> Iterator[EncodedPosts]:
@@ -568,7 +568,7 @@ class _Partition:
         settings = self._settings
         final = next((each for each in failures if each.error.status in _FINAL), None)
         if final is None and not self._lease.usable:
-            final = failures[0]  # the session gave up: retrying cannot help
+            final = failures[0]  # the session gave up: a retry cannot help
         if final is None and attempt < settings.max_retries:
             return
         failed = final or next((each for each in failures if each.error.status not in _FULL), failures[0])
@@ -584,7 +584,7 @@ class _Partition:
 
 
 class _Taker:
-    """GUIDs that are known before: hands out those of the next rows."""
+    """Precomputed GUIDs: returns those of the next rows."""
 
     def __init__(self, guids: np.ndarray[Any, Any]) -> None:
         self._guids = guids
@@ -595,7 +595,7 @@ class _Taker:
 
 
 def _values(batch: RecordBatch, name: str, what: str, positions: Sequence[int]) -> list[Any]:
-    """Return the values of a column in which nothing may be null."""
+    """Return the values of a column without nulls."""
     column = batch.column(batch.schema.get_field_index(name))
     values: list[Any] = column.to_pylist()
     if column.null_count:

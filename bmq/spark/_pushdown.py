@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's filters as subscriptions: what the broker does not select stays in the queue.
+"""Spark's filters as subscriptions: messages without a match stay in the queue.
 
-A filter is translated only where the broker selects exactly what Spark would keep. Null is an absent
-property, or one of another type than its column: where that makes a difference, Spark keeps the filter.
+A filter is translated only if the broker selects exactly the rows that Spark would keep. A null is an absent
+property, or a property of another type than its column. If the difference matters, Spark keeps the filter.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _COMPARISONS = {
     "LessThan": operator.lt,
     "LessThanOrEqual": operator.le,
 }
-# A column of strings shows numbers and booleans as text; the broker compares strings with strings alone.
+# A string column shows numbers and booleans as text, while the broker compares only strings with strings.
 _TEXT_OF_ANOTHER_TYPE = re.compile(r"-?[0-9]+|true|false")
 
 
 class FilteredReader(BatchReader):
-    """Reads what Spark's filters leave.
+    """Reads the messages that match Spark's filters.
 
     Raises:
-        UsageError: this pyspark pushes no filters.
+        UsageError: this pyspark does not push filters.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class FilteredReader(BatchReader):
         super().__init__(settings, limits, schema, checkpoint, on_invalid)
 
     def pushFilters(self, filters: list[SparkFilter]) -> Iterable[SparkFilter]:
-        """Take over the filters that the broker can evaluate just as Spark does; return the others."""
+        """Accept the filters that the broker evaluates exactly like Spark; return the others."""
         left: list[SparkFilter] = []
         compared: set[Any] = set()
-        # Every comparison comes with IS NOT NULL, which it implies.
+        # Spark adds IS NOT NULL to each comparison, which already implies it.
         for each in sorted(filters, key=lambda each: type(each).__name__ == "IsNotNull"):
             attribute = getattr(each, "attribute", None) or getattr(
                 getattr(each, "child", None), "attribute", None
@@ -82,7 +82,7 @@ class FilteredReader(BatchReader):
         return left
 
     def _narrow(self, condition: Filter) -> bool:
-        """Add a condition to every subscription, unless one would exceed the broker's limits."""
+        """Add a condition to all subscriptions, unless one would exceed the broker's limits."""
         subscriptions: list[tuple[str, str]] = []
         for name, expression in self._settings.subscriptions:
             both = f"{_operand(expression)} && {_operand(str(condition))}" if expression else str(condition)
@@ -98,16 +98,16 @@ class FilteredReader(BatchReader):
 
 
 def _operand(expression: str) -> str:
-    """An expression as an operand of ``&&``."""
+    """Return an expression as an operand of ``&&``."""
     return f"({expression})" if "||" in expression else expression
 
 
 def translated(condition: SparkFilter, schema: StructType) -> Filter | None:
-    """Return what selects exactly the messages that a filter of Spark keeps; None if nothing does.
+    """Return a filter that selects exactly the messages that a Spark filter keeps; None if impossible.
 
     Args:
-        condition: the filter.
-        schema: the columns of the source.
+        condition: Spark's filter.
+        schema: columns of the source.
     """
     child: Any = getattr(condition, "child", None)
     negated = child is not None
@@ -118,12 +118,12 @@ def translated(condition: SparkFilter, schema: StructType) -> Filter | None:
         return None
     try:
         return _translated(kind, P(attribute[1]), column, getattr(given, "value", None), negated)
-    except UsageError:  # a name or a value that no expression can have
+    except UsageError:  # a name or value that is impossible in an expression
         return None
 
 
 def _column(attribute: Sequence[str], schema: StructType) -> str | None:
-    """The type of the column of a property; None if it is none."""
+    """Return the type of a property's column; None for other columns."""
     if len(attribute) != 2 or attribute[0] != "properties" or "properties" not in schema.fieldNames():
         return None
     properties = schema["properties"].dataType
@@ -168,7 +168,7 @@ def _integers(kind: str, name: Operand, bits: int, value: Any, negated: bool) ->
     if not negated:
         return name.one_of(*values)
     if with_null:
-        return None  # NOT IN (..., NULL) keeps nothing
+        return None  # NOT IN (..., NULL) keeps no rows
     apart = name != values[0]
     for each in values[1:]:
         apart = apart & (name != each)
@@ -176,7 +176,7 @@ def _integers(kind: str, name: Operand, bits: int, value: Any, negated: bool) ->
 
 
 def _within(condition: Filter, name: Operand, bits: int, *, low: bool = True, high: bool = True) -> Filter:
-    """A number that does not fit its column is null there."""
+    """Add the range of a column's type: numbers outside the range are null in the column."""
     if bits == 64:
         return condition
     if low:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as they travelled, in Arrow's columns: what the logs of reads hold.
+"""Messages in their transmitted form, as Arrow columns: the content of read logs.
 
-A message is decoded by the task that reads the log, so another schema can decode the same batch, and a
-message that cannot be decoded is a matter of its row alone.
+The task that reads the log decodes the messages. So another schema can decode the same batch, and an
+undecodable message affects only its own row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "texts_of",
 ]
 
-#: Where messages come from: the URI of the queue, and the name of the subscription, None for everything.
+#: Source of messages: URI of the queue, and name of the subscription (None for all messages).
 Source = tuple[str, str | None]
 
 _GUID = pa.binary(16)
@@ -47,12 +47,12 @@ _SOURCES = b"bmq.sources"
 
 
 def raw_schema(sources: Sequence[Source]) -> Any:
-    """Return the columns of a log whose messages come from these sources, which rows name by number."""
+    """Return the columns of a log with messages from these sources, to which the rows refer by number."""
     return pa.schema(_FIELDS, metadata={_SOURCES: json.dumps(list(sources)).encode()})
 
 
 def sources_of(schema: Any) -> list[Source]:
-    """Return the sources that the rows of a log name by number."""
+    """Return the sources to which the rows of a log refer by number."""
     found: list[list[Any]] = json.loads(schema.metadata[_SOURCES])
     return [(uri, subscription) for uri, subscription in found]
 
@@ -61,9 +61,9 @@ def raw_rows(batch: RawBatch, source: int, schema: Any) -> RecordBatch:
     """Return a row for each message.
 
     Args:
-        batch: the messages.
-        source: the number of their source.
-        schema: what :func:`raw_schema` made.
+        batch: messages.
+        source: number of the source.
+        schema: result of :func:`raw_schema`.
     """
     columns, received = batch
     count = columns.count
@@ -81,7 +81,7 @@ def raw_rows(batch: RawBatch, source: int, schema: Any) -> RecordBatch:
 
 
 def columns_of(rows: RecordBatch) -> PushColumns:
-    """Return messages of rows of a log, for a decoder."""
+    """Return the messages of a log's rows, for a decoder."""
     data, count = rows.column(0), rows.num_rows
     offsets = _offsets(data)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -108,12 +108,12 @@ def guid_keys(rows: RecordBatch) -> list[bytes]:
 
 
 def sizes_of(rows: RecordBatch) -> Any:
-    """Return the size of each message as it travelled."""
+    """Return the transmitted size of each message."""
     return np.diff(_offsets(rows.column(0)))
 
 
 def texts_of(keys: Sequence[bytes]) -> list[str]:
-    """Return GUIDs as :attr:`bmq.Message.guid` has them."""
+    """Return GUIDs in the form of :attr:`bmq.Message.guid`."""
     return [guid_to_text(key) for key in keys]
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of batch reads: stored before a task sees one, and kept until the read is confirmed.
+"""Batch reads: rows are stored before any task sees them, and kept until the read is confirmed.
 
-Spark may run a task twice, twice at a time, or throw its result away, so no task receives anything. Messages
-are received while the read is planned, and written to a log that every task reads. The messages stay
-unconfirmed, and go back to their queue, until :func:`bmq.spark.confirm` names them. A read that is not
-confirmed is read again: the same rows, and no others.
+The problem: Spark may run a task twice, run two attempts concurrently, or discard a result. So tasks receive
+nothing. Messages are received while the read is planned, and written to a log for all tasks. The messages
+stay unconfirmed, and return to their queue, until :func:`bmq.spark.confirm` names them. An unconfirmed read
+is read again, with exactly the same rows.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ __all__ = ["READS", "ReadLimits", "Reads", "read_unconfirmed"]
 
 logger = logging.getLogger("bmq.spark")
 
-#: The folder of the reads in a checkpoint.
+#: Folder of the reads within a checkpoint.
 READS = "bmq-reads"
 _STATE = "reads.json"
 _ROWS = 10_000
-# A read waits so many seconds for another one that is being planned.
+# Seconds to wait for another read that is being planned.
 _PATIENCE = 600.0
-# GUIDs of so many confirmed reads are remembered: a confirmation can be lost with the connection.
+# Number of confirmed reads whose GUIDs are remembered: a confirmation can be lost with the connection.
 _REMEMBERED = 8
 _OPEN, _CONFIRMED = "open", "confirmed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """When a read ends, and in how many partitions it is read.
+    """End of a read, and its number of partitions.
 
     Attributes:
-        max_messages: how many messages a read has at most.
-        idle: seconds without a message after which the queue counts as drained.
-        partitions: in how many partitions the stored rows are read.
+        max_messages: maximum number of messages of a read.
+        idle: seconds without a message until the queue counts as drained.
+        partitions: number of partitions of the stored rows.
         on_store: whether messages are confirmed as soon as they are stored.
     """
 
@@ -65,16 +65,16 @@ class ReadLimits:
 
 @dataclass(slots=True)
 class _State:
-    """What is known of the reads of a checkpoint.
+    """State of the reads of a checkpoint.
 
     Attributes:
-        number: of the newest read; 0 before the first.
-        status: whether it is confirmed.
-        stored: whether its messages were confirmed to the broker as soon as they were stored.
-        what: its queues and subscriptions.
-        parts: how many files there are of GUIDs of rows that are confirmed.
-        told: whether the broker has certainly taken the confirmation of all its messages.
-        reader: the application that has read the rows last; None if unknown.
+        number: number of the newest read; 0 before the first.
+        status: whether the newest read is confirmed.
+        stored: whether its messages were confirmed as soon as they were stored.
+        what: queues and subscriptions of the read.
+        parts: number of files with GUIDs of confirmed rows.
+        told: whether the broker has certainly received all confirmations.
+        reader: application that read the rows last; None if unknown.
     """
 
     number: int = 0
@@ -94,7 +94,7 @@ class Reads:
     """The reads of one checkpoint.
 
     Args:
-        checkpoint: the option ``checkpointLocation``.
+        checkpoint: option ``checkpointLocation``.
     """
 
     def __init__(self, checkpoint: str) -> None:
@@ -103,12 +103,13 @@ class Reads:
         self._log = BatchLog(self._root)
 
     def plan(self, settings: SourceSettings, limits: ReadLimits) -> list[LogPartition]:
-        """Return the partitions of the read that is not confirmed, or of a new one.
+        """Return the partitions of the unconfirmed read, or of a new read.
 
         Raises:
-            ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: nothing can be received.
-            StateError: an unconfirmed read is of other queues or subscriptions, or another application that
-                runs has read it; or the folder is in use.
+            ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: no messages can be
+            received.
+            StateError: the unconfirmed read belongs to other queues or subscriptions, or to another running
+                application; or the folder is in use.
             OSError: the messages cannot be stored.
         """
         here = application_of_planner()
@@ -133,13 +134,13 @@ class Reads:
             self._log.release()
 
     def confirm(self, settings: SourceSettings, guids: Iterable[str] | None) -> int:
-        """Confirm the newest read, or some of its rows; return how many.
+        """Confirm the newest read, or some of its rows; return the number of rows.
 
         Raises:
-            ConnectionFailed, OpenQueueError, RequestTimeout: the broker cannot be told; the next call, or the
-                next read, does so.
-            StateError: the unconfirmed read is of other queues; or another application has read it, and the
-                rows are not named; or the folder is in use.
+            ConnectionFailed, OpenQueueError, RequestTimeout: the confirmations cannot be sent; the next call,
+                or the next read, sends them.
+            StateError: the unconfirmed read belongs to other queues; or another application has read it, and
+                no rows are named; or the folder is in use.
         """
         self._log.acquire(_PATIENCE)
         try:
@@ -161,9 +162,9 @@ class Reads:
             self._log.release()
 
     def describe(self) -> tuple[int, int, bool] | None:
-        """Return the number of the unconfirmed read, its messages, and whether only the log has them.
+        """Return number and messages of the unconfirmed read, and whether only the log has the messages.
 
-        None if every read is confirmed.
+        None if all reads are confirmed.
         """
         state = self._state()
         if state.status != _OPEN:
@@ -172,10 +173,10 @@ class Reads:
         return state.number, messages, state.stored
 
     def give_up(self) -> None:
-        """Forget the read that is not confirmed: its messages are still in the queue, and come again.
+        """Forget the unconfirmed read: its messages are still in the queue, and will be read again.
 
         Raises:
-            StateError: only the log has its messages; or the folder is in use.
+            StateError: only the log has the messages; or the folder is in use.
         """
         self._log.acquire(_PATIENCE)
         try:
@@ -192,7 +193,7 @@ class Reads:
         finally:
             self._log.release()
 
-    # what there is
+    # state
 
     def _state(self) -> _State:
         noted: Any = self._log.noted(_STATE)
@@ -217,7 +218,7 @@ class Reads:
 
     def _check(self, state: _State, settings: SourceSettings, *, queues_alone: bool = False) -> None:
         now, then = described_settings(settings), state.what or {}
-        # Filters of Spark that became subscriptions are in none of the options.
+        # The options do not contain Spark's filters that became subscriptions.
         if now["queues"] != then.get("queues") or (not queues_alone and now != then):
             raise StateError(
                 f"read {state.number} of {self._checkpoint} has other queues or subscriptions, and is not "
@@ -226,7 +227,7 @@ class Reads:
             )
 
     def _take_over(self, state: _State, here: Application | None) -> None:
-        """Note the reading application. Two applications at a time would write the same rows."""
+        """Record the reading application. Two applications at a time would write the same rows."""
         reader = state.reader
         if reader == here:
             return
@@ -240,7 +241,7 @@ class Reads:
         self._note(state)
 
     def _check_reader(self, state: _State) -> None:
-        """Raise if the program that confirms is another application than the last reader."""
+        """Check that the confirming program is not an application other than the last reader."""
         here = application_of_program()
         if here is not None and state.reader is not None and here != state.reader:
             raise StateError(
@@ -262,7 +263,7 @@ class Reads:
                 known.setdefault(uri, set()).update(keys)
         rows = self._rows(state.number + 1)
         rows.fs.create_dir(rows.root, recursive=True)
-        for each in rows.batches():  # of a driver that died before it could note the read
+        for each in rows.batches():  # left by a driver that died before it could record the read
             rows.remove(each)
         rows.clear()
         with portal() as loop:
@@ -284,7 +285,7 @@ class Reads:
         return batches
 
     def _forget(self, state: _State) -> None:
-        """Remove the rows of confirmed reads, and GUIDs of those long ago."""
+        """Remove the rows of confirmed reads, and old GUIDs."""
         for number in range(max(1, state.number - 1), state.number + 1):
             rows = self._rows(number)
             if rows.exists():
@@ -296,7 +297,7 @@ class Reads:
     # confirming
 
     def _note_confirmed(self, state: _State, wanted: set[bytes] | None) -> int:
-        """Note durably which rows are confirmed, before the broker is told."""
+        """Record durably which rows are confirmed, before the confirmations are sent."""
         batches = self._rows(state.number).batches()
         name = f"confirmed-{state.number:06d}-{state.parts:04d}.arrow"
         left = 0
@@ -312,7 +313,7 @@ class Reads:
         return count
 
     def _note_some(self, state: _State, name: str, wanted: set[bytes] | None) -> tuple[int, int]:
-        """Note the rows that are wanted and not confirmed; return how many, and how many are left."""
+        """Record the wanted unconfirmed rows; return their number, and the number of remaining rows."""
         before = self._log.read_guids(state.confirmed_files)
         rows = self._rows(state.number)
         confirmed: dict[str, list[bytes]] = {}
@@ -332,13 +333,13 @@ class Reads:
 
 
 class Drain:
-    """Receives what a queue holds, and stores it.
+    """Receives the content of a queue, and stores it.
 
     Args:
-        settings: what to read.
-        limits: when it ends.
-        log: where to store it.
-        known: GUIDs that were confirmed before, by the URI of their queue: these are confirmed once more.
+        settings: settings of the read.
+        limits: end of the read.
+        log: destination of the rows.
+        known: GUIDs confirmed earlier, by the URI of their queue, which are confirmed once more.
     """
 
     def __init__(
@@ -353,12 +354,13 @@ class Drain:
         self._aside = PutAside(settings)
 
     async def run(self) -> list[LoggedBatch]:
-        """Receive until there is enough, or no more for a while; return what is stored.
+        """Receive until a limit is reached, or no more messages arrive; return the stored batches.
 
         Raises:
-            ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: nothing can be received.
-            QueueClosed, SessionClosed: the connection is lost for good.
-            OSError: it cannot be stored.
+            ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: no messages can be
+            received.
+            QueueClosed, SessionClosed: the connection is permanently lost.
+            OSError: the messages cannot be stored.
         """
         limits = self._limits
         await look_for_others(self._settings)
@@ -383,7 +385,7 @@ class Drain:
         return []
 
     async def _new(self, arrived: Arrived) -> RecordBatch:
-        """The rows that are new, and can be decoded where others are put aside."""
+        """Return the new rows, without undecodable ones if these are put aside."""
         uri, guids = arrived.queue.uri, guid_keys(arrived.batch)
         fresh, _ = self._ledger.arrive(uri, guids)
         places = list(range(len(guids))) if fresh is None else fresh
@@ -401,25 +403,25 @@ class Drain:
         return arrived.batch.take(pa.array([place for place in places if place not in bad], pa.int64()))
 
     async def confirm(self) -> bool:
-        """Confirm everything that is stored; return whether the broker has certainly taken that."""
+        """Confirm all stored messages; return whether the broker has certainly received the confirmations."""
         self._receiver.confirm_taken()
         return await self._receiver.settle()
 
     async def close(self) -> None:
-        """Send what is confirmed, give back what is not, disconnect."""
+        """Send confirmations, return unconfirmed messages to the queue, and disconnect."""
         await self._receiver.close()
         await self._aside.close()
 
 
 def read_unconfirmed(settings: SourceSettings, limits: ReadLimits) -> Sequence[LogPartition]:
-    """Store what a queue holds in a folder of this machine, and leave it in the queue.
+    """Store the content of a queue in a folder on this machine, and leave the messages in the queue.
 
-    The folder is removed by a later read, once the application that it was made for has ended.
+    A later read removes the folder, once the folder's application has ended.
 
     Raises:
-        ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: nothing can be received.
+        ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: no messages can be received.
         OSError: the messages cannot be stored.
-        StateError: the folder of all such reads is another user's.
+        StateError: the common folder of such reads belongs to another user.
     """
     folder = _temporary_folder()
     log = BatchLog(str(folder))
@@ -441,7 +443,7 @@ def read_unconfirmed(settings: SourceSettings, limits: ReadLimits) -> Sequence[L
 
 
 def _temporary_folder() -> Path:
-    """Make a folder that is this user's alone, and remove those of applications that have ended."""
+    """Create a folder for this user alone, and remove the folders of ended applications."""
     user = 0
     if hasattr(os, "getuid"):
         user = os.getuid()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiving side of a job: sessions, their queues and subscriptions."""
+"""The receiving side of a job: sessions with their queues and subscriptions."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ __all__ = ["Arrived", "SourceReceiver", "SourceSettings", "confirm_guids"]
 logger = logging.getLogger("bmq.spark")
 
 _MAX_UNCONFIRMED_BYTES = 1 << 40
-# Enough that what a batch costs does not matter, few enough that Spark's workers get going.
+# Large enough to make the cost of a batch negligible, small enough to keep Spark's workers busy.
 _ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """What to read.
+    """Settings of the source.
 
     Attributes:
-        connection: the broker.
-        queues: the URIs of the queues.
-        subscriptions: expressions by name; "" is everything.
-        priority: the consumer priority.
-        max_unconfirmed: how many messages may be delivered and unconfirmed, for each subscription.
-        receivers: how many sessions read them all.
-        exclusive: whether nobody else may read them.
-        dead_letters: the URI of the queue for messages that cannot be decoded; "" for none.
+        connection: connection to the broker.
+        queues: URIs of the queues.
+        subscriptions: expressions by name; "" for all messages.
+        priority: consumer priority.
+        max_unconfirmed: limit of delivered messages without a confirmation, for each subscription.
+        receivers: number of sessions that read all queues.
+        exclusive: whether other readers are refused.
+        dead_letters: URI of the queue for undecodable messages; "" for none.
     """
 
     connection: ConnectionSettings
@@ -56,13 +56,13 @@ class SourceSettings:
 
 
 class Arrived(NamedTuple):
-    """Messages that came together.
+    """Messages that arrived together.
 
     Attributes:
-        messages: the consumer that received them.
-        queue: the queue they came from.
-        received: the messages.
-        batch: a row for each, as logs have them.
+        messages: consumer of the messages.
+        queue: queue of the messages.
+        received: messages.
+        batch: a row for each message, as in logs.
     """
 
     messages: RawMessages
@@ -71,7 +71,7 @@ class Arrived(NamedTuple):
     batch: RecordBatch
 
     def part(self, start: int, stop: int) -> Arrived:
-        """Return some of the messages."""
+        """Return a range of the messages."""
         columns, times = self.received
         received = RawBatch(columns.part(start, stop), times[start:stop])
         return self._replace(received=received, batch=self.batch.slice(start, stop - start))
@@ -84,14 +84,14 @@ class _Consumer(NamedTuple):
 
 
 class SourceReceiver:
-    """Receives from several queues; all of it on the portal's loop.
+    """Receives from several queues, in the portal's loop.
 
     Args:
-        settings: what to read.
+        settings: settings of the source.
 
-    Attributes:
-        schema: the columns of what arrives.
-        sessions: the sessions, once it is open.
+        Attributes:
+            schema: columns of the rows.
+            sessions: sessions, after opening.
     """
 
     def __init__(self, settings: SourceSettings) -> None:
@@ -111,7 +111,7 @@ class SourceReceiver:
         Raises:
             ConnectionFailed: the broker cannot be reached in time.
             OpenQueueError, ConfigureQueueError: the broker refused.
-            RequestTimeout: it did not answer in time.
+            RequestTimeout: the broker did not answer in time.
         """
         settings = self._settings
         for _ in range(settings.receivers):
@@ -125,7 +125,8 @@ class SourceReceiver:
                 for _, expression in settings.subscriptions:
                     messages = RawMessages(
                         queue,
-                        # It was checked where the options were read; Spark's filters may always hold.
+                        # The options were checked when read. With Spark's filters, an expression may always
+                        # be true.
                         Expression(expression, strict=False) if expression else None,
                         max_unconfirmed_messages=settings.max_unconfirmed,
                         max_unconfirmed_bytes=_MAX_UNCONFIRMED_BYTES,
@@ -136,7 +137,7 @@ class SourceReceiver:
 
     @property
     def buffered(self) -> int:
-        """How many messages have arrived and wait."""
+        """Number of arrived messages that wait."""
         return self._rows + sum(each.messages.buffered for each in self._consumers)
 
     async def take(
@@ -145,16 +146,16 @@ class SourceReceiver:
         """Wait for messages.
 
         Args:
-            limit: how many to return at most.
-            wait: seconds to wait for the first.
-            linger: seconds to wait for more after it.
-            drains: whether silence means that there are no more: then time without a connection is none.
+            limit: maximum number of messages.
+            wait: seconds to wait for the first message.
+            linger: seconds to wait for further messages after the first.
+            drains: whether silence means an empty queue; time without a connection then does not count.
 
         Returns:
-            Messages in the order they arrived; none when the time is over.
+            Messages in the order of arrival; none after the timeout.
 
         Raises:
-            QueueClosed, SessionClosed: the connection is lost for good.
+            QueueClosed, SessionClosed: the connection is permanently lost.
         """
         deadline = time.monotonic() + wait
         some = False
@@ -184,7 +185,7 @@ class SourceReceiver:
         return all(session.state is SessionState.STARTED for session in self.sessions)
 
     async def _receive(self, limit: int, timeout: float) -> bool:
-        """Let every consumer add what it has; wait only when none has anything."""
+        """Collect the messages of all consumers; wait only if no consumer has any."""
         ready = [each for each in self._consumers if each.messages.buffered]
         if ready:
             for each in ready:
@@ -203,7 +204,7 @@ class SourceReceiver:
         finally:
             for task in tasks:
                 task.cancel()
-            # A task that was cancelled too late has received messages all the same.
+            # A task that was cancelled too late has nevertheless received messages.
             results = await asyncio.gather(*tasks, return_exceptions=True)
         received = False
         for result, each in zip(results, self._consumers, strict=True):
@@ -220,34 +221,34 @@ class SourceReceiver:
         self._rows += batch.num_rows
 
     def confirm_taken(self) -> None:
-        """Confirm everything that :meth:`take` has returned."""
+        """Confirm all messages that :meth:`take` has returned."""
         for each in self._consumers:
             waiting = [one.batch.num_rows for one in self._waiting if one.messages is each.messages]
             each.messages.confirm(each.messages.unconfirmed - sum(waiting))
 
     async def settle(self) -> bool:
-        """Close the queues, and return whether the broker has certainly taken every confirmation."""
+        """Close the queues; return whether the broker has certainly received all confirmations."""
         try:
             for queue in dict.fromkeys(each.queue for each in self._consumers):
-                await queue.close()  # answered by the broker after all confirmations
+                await queue.close()  # the broker answers after all confirmations
         except Error as error:
             logger.debug("queues were not closed in order: %s", error)
             return False
         return self._connected and not any(session.stats().reconnects for session in self.sessions)
 
     async def close(self) -> None:
-        """Send what is confirmed, give back what is not, disconnect."""
+        """Send confirmations, return unconfirmed messages to the queue, and disconnect."""
         for session in self.sessions:
             await session.close(timeout=10)
 
 
 async def confirm_guids(connection: ConnectionSettings, guids: Mapping[str, Collection[bytes]]) -> None:
-    """Confirm messages of earlier sessions, by the URI of their queue; unknown ones do no harm.
+    """Confirm messages of earlier sessions, by the URI of their queue; unknown GUIDs are harmless.
 
     Raises:
         ConnectionFailed: the broker cannot be reached in time.
         OpenQueueError, RequestTimeout: a queue cannot be opened or closed.
-        SessionClosed: the connection is lost for good.
+        SessionClosed: the connection is permanently lost.
     """
     session = await connection.open()
     try:
@@ -259,6 +260,6 @@ async def confirm_guids(connection: ConnectionSettings, guids: Mapping[str, Coll
             for first in range(0, len(every), _ROWS):
                 queue.confirm(*texts_of(every[first : first + _ROWS]))
                 await asyncio.sleep(0)
-            await queue.close()  # answered by the broker after all of these
+            await queue.close()  # the broker answers after all confirmations
     finally:
         await session.close(timeout=10)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream that cannot be read: each call raises the reason."""
+"""The reader of a stream with illegal options: each call raises the reason."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ __all__ = ["RefusedReader"]
 
 
 class RefusedReader(DataSourceStreamReader):
-    """Takes the place of a reader whose options are not legal.
+    """Replaces a reader whose options are not legal.
 
-    Spark stops the reader that it has made when a query fails. If there is none, that is another error, and
-    hides the first one.
+    When a query fails, Spark stops its reader. Without a reader, another error hides the first one.
 
     Args:
-        error: the reason.
+        error: reason.
     """
 
     def __init__(self, error: UsageError) -> None:
@@ -59,4 +58,4 @@ class RefusedReader(DataSourceStreamReader):
         self._refuse()
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Nothing to stop."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a query or a read from going on, and the way out."""
+"""Finds problems that stop a query or a read, and repairs them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ __all__ = ["repair"]
 def repair(
     checkpoint: str, *, log_path: str | None = None, source_name: str | None = None, really: bool = False
 ) -> list[str]:
-    """Find out what keeps a stream or a batch read from going on, and put it right.
+    """Find problems that stop a stream or a batch read, and repair them.
 
-    A log that is gone is replaced by an empty one, so the stream goes on: messages that are not confirmed
-    come from the broker in later batches, and what was committed last may come once more. A log of another
-    query becomes the log of this one. A batch read that is not confirmed is given up, and its messages come
-    again with the next read. The query must not run meanwhile.
+    A missing log is replaced by an empty log, so that the stream continues: unconfirmed messages arrive from
+    the broker in later batches, and the last committed batch may be repeated. A log of another query becomes
+    the log of this query. An unconfirmed batch read is abandoned, and its messages are part of the next read.
+    The query must not run meanwhile.
 
     Args:
-        checkpoint: the option ``checkpointLocation``.
-        log_path: the option ``logPath``, if the stream has it.
-        source_name: the option ``sourceName``, if the stream has it.
-        really: whether to put it right; otherwise it is only said.
+        checkpoint: option ``checkpointLocation``.
+        log_path: option ``logPath``, if set.
+        source_name: option ``sourceName``, if set.
+        really: whether to repair the problems; if False, they are only reported.
 
     Returns:
-        What was found, and what becomes of it: a sentence each; empty if nothing is wrong.
+        The problems and their repairs, one sentence each; empty without problems.
 
     Raises:
-        UsageError: there is no such folder.
+        UsageError: the folder does not exist.
         OSError: the log cannot be read.
-        StateError: the query runs; or a read cannot be given up, since only its folder has its messages.
+        StateError: the query is running; or a read cannot be abandoned, because only its folder has its
+            messages.
     """
     checkpoint = _checks.text("checkpoint", checkpoint, empty=False)
     name = _checks.optional(_checks.text, "source_name", source_name) or ""
@@ -82,7 +83,7 @@ def _stream(checkpoint: Checkpoint, log: BatchLog, really: bool) -> list[str]:
 
 
 def _gaps(planned: Planned, log: BatchLog, really: bool) -> list[str]:
-    """Replace what Spark asks for and the log does not have."""
+    """Replace batches that Spark requests and the log does not have."""
     start = planned.end if planned.committed or planned.start is None else planned.start
     batches, whole = log.covering(start, planned.end)
     known = {each.end for each in log.batches()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From messages as they travelled to rows: the columns a queue has as a source."""
+"""Converts messages to rows: the columns of a queue as a source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["SOURCE_COLUMNS", "OnInvalidMessage", "RowMaker", "source_ddl"]
 
 logger = logging.getLogger("bmq.spark")
 
-#: The columns of a source.
+#: Columns of a source.
 SOURCE_COLUMNS = (
     "value",
     "properties",
@@ -43,7 +43,7 @@ SOURCE_COLUMNS = (
 
 
 class OnInvalidMessage(StrEnum):
-    """What becomes of a message that cannot be decoded."""
+    """Handling of undecodable messages."""
 
     FAIL = "fail"
     DROP = "drop"
@@ -55,7 +55,7 @@ def source_ddl(properties: str = "") -> str:
     """Return the columns of a source.
 
     Args:
-        properties: the fields of the column ``properties``; a map of strings without them.
+        properties: fields of the column ``properties``; "" for a map of strings.
     """
     kind = f"STRUCT<{properties}>" if properties else "MAP<STRING, STRING>"
     return (
@@ -65,19 +65,19 @@ def source_ddl(properties: str = "") -> str:
 
 
 class RowMaker:
-    """Makes Arrow batches of one schema from the rows of a log.
+    """Builds Arrow batches with one schema from the rows of a log.
 
     Args:
-        schema: the columns wanted.
-        on_invalid: what becomes of a message that cannot be decoded. Dead letters were put aside before a
-            log was written: one that is in a log all the same becomes a row.
+        schema: requested columns.
+        on_invalid: handling of undecodable messages. Dead letters were put aside before the log was written;
+            an undecodable message in the log nevertheless becomes a row.
 
-    Raises:
-        UsageError: there is no such column, or no property can be read as such a type.
+        Raises:
+            UsageError: a column does not exist, or has a type that no property can have.
 
-    Attributes:
-        arrow_schema: the columns.
-        dropped: how many messages were left out, because they could not be decoded.
+        Attributes:
+            arrow_schema: columns.
+            dropped: number of undecodable messages that were omitted.
     """
 
     def __init__(self, schema: StructType, on_invalid: OnInvalidMessage = OnInvalidMessage.ROW) -> None:
@@ -98,11 +98,11 @@ class RowMaker:
         self._decoder = TableDecoder(properties, payload="value" in schema.fieldNames())
 
     def make(self, rows: RecordBatch, sources: Sequence[Source]) -> Iterator[RecordBatch]:
-        """Decode rows of a log: in one batch, unless they become very large.
+        """Decode rows of a log into a single batch, unless the batch would be very large.
 
         Args:
-            rows: the rows.
-            sources: what the log says of the sources.
+            rows: rows.
+            sources: sources of the log.
 
         Raises:
             ProtocolError: a message cannot be decoded, with ``fail``.
@@ -171,7 +171,7 @@ class RowMaker:
 
 
 def _with_raw(decoded: Decoded, data: Any) -> Any:
-    """The payloads; of messages that cannot be decoded all that was delivered."""
+    """Return the payloads; for undecodable messages, all delivered bytes."""
     if not decoded.errors:
         return decoded.payload
     good = np.ones(decoded.rows, bool)
@@ -189,7 +189,7 @@ def _arrow_schema(schema: StructType) -> Any:
     make: Any = vars(arrow_types)["to_arrow_schema"]
     if "timezone" in inspect.signature(make).parameters:
         return make(schema, timezone="UTC")
-    return make(schema)  # pyspark 4.0 and 4.1 always take UTC
+    return make(schema)  # pyspark 4.0 and 4.1 always use UTC
 
 
 _READABLE = ("boolean", "byte", "short", "integer", "long", "string", "binary")

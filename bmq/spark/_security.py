@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who connects, and how it is kept private: credentials and TLS of Spark's drivers and workers.
+"""Credentials and TLS of Spark's drivers and workers.
 
-Only names travel with a job: of environment variables, files and functions. They are looked up where and
-whenever a connection is made, so that what is behind them may change. (A password in clear travels too.)
+A job contains only names: of environment variables, files and functions. They are resolved at each
+connection, on the connecting machine, so that their values may change. A plain password is the exception: it
+travels with the job.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ class Security:
 
     Attributes:
         user: user name, for the mechanism BASIC.
-        password: its password, or what another mechanism wants. It is in no representation of this object.
-        password_env: the environment variable that has it instead.
-        mechanism: the mechanism, if it is not BASIC.
-        credentials: ``MODULE:NAME`` of a function or class that makes :class:`bmq.Credentials`, instead of
-            the above.
-        tls_ca_file: authorities to trust instead of the system's, as PEM.
-        tls_cert_file: a certificate to show, as PEM.
-        tls_key_file: its key, where it is not in the same file.
-        tls_server_name: the name that the broker's certificate has, where it is not the address's.
+        password: password, or the data of another mechanism. Omitted from the object's representation.
+        password_env: environment variable with the password.
+        mechanism: authentication mechanism, if not BASIC.
+        credentials: ``MODULE:NAME`` of a function or class that returns :class:`bmq.Credentials`, in place of
+            the fields above.
+        tls_ca_file: trusted authorities in place of the system's, as PEM.
+        tls_cert_file: client certificate, as PEM.
+        tls_key_file: key of the client certificate, if in a separate file.
+        tls_server_name: name in the broker's certificate, if different from the address.
 
     Raises:
-        UsageError: two of them exclude each other, or one is useless without another.
+        UsageError: two fields exclude each other, or a field requires another one.
     """
 
     user: str = ""
@@ -65,16 +66,16 @@ class Security:
             raise UsageError("tlsKeyFile is the key of tlsCertFile, which is missing")
 
     def source(self) -> CredentialsSource | None:
-        """Return what to authenticate with; None for nothing.
+        """Return the source of the credentials; None without authentication.
 
         Raises:
-            UsageError: the environment variable or the function is not there.
+            UsageError: the environment variable or the function does not exist.
         """
         if self.credentials:
             return self._imported()
         if not self.user and not self.mechanism:
             return None
-        now = self._made()  # what is missing is said at once, and not as an attempt to connect that failed
+        now = self._made()  # a missing value is an immediate error, and not a failed attempt to connect
         return self._made if self.password_env else now
 
     def _made(self) -> Credentials:
@@ -99,10 +100,10 @@ class Security:
         return made
 
     def context(self) -> ssl.SSLContext | None:
-        """Return how to do TLS; None for the system's way, where the address asks for it.
+        """Return the TLS context; None for the system's defaults, if the address requires TLS.
 
         Raises:
-            UsageError: a file is not there, or not what it should be.
+            UsageError: a file is missing or malformed.
         """
         if not self.tls_ca_file and not self.tls_cert_file:
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the broker says of the queues of a read: how much waits, who else reads, what was dropped."""
+"""The broker's view of the queues of a read: backlog, other readers, and dropped messages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
     "with_balance",
 ]
 
-#: Seconds that an answer may take.
+#: Timeout of a query, in seconds.
 PATIENCE = 2.0
 _DEFAULT_APP = "__default"
-# The role of a queue's primary in its statistics; a replica counts what comes by way of itself.
+# Role of a queue's primary in its statistics; a replica counts only its own clients.
 _PRIMARY = 1
 
 
@@ -48,15 +48,15 @@ async def _asking(connection: ConnectionSettings) -> AsyncGenerator[Admin]:
 
 
 async def queue_depths(connection: ConnectionSettings, queues: Sequence[str]) -> dict[str, int]:
-    """Ask the broker how many messages it holds in each queue that are not confirmed.
+    """Query the number of unconfirmed messages in each queue.
 
     Args:
-        connection: the broker.
-        queues: their URIs; of a fanout queue with the application.
+        connection: connection to the broker.
+        queues: URIs; for a fanout queue with the application.
 
     Raises:
-        Error: the broker is not there, or does not answer the question.
-        TimeoutError: not in time.
+        Error: the broker cannot be reached, or does not answer the query.
+        TimeoutError: no answer in time.
     """
     found: dict[str, int] = {}
     async with _asking(connection) as asked:
@@ -69,11 +69,11 @@ async def queue_depths(connection: ConnectionSettings, queues: Sequence[str]) ->
 
 
 async def other_readers(connection: ConnectionSettings, queues: Sequence[str]) -> dict[str, list[str]]:
-    """Ask the broker who reads these queues, by queue; of a fanout queue for the application.
+    """Query the other readers of each queue; for a fanout queue, of the application.
 
     Raises:
-        Error: the broker is not there, or does not answer the question.
-        TimeoutError: not in time.
+        Error: the broker cannot be reached, or does not answer the query.
+        TimeoutError: no answer in time.
     """
     found: dict[str, list[str]] = {}
     async with _asking(connection) as asked:
@@ -94,13 +94,13 @@ async def other_readers(connection: ConnectionSettings, queues: Sequence[str]) -
 
 
 class Counted(NamedTuple):
-    """What a broker has counted of a queue, since it started.
+    """A broker's counts of a queue since the broker's start.
 
     Attributes:
         dropped: messages that expired, or were delivered too often.
-        posted: messages that were posted and accepted.
-        missing: messages that were posted and are nowhere: neither confirmed nor dropped nor in the queue. A
-            purge makes such messages. None of a queue whose messages go without being counted.
+        posted: accepted posts.
+        missing: posted messages that were neither confirmed nor dropped, and are not in the queue; the result
+            of a purge. None for queues whose messages can disappear without being counted.
     """
 
     dropped: int
@@ -109,14 +109,14 @@ class Counted(NamedTuple):
 
 
 async def with_balance(connection: ConnectionSettings, queues: Sequence[str]) -> frozenset[str]:
-    """Ask the broker which queues have one reader for each message, which confirms it.
+    """Query which queues have exactly one reader for each message, which confirms the message.
 
-    Of other queues the totals do not tell where messages went: a fanout queue counts a message once, and each
-    of its confirmations; what the subscription of an application leaves out is counted nowhere.
+    The totals of other queues do not show where messages went: a fanout queue counts a message once, but each
+    of its confirmations; and messages excluded by an application's subscription are not counted at all.
 
     Raises:
-        Error: the broker is not there, or does not answer the question.
-        TimeoutError: not in time.
+        Error: the broker cannot be reached, or does not answer the query.
+        TimeoutError: no answer in time.
     """
     async with _asking(connection) as asked:
         domains = {uri: QueueUri.parse(uri).domain for uri in queues}
@@ -131,18 +131,18 @@ async def with_balance(connection: ConnectionSettings, queues: Sequence[str]) ->
 async def dropped_totals(
     connection: ConnectionSettings, queues: Sequence[str], balanced: Collection[str] = ()
 ) -> dict[str, Counted]:
-    """Ask the broker how many messages of each queue it has dropped.
+    """Query the number of dropped messages of each queue.
 
-    Queues that it has no statistics of are left out.
+    Queues without statistics are omitted.
 
     Args:
-        connection: the broker.
-        queues: their URIs.
-        balanced: those of which messages can be missing.
+        connection: connection to the broker.
+        queues: URIs.
+        balanced: queues whose missing messages can be counted.
 
     Raises:
-        Error: the broker is not there, or does not answer the question.
-        TimeoutError: not in time.
+        Error: the broker cannot be reached, or does not answer the query.
+        TimeoutError: no answer in time.
     """
     async with _asking(connection) as asked:
         statistics = {each.uri: each for each in (await asked.statistics()).queues}
@@ -161,13 +161,13 @@ async def dropped_totals(
 def newly_dropped(
     before: Mapping[str, Counted], now: Mapping[str, Counted], in_hand: int = 0
 ) -> tuple[dict[str, int], dict[str, Counted]]:
-    """Return how much more a broker has dropped, by queue, and what is to be noted of it.
+    """Return the newly dropped messages by queue, and the new record.
 
     Args:
-        before: what was noted last. A broker that counts anew has begun at 0.
-        now: what the broker says.
-        in_hand: how many messages were received and are not confirmed. A purge takes these out of the queue,
-            too, but they are not lost: it is only known later what else is missing.
+        before: previous record. A restarted broker counts from 0.
+        now: present counts of the broker.
+        in_hand: number of received messages without a confirmation. A purge removes these from the queue,
+            too, but they are not lost: only later counts show which other messages are missing.
     """
     more: dict[str, int] = {}
     noted: dict[str, Counted] = {}

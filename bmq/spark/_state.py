@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream notes beside its log, and what is found out from it when the query starts again.
+"""A stream's records beside its log, and the checks when the query restarts.
 
-A log belongs to a query, whatever the options of the query are. A change is either made up for, or refused
-with an error that says what to do.
+A log belongs to a query, regardless of the query's options. A change of the options is either compensated, or
+refused with an error and a remedy.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ __all__ = [
 
 logger = logging.getLogger("bmq.spark")
 
-#: The files beside a log: what it was begun with, and what the broker had dropped when it was asked last.
+#: Files beside a log: the options of its start, and the last counts of dropped messages.
 STATE, _DROPPED = "state.json", "dropped.json"
 DROPPED_ADVICE = "They are gone. Start the query again to go on; failOnDataLoss=false makes a warning of it"
 OWN_CHECKPOINT = (
     "readStream has the checkpointLocation of another query. Give readStream and writeStream the same one, "
     "and each query a readStream of its own"
 )
-# Seconds that others have to leave an exclusive queue: a driver that died may not have left it yet.
+# Seconds for other readers to leave an exclusive queue: a dead driver may still be registered.
 _LEAVING = 5.0
 _PAUSE = 0.25
-# Seconds after which the broker's statistics count all that it had done.
+# Seconds until the broker's statistics include all earlier events.
 _SETTLED = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlace:
-    """Where the log of a stream is, and what it is checked against.
+    """Location of a stream's log, and the checkpoint to compare it with.
 
     Attributes:
-        path: the folder.
-        checkpoint: the checkpoint of the query; "" if that is not known.
-        source: the name of the source in the query; "" for the only one.
+        path: folder.
+        checkpoint: checkpoint of the query; "" if unknown.
+        source: name of the source in the query; "" for the only source.
         strict: whether lost data is an error.
     """
 
@@ -75,21 +75,21 @@ class LogPlace:
 
 
 def described_settings(settings: SourceSettings) -> dict[str, Any]:
-    """Return what of the options decides which messages are read."""
+    """Return the settings that determine which messages are read."""
     return {"queues": list(settings.queues), "subscriptions": [list(each) for each in settings.subscriptions]}
 
 
 def refuse(what: str, goes_on: str, *, strict: bool, checkpoint: str = "") -> None:
-    """Raise, or warn where the option failOnDataLoss says so.
+    """Raise an error, or warn if the option failOnDataLoss allows.
 
     Args:
-        what: what is wrong.
-        goes_on: how the query would go on.
-        strict: whether to raise.
-        checkpoint: the checkpoint, for the advice.
+        what: problem.
+        goes_on: continuation of the query in spite of the problem.
+        strict: whether to raise an error.
+        checkpoint: checkpoint, for the advice.
 
     Raises:
-        StateError: it is not to go on.
+        StateError: the query must not continue.
     """
     if not strict:
         logger.warning("%s; the query goes on %s, since failOnDataLoss=false", what, goes_on)
@@ -99,20 +99,20 @@ def refuse(what: str, goes_on: str, *, strict: bool, checkpoint: str = "") -> No
 
 
 def check_log(log: BatchLog, place: LogPlace, settings: SourceSettings, start: int | None) -> bool:
-    """Find out whether a log fits the query.
+    """Check whether a log matches the query.
 
     Args:
-        log: the log.
-        place: where it is.
-        settings: what is to be read.
-        start: up to where everything is committed; None if that is not known.
+        log: log.
+        place: location of the log.
+        settings: settings of the source.
+        start: number of messages that are certainly committed; None if unknown.
 
     Returns:
-        Whether the log was begun with other queues or subscriptions: what is committed has to be confirmed
-        before these are subscribed to.
+        True if the log was started with other queues or subscriptions: committed messages must be confirmed
+        before the new subscriptions.
 
     Raises:
-        StateError: it does not fit, or that is not to be known.
+        StateError: the log does not match, or cannot be checked.
     """
     state: Any = log.noted(STATE)
     check_owner(log, place, state)
@@ -140,14 +140,14 @@ def check_log(log: BatchLog, place: LogPlace, settings: SourceSettings, start: i
 
 
 def check_checkpoint(place: LogPlace, start: int | None) -> None:
-    """Raise if the query has another checkpoint than the option ``checkpointLocation`` of its source.
+    """Check that the query's checkpoint is the option ``checkpointLocation`` of its source.
 
     Args:
-        place: where the log is.
-        start: the number of messages that the query has read; None for an engine that does not tell.
+        place: location of the log.
+        start: number of messages that the query has read; None if the engine does not provide the number.
 
     Raises:
-        StateError: the checkpoint is another query's, or nobody's.
+        StateError: the checkpoint belongs to another query, or to none.
     """
     if not place.checkpoint:
         return
@@ -167,10 +167,10 @@ def check_checkpoint(place: LogPlace, start: int | None) -> None:
 
 
 def check_owner(log: BatchLog, place: LogPlace, state: Any) -> None:
-    """Raise if the log is another query's.
+    """Check that the log belongs to this query.
 
     Raises:
-        StateError: it is.
+        StateError: the log belongs to another query.
     """
     query = Checkpoint(place.checkpoint).query() if place.checkpoint else ""
     owner = cast("dict[str, Any]", state).get("query", "") if isinstance(state, dict) else ""
@@ -186,7 +186,7 @@ def check_owner(log: BatchLog, place: LogPlace, state: Any) -> None:
 
 
 def note_state(log: BatchLog, place: LogPlace, settings: SourceSettings) -> None:
-    """Note what the log is used with from now on."""
+    """Record the settings that the log is used with from now on."""
     query = Checkpoint(place.checkpoint).query() if place.checkpoint else ""
     wanted = {"query": query, **described_settings(settings)}
     if log.noted(STATE) != wanted:
@@ -194,10 +194,10 @@ def note_state(log: BatchLog, place: LogPlace, settings: SourceSettings) -> None
 
 
 async def look_for_others(settings: SourceSettings) -> None:
-    """Log who else reads the queues, or wait until nobody does, where they are to be exclusive.
+    """Log other readers of the queues; for exclusive queues, wait until there are none.
 
     Raises:
-        StateError: somebody reads an exclusive queue, or the broker does not say.
+        StateError: another reader uses an exclusive queue, or the broker does not answer the query.
     """
     deadline = asyncio.get_running_loop().time() + _LEAVING
     while True:
@@ -224,7 +224,7 @@ async def look_for_others(settings: SourceSettings) -> None:
 
 
 async def look_for_balance(settings: SourceSettings) -> frozenset[str]:
-    """Return the queues of which a purge can be told."""
+    """Return the queues for which a purge is detectable."""
     try:
         return await with_balance(settings.connection, settings.queues)
     except (Error, TimeoutError) as error:
@@ -235,13 +235,13 @@ async def look_for_balance(settings: SourceSettings) -> frozenset[str]:
 async def dropped_since(
     log: BatchLog, settings: SourceSettings, balanced: frozenset[str], in_hand: Callable[[], int]
 ) -> dict[str, int]:
-    """Return how many messages the broker has dropped since the last call, by queue.
+    """Return the number of messages dropped since the last call, by queue.
 
     Args:
-        log: the log, beside which it is noted.
-        settings: what is read.
-        balanced: what :func:`look_for_balance` found.
-        in_hand: says how many messages are received and not confirmed.
+        log: log beside which the counts are recorded.
+        settings: settings of the source.
+        balanced: result of :func:`look_for_balance`.
+        in_hand: function that returns the number of received messages without a confirmation.
     """
     given: Any = log.noted(_DROPPED)
     noted = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
@@ -250,7 +250,7 @@ async def dropped_since(
         now = await dropped_totals(settings.connection, settings.queues, balanced)
         more, known = newly_dropped(before, now, in_hand())
         if more:
-            # Statistics are made once a second, and not of all counters at the same moment.
+            # Statistics are collected once a second, and not for all counters at the same moment.
             await asyncio.sleep(_SETTLED)
             now = await dropped_totals(settings.connection, settings.queues, balanced)
             more, known = newly_dropped(before, now, in_hand())

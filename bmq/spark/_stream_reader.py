@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``spark.readStream.format("bmq")``: a queue as an endless DataFrame that survives restarts.
+"""``spark.readStream.format("bmq")``: a queue as an unbounded DataFrame that survives restarts.
 
-What Spark calls, and what each call proves (the engine's order of events is in the documentation):
+Spark's calls, and what each call proves (the documentation has the engine's order of events):
 
-* ``latestOffset(start)``: everything up to ``start`` is in Spark's commit log, so it is confirmed to the
-  broker; then the next batch is handed out, which was received and written to the log meanwhile.
-* ``partitions(start, end)``: reads the log, never the broker: after a crash it is asked for the same range.
-* ``commit(end)``: proves the same, but later, and never for the last batch. Only pyspark 4.0 and 4.1, which
-  give ``latestOffset`` no ``start``, depend on it.
+* ``latestOffset(start)``: all messages before ``start`` are in Spark's commit log, so they are confirmed to
+  the broker. Then the next batch is handed out, which was received and logged meanwhile.
+* ``partitions(start, end)``: reads the log, never the broker: after a crash, Spark requests the same range.
+* ``commit(end)``: proves the same, but later, and never for the last batch. Only pyspark 4.0 and 4.1 depend
+  on this call, because they pass no ``start`` to ``latestOffset``.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ else:
 
 __all__ = ["READ_LIMITS", "StreamReader"]
 
-#: Whether this pyspark has read limits, and says when a run ends with what is available now.
+#: Whether this pyspark has read limits, and signals the end of an availableNow run.
 READ_LIMITS = SupportsTriggerAvailableNow is not object
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a queue as a stream. Nothing is confirmed before Spark has committed it."""
+    """Reads a queue as a stream. No message is confirmed before Spark has committed it."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema: StructType,
         on_invalid: OnInvalidMessage = OnInvalidMessage.ROW,
     ) -> None:
-        # Spark makes several of these and pickles one: nothing is opened before it is needed.
+        # Spark creates several readers and pickles one of them: nothing is opened before it is needed.
         self._settings = settings
         self._limits = limits
         self._place = place
@@ -62,11 +62,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._on_invalid = on_invalid
         self._available_now = False
         self._inlet: Inlet | None = None
-        # Up to where a batch of an earlier run goes that was planned again, and nothing since.
+        # End of an earlier run's batch that was planned again; None after the next batch.
         self._repeated: int | None = None
         RowMaker(schema)
 
-    # in the process that plans the query
+    # in the planning process
 
     def initialOffset(self) -> dict[str, int]:
         """Return the offset of a new query: no messages."""
@@ -79,31 +79,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the option maxMessagesPerTrigger."""
+        """Return the option maxMessagesPerTrigger as a read limit."""
         from pyspark.sql.streaming.datasource import ReadMaxRows
 
         return ReadMaxRows(self._limits.per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read until the queue is drained, and then no more."""
+        """Read until the queue is drained, and then stop."""
         self._available_now = True
 
     def latestOffset(
         self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, int]:
-        """Confirm what is committed, and return how far it goes with the next batch.
+        """Confirm committed messages, and return the end of the next batch.
 
         Args:
-            start: up to where everything is committed (pyspark 4.2 and later).
-            limit: how much may be added to it: what :meth:`getDefaultReadLimit` says, or more.
+            start: number of messages that are certainly committed (pyspark 4.2 and later).
+            limit: limit of the next batch: the result of :meth:`getDefaultReadLimit`, or more.
 
         Raises:
             ConnectionFailed: the broker cannot be reached.
-            Error: see :meth:`Inlet.advance`.
+            Error: as for :meth:`Inlet.advance`.
         """
         if self._inlet is None:
-            # Spark ends this process with SIGTERM. After an orderly end the broker takes messages back
-            # without counting a failed delivery; nothing else depends on it.
+            # Spark ends this process with SIGTERM. After an orderly end, the broker takes messages back
+            # without counting a failed delivery. Nothing else depends on the handler.
             exit_on_sigterm()
             self._inlet = Inlet(
                 self._settings,
@@ -114,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self._inlet.advance(None if start is None else start["messages"]))
 
     def reportLatestOffset(self) -> dict[str, int] | None:
-        """Return how far it would go with what has arrived, for the progress of the query."""
+        """Return the offset of all arrived messages, for the progress of the query."""
         if self._inlet is None:
             return None
         latest: dict[str, Any] = self._offset(self._inlet.arrived)
@@ -123,10 +123,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Return where in the log a batch is.
+        """Return the partitions of a batch in the log.
 
         Raises:
-            StateError: some of it is not in the log, or the log or the checkpoint is another query's.
+            StateError: a part of the batch is not in the log, or the log or the checkpoint belongs to another
+                query.
         """
         place, first, last = self._place, start["messages"], end["messages"]
         log = BatchLog(place.path)
@@ -149,12 +150,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(cut(place.path, batches, self._limits.partitions, query=query))
 
     def commit(self, end: dict[str, int]) -> None:
-        """Confirm what is committed; :meth:`latestOffset` did so before, on pyspark 4.2 and later."""
+        """Confirm committed messages, as :meth:`latestOffset` already does with pyspark 4.2 and later."""
         if self._inlet is not None:
             self._inlet.commit(end["messages"])
 
     def stop(self) -> None:
-        """Disconnect; what is not confirmed goes back to the queue. Spark does not always call it."""
+        """Disconnect; unconfirmed messages return to the queue. Spark does not always call this method."""
         inlet, self._inlet = self._inlet, None
         repeated, self._repeated = self._repeated, None
         if inlet is not None:
@@ -168,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read a part of a batch from the log.
 
         Raises:
-            StateError: the task is of another query than the checkpoint.
+            StateError: the task's query differs from the checkpoint's.
         """
         if isinstance(partition, LogPartition):
             context = TaskContext.get()

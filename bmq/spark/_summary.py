@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of a write: one report a partition, and their sum."""
+"""The result of a write: one report for each partition, and their sum."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from bmq.errors import UsageError
 
 __all__ = ["PartitionReport", "Summary"]
 
-_Sample = bytes  # a report has a field of that name
+_Sample = bytes  # a field of the report has this name
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionReport:
-    """What became of the rows of one partition.
+    """Report about the rows of one partition.
 
     Attributes:
-        partition: its number.
-        attempt: how often Spark had tried it before.
+        partition: number of the partition.
+        attempt: number of Spark's earlier attempts.
         rows: rows read.
-        acknowledged: messages the broker acknowledged: stored now, or stored before under the same GUID.
-        repeated: rows not posted because their id came before in the partition.
-        dropped: rows that cannot be posted and were dropped.
-        dead_letters: rows that cannot be posted, and whose dead letters the broker acknowledged.
-        retried: posts repeated after a negative acknowledgement, but for those of a full queue.
-        waited: seconds in which rows waited for room in a full queue.
-        bytes: payload bytes posted.
-        seconds: from the first row to the last acknowledgement.
-        reconnects: how often the connection was restored meanwhile.
-        sample: eight bytes each of some of the rows, with ``guidMode=source``: equal ones are one message.
+        acknowledged: messages that the broker acknowledged: stored now, or stored before under the same GUID.
+        repeated: rows not posted because an earlier row of the partition had the same id.
+        dropped: rows that could not be posted and were dropped.
+        dead_letters: rows that could not be posted and whose dead letters the broker acknowledged.
+        retried: posts repeated after a negative acknowledgement, except for a full queue.
+        waited: seconds for which rows waited for space in a full queue.
+        bytes: posted payload bytes.
+        seconds: time from the first row to the last acknowledgement.
+        reconnects: number of restored connections.
+        sample: eight bytes for each of some rows, with ``guidMode=source``: equal bytes mean equal messages.
     """
 
     partition: int = 0
@@ -49,7 +49,7 @@ class PartitionReport:
 
     @property
     def rows_per_second(self) -> float:
-        """The rate of this partition."""
+        """Rows a second of this partition."""
         return self.rows / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
@@ -58,11 +58,11 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class Summary:
-    """What became of all partitions of a write.
+    """Sum of the reports of a write.
 
     Attributes:
-        reports: one a partition, in the order they were gathered.
-        wall_seconds: how long the whole write took, where it was measured; 0 otherwise.
+        reports: reports of the partitions, in the order of arrival.
+        wall_seconds: duration of the whole write, if measured; 0 otherwise.
     """
 
     reports: list[PartitionReport] = field(default_factory=list["PartitionReport"])
@@ -70,7 +70,7 @@ class Summary:
 
     @property
     def partitions(self) -> int:
-        """How many partitions were written."""
+        """Number of written partitions."""
         return len(self.reports)
 
     @property
@@ -80,22 +80,22 @@ class Summary:
 
     @property
     def acknowledged(self) -> int:
-        """Messages acknowledged."""
+        """Acknowledged messages."""
         return sum(each.acknowledged for each in self.reports)
 
     @property
     def repeated(self) -> int:
-        """Rows not posted because their id came before in their partition."""
+        """Rows not posted because an earlier row of their partition had the same id."""
         return sum(each.repeated for each in self.reports)
 
     @property
     def dropped(self) -> int:
-        """Rows that cannot be posted and were dropped."""
+        """Rows that could not be posted and were dropped."""
         return sum(each.dropped for each in self.reports)
 
     @property
     def dead_letters(self) -> int:
-        """Rows that cannot be posted and are dead letters."""
+        """Rows that could not be posted and became dead letters."""
         return sum(each.dead_letters for each in self.reports)
 
     @property
@@ -105,34 +105,35 @@ class Summary:
 
     @property
     def waited(self) -> float:
-        """Seconds in which rows waited for room in a full queue, of all partitions."""
+        """Seconds for which rows of all partitions waited for space in a full queue."""
         return sum(each.waited for each in self.reports)
 
     @property
     def bytes(self) -> int:
-        """Payload bytes posted."""
+        """Posted payload bytes."""
         return sum(each.bytes for each in self.reports)
 
     @property
     def reconnects(self) -> int:
-        """How often connections were restored."""
+        """Number of restored connections."""
         return sum(each.reconnects for each in self.reports)
 
     @property
     def seconds(self) -> float:
-        """How long it took: measured, or else the time of the slowest partition."""
+        """Duration: measured, or else the duration of the slowest partition."""
         return self.wall_seconds or max((each.seconds for each in self.reports), default=0.0)
 
     @property
     def rows_per_second(self) -> float:
-        """The rate of the whole."""
+        """Rows a second of the whole write."""
         return self.rows / self.seconds if self.seconds else 0.0
 
     def check(self) -> None:
-        """Raise if rows of different partitions had the same GUID, so that the broker has one of them.
+        """Check that no rows of different partitions had the same GUID, so that the broker lost none of them.
 
         Raises:
-            UsageError: rows did; that is found in a sample of the rows, and nearly certain if many did.
+            UsageError: such rows exist. The check uses a sample of the rows, and almost certainly finds
+                frequent cases.
         """
         seen: dict[int, int] = {}
         merged = 0
@@ -149,7 +150,7 @@ class Summary:
             )
 
     def add(self, reports: Iterable[PartitionReport]) -> Summary:
-        """Add reports; returns itself."""
+        """Add reports; return this summary."""
         self.reports.extend(reports)
         return self
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark calls to write: batch and stream, from Arrow batches (or rows, where Spark hands over those)."""
+"""The writers for Spark, batch and stream, from Arrow batches, or from rows in versions that pass rows."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ logger = logging.getLogger("bmq.spark")
 
 @dataclass
 class Posted(WriterCommitMessage):
-    """What a task tells the driver.
+    """A task's message to the driver.
 
     Attributes:
-        report: what became of its partition.
+        report: report of the partition.
     """
 
     report: PartitionReport
 
 
 class ArrowPartition:
-    """Posts a partition that comes in Arrow batches, or in rows. It travels to the workers pickled."""
+    """Posts a partition of Arrow batches, or of rows. Pickled for the workers."""
 
     def __init__(self, settings: SinkSettings, schema: StructType) -> None:
         self.settings = settings
         self._types = check_columns(schema, settings.columns)
-        # One id for all tasks and their repetitions, another for every write.
+        # One id for all tasks and their repetitions, and a different id for each write.
         self._job = uuid.uuid4().hex
 
     def post(self, batches: Iterator[Any]) -> PartitionReport:
-        """Post everything and wait for every acknowledgement."""
+        """Post all rows and wait for all acknowledgements."""
         settings = self.settings
         scope = task_scope(settings.job_id or self._job)
         first = next(batches, None)
@@ -82,21 +82,21 @@ class BatchWriter(DataSourceArrowWriter):
         self._partition = partition
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """Post one partition; it counts as written when every row is acknowledged."""
+        """Post one partition, which is written when all rows are acknowledged."""
         return Posted(self._partition.post(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say what became of the write. Everything is posted already.
+        """Log the summary of the write. All rows are already posted.
 
         Raises:
-            UsageError: rows had the same GUID, see :meth:`Summary.check`.
+            UsageError: rows had the same GUID; see :meth:`Summary.check`.
         """
         summary = _summary(messages)
         logger.info("%s: %s", _target(self._partition), summary)
         summary.check()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say that the write failed; what was posted stays posted."""
+        """Log the failure of the write; posted rows stay posted."""
         logger.warning("%s: aborted after %s", _target(self._partition), _summary(messages))
 
 
@@ -107,21 +107,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._partition = partition
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """Post one partition of a micro-batch; it counts as written when every row is acknowledged."""
+        """Post one partition of a micro-batch, which is written when all rows are acknowledged."""
         return Posted(self._partition.post(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Say what became of the batch. Everything is posted already.
+        """Log the summary of the batch. All rows are already posted.
 
         Raises:
-            UsageError: rows had the same GUID, see :meth:`Summary.check`.
+            UsageError: rows had the same GUID; see :meth:`Summary.check`.
         """
         summary = _summary(messages)
         logger.info("%s: batch %d: %s", _target(self._partition), batchId, summary)
         summary.check()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Say that the batch failed; what was posted stays posted, and is recognised when it is repeated."""
+        """Log the failure of the batch. Posted rows stay posted, and are recognised in a repetition."""
         logger.warning("%s: batch %d aborted after %s", _target(self._partition), batchId, _summary(messages))
 
 
