@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues as Arrow tables, for Polars, DuckDB, pandas and whatever else reads Arrow. Needs ``bmq[arrow]``.
+"""Queues as Arrow tables, for Polars, DuckDB, pandas and other readers of Arrow. Needs ``bmq[arrow]``.
 
-:func:`reader` makes a ``pyarrow.RecordBatchReader`` of a queue; :class:`Source` is the same where the program
-says what is confirmed. :class:`Tables`, which :meth:`bmq.Queue.tables` makes, is the way of asyncio.
+:func:`reader` returns a ``pyarrow.RecordBatchReader`` for a queue. :class:`Source` does the same, with
+confirmations by the program. :class:`Tables`, created by :meth:`bmq.Queue.tables`, is the asyncio interface.
 """
 
 try:

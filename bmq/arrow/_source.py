@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue as a stream of Arrow batches that any thread reads; the session lives in a thread of its own."""
+"""A queue as a stream of Arrow batches for any thread. The session runs in a separate thread."""
 
 from __future__ import annotations
 
@@ -34,60 +34,59 @@ T = TypeVar("T")
 RecordBatch = Any
 RecordBatchReader = Any
 
-# Without a limit of their own, readers that confirm late need room for all that they read.
+# Default limit for readers that confirm late, and therefore hold all their rows.
 _NO_LIMIT = 2**31 - 1
 _NO_LIMIT_BYTES = 2**40
-# How long closing may take, in seconds.
+# Timeout for closing, in seconds.
 _PATIENCE = 10.0
 
 
 class Confirm(StrEnum):
-    """When a reader confirms what it has handed out."""
+    """When a reader confirms its rows."""
 
-    #: A batch when the next one is asked for, and the last one when the stream has ended.
+    #: Confirm each batch when the next one is requested, and the last one at the end of the stream.
     NEXT = "next"
-    #: Everything when the stream has ended; nothing if it is not read to its end.
+    #: Confirm all rows at the end of the stream; none if the stream is not read to its end.
     END = "end"
-    #: Nothing: what was read is delivered again.
+    #: Confirm no rows: they are redelivered.
     NEVER = "never"
 
 
 class Source:
-    """A queue as a stream of Arrow batches, where the program says what is confirmed::
+    """A queue as a stream of Arrow batches that the program confirms::
 
         with bmq.arrow.Source("tcp://localhost:30114", "bmq://DOMAIN/QUEUE") as source:
             table = source.reader.read_all()
             pq.write_table(table, "orders.parquet")
             source.confirm()
 
-    Polars, DuckDB and others take the source itself, too, since it has ``__arrow_c_stream__``. It connects
-    when it is made, and is read once, by one thread at a time; messages are received meanwhile. What is not
-    confirmed when it is closed is delivered again, to others or later.
+    Polars, DuckDB and others also accept the source itself, which has ``__arrow_c_stream__``. The source
+    connects when created, and can be read once, by one thread at a time. Messages are received in the
+    background. Rows without a confirmation are redelivered after the source is closed, to other readers or
+    later.
 
     Args:
-        uri: the broker's address, as for :class:`bmq.connect`.
-        queue: the queue's URI; of a fanout queue with ``?id=APPID``.
-        subscription: what to read, as for :meth:`bmq.Queue.subscribe`; None for everything.
-        max_messages: how many rows there are at most; None for no limit.
-        idle_timeout: without a message for so many seconds, while there is a connection, the stream ends;
-            None for never.
-        confirm: when what was read is confirmed without a call of :meth:`confirm`.
+        uri: address of the broker, as for :class:`bmq.connect`.
+        queue: URI of the queue; for a fanout queue with ``?id=APPID``.
+        subscription: selector of messages, as for :meth:`bmq.Queue.subscribe`; None for all messages.
+        max_messages: maximum number of rows; None for no limit.
+        idle_timeout: seconds without a message, while connected, until the stream ends; None for no timeout.
+        confirm: when rows are confirmed without a call of :meth:`confirm`.
         credentials: as for :class:`bmq.connect`.
         ssl: as for :class:`bmq.connect`.
         server_hostname: as for :class:`bmq.connect`.
-        session: the options of the session.
-        options: what rows are, and how many come together, see :class:`TablesOptions`. With ``confirm`` other
-            than ``next``, ``max_unconfirmed_messages`` and ``max_unconfirmed_bytes`` are as large as needed,
-            and messages that cannot be read are confirmed with the rows, not before. ``dead_letters`` is the
-            URI of a queue.
+        session: options of the session.
+        options: columns and batch sizes; see :class:`TablesOptions`. If ``confirm`` is not ``next``, the
+            default limits of unconfirmed messages and bytes are as large as needed, and unreadable messages
+            are confirmed together with the rows. ``dead_letters`` is the URI of a queue.
 
     Raises:
-        ConnectionFailed, AuthenticationError, NegotiationError: the broker cannot be reached, or refused.
+        ConnectionFailed, AuthenticationError, NegotiationError: the broker cannot be reached, or refuses.
         OpenQueueError, ConfigureQueueError, RequestTimeout: the queue cannot be read.
         InvalidURI, InvalidExpression, UsageError: an argument is not legal.
 
     Attributes:
-        schema: the columns, a ``pyarrow.Schema``.
+        schema: columns, a ``pyarrow.Schema``.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Source:
     ) -> None:
         try:
             self._confirm = Confirm(confirm)
-        except Exception:  # what a foreign type raises when it is looked up
+        except Exception:  # any exception of a foreign type's lookup
             raise UsageError(f"confirm is {', '.join(Confirm)}, not {_checks.shown(confirm)}") from None
         max_messages = _checks.optional(_checks.integer, "max_messages", max_messages, 1)
         idle_timeout = _checks.timeout(idle_timeout, "idle_timeout")
@@ -161,16 +160,16 @@ class Source:
 
     @property
     def reader(self) -> RecordBatchReader:
-        """The stream, a ``pyarrow.RecordBatchReader``, always the same.
+        """The stream, a ``pyarrow.RecordBatchReader``. Always the same object.
 
-        What goes wrong while it is read is raised there, as by :meth:`Tables.receive`.
+        Errors are raised while reading, as by :meth:`Tables.receive`.
         """
         if self._reader is None:
             self._reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
         return self._reader
 
     def _batches(self) -> Iterator[RecordBatch]:
-        """What the reader reads."""
+        """Yield the batches of the reader."""
         while True:
             if self._confirm is Confirm.NEXT:
                 self.confirm()
@@ -182,7 +181,7 @@ class Source:
             self.confirm()
 
     def _next(self) -> RecordBatch | None:
-        """The next batch; None at the end."""
+        """Return the next batch; None at the end."""
         if self._closed:
             raise StateError("the source is closed")
         if self._left == 0:
@@ -201,22 +200,22 @@ class Source:
                     self._idle, self._left, idle=True
                 )
             except TimedOut:
-                # While there is no connection the queue is not silent: it cannot be heard.
+                # Time without a connection does not count as silence.
                 if self._session.state is SessionState.STARTED:
                     return None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The stream, for whatever reads Arrow."""
+        """Return the stream for any reader of Arrow."""
         return self.reader.__arrow_c_stream__(requested_schema)
 
     # confirming
 
     def confirm(self) -> int:
-        """Confirm every row that was handed out; return how many.
+        """Confirm all rows that were handed out; return their number.
 
         Raises:
             StateError: the source is closed.
-            SessionClosed: the connection is lost for good: what was read is delivered again.
+            SessionClosed: the connection is permanently lost; the rows are redelivered.
         """
         if self._closed:
             raise StateError("the source is closed: what was not confirmed is delivered again")
@@ -228,10 +227,10 @@ class Source:
         assert self._tables is not None
         return self._tables.confirm()
 
-    # the end
+    # closing
 
     def close(self) -> None:
-        """Send what is confirmed, give back what is not, disconnect. Idempotent."""
+        """Send confirmations, return unconfirmed messages to the queue, and disconnect. Idempotent."""
         with self._guard:
             if self._closed:
                 return
@@ -271,30 +270,30 @@ def reader(
     session: SessionOptions | None = None,
     **options: Unpack[TablesOptions],
 ) -> RecordBatchReader:
-    """Return a queue as a ``pyarrow.RecordBatchReader``, for Polars, DuckDB, pandas and whatever reads Arrow.
+    """Return a queue as a ``pyarrow.RecordBatchReader``, for Polars, DuckDB, pandas and others.
 
-    It is the reader of a :class:`Source`, which says what can be given here and what can go wrong. It
-    disconnects once it is read to its end, or fails; one that is not keeps its connection until it is
-    dropped. Where that is not good enough, use a :class:`Source` in a ``with`` block.
+    The reader belongs to a :class:`Source`, whose documentation has the details of arguments and errors. The
+    connection closes when the stream ends or fails; otherwise, when the reader is garbage-collected. For
+    control over the connection, use a :class:`Source` in a ``with`` block.
 
     Args:
-        uri: the broker's address.
-        queue: the queue's URI; of a fanout queue with ``?id=APPID``.
-        confirm: ``next``: a batch is confirmed when the next one is asked for, and the last one when the
-            stream has ended: what reads it has taken it, though it may not have stored it. ``end``:
-            everything is confirmed when the stream has ended, nothing if it is not read to its end.
-            ``never``: nothing is; what was read is delivered again.
-        subscription: what to read; None for everything.
-        max_messages: how many rows there are at most; None for no limit.
-        idle_timeout: without a message for so many seconds the stream ends; None for never.
+        uri: address of the broker.
+        queue: URI of the queue; for a fanout queue with ``?id=APPID``.
+        confirm: ``next``: each batch is confirmed when the next one is requested, and the last one at the end
+            of the stream. The reader has received the confirmed rows, though perhaps not stored them.
+            ``end``: all rows are confirmed at the end of the stream; none if the stream is not read to its
+            end. ``never``: no row is confirmed; the messages are redelivered.
+        subscription: selector of messages; None for all messages.
+        max_messages: maximum number of rows; None for no limit.
+        idle_timeout: seconds without a message until the stream ends; None for no timeout.
         credentials: as for :class:`bmq.connect`.
         ssl: as for :class:`bmq.connect`.
         server_hostname: as for :class:`bmq.connect`.
-        session: the options of the session.
-        options: what rows are, and how many come together, see :class:`TablesOptions`.
+        session: options of the session.
+        options: columns and batch sizes; see :class:`TablesOptions`.
 
     Raises:
-        Error: as :class:`Source`.
+        Error: as for :class:`Source`.
     """
     source = Source(
         uri,
@@ -313,7 +312,7 @@ def reader(
 
 
 class _Alone:
-    """The batches of a source that nobody else has: with the last of them it ends."""
+    """The batches of a source with a single user: the source closes after the last batch."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -330,6 +329,6 @@ class _Alone:
             raise
 
     def __del__(self) -> None:
-        # When the program ends the session does so too; its thread is gone already.
+        # At the end of the program, the session ends, too; its thread has already ended.
         if not sys.is_finalizing():
             self._source.close()

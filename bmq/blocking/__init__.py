@@ -10,9 +10,9 @@
             with message:
                 print(message.data)
 
-The names, arguments and errors are those of the asyncio API; what is awaited there returns when it is done
-here. The asyncio client runs in a thread of its own, which all sessions of the process share: it keeps
-connections alive whatever the program does. Any thread may use a session.
+Names, arguments and errors are those of the asyncio API; each awaitable call there is a blocking call here.
+The asyncio client runs in a separate thread, shared by all sessions of the process, so connections stay alive
+regardless of the program's activity. Any thread may use a session.
 """
 
 from bmq.blocking._consumer import Consumer

@@ -23,9 +23,9 @@ __all__ = ["Batches", "Consumer", "Messages", "received_many", "received_nowait"
 
 
 class Consumer:
-    """One subscription of a queue, as :class:`bmq.Consumer`.
+    """A subscription of a queue, like :class:`bmq.Consumer`.
 
-    Created by :meth:`Queue.subscribe`; ``with`` activates it::
+    Created by :meth:`Queue.subscribe`; ``with`` activates the consumer::
 
         with queue.subscribe("CustomerId == 1234", priority=10) as consumer:
             for message in consumer:
@@ -34,7 +34,7 @@ class Consumer:
     Several threads may receive from one consumer; each message goes to one of them.
 
     Attributes:
-        queue: the queue whose messages it receives.
+        queue: queue of the consumer.
     """
 
     def __init__(self, queue: Queue, consumer: _Consumer, line: Line) -> None:
@@ -43,26 +43,26 @@ class Consumer:
         self._portal = queue._portal
         self._line = line
 
-    # what it is
+    # attributes
 
     @property
     def selector(self) -> Selector:
-        """What the subscription was made from; None or "" for everything."""
+        """The selector of the subscription; None or "" for all messages."""
         return self._consumer.selector
 
     @property
     def expressions(self) -> list[str]:
-        """The expressions the broker evaluates; a filter too big for one has several. "" is everything."""
+        """The expressions of the selector, as the broker evaluates them; "" for all messages."""
         return self._consumer.expressions
 
     @property
     def options(self) -> SubscriptionOptions:
-        """The limits and the priority, all expressions together."""
+        """The limits and the priority of all expressions together."""
         return self._consumer.options
 
     @property
     def buffered(self) -> int:
-        """How many messages wait for the application."""
+        """Number of messages that wait for the application."""
         return self._consumer.buffered + len(self._line)
 
     @property
@@ -71,12 +71,12 @@ class Consumer:
         return self._consumer.closed
 
     def stats(self) -> ConsumerStats:
-        """Return a snapshot of what the consumer has received, as :meth:`bmq.Consumer.stats`."""
+        """Return a snapshot of the consumer's counters, as :meth:`bmq.Consumer.stats` does."""
         return self._portal.call(self._consumer.stats)
 
     @property
     def paused(self) -> bool:
-        """Whether :meth:`pause` was called, and :meth:`resume` was not since."""
+        """Whether :meth:`pause` was called without a later :meth:`resume`."""
         return self._consumer.paused
 
     def __repr__(self) -> str:
@@ -89,43 +89,43 @@ class Consumer:
         return Messages(self.queue, self._line)
 
     def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[MessageBatch]:
-        """Iterate over batches, as :meth:`bmq.Consumer.batches`."""
+        """Iterate over batches, as :meth:`bmq.Consumer.batches` does."""
         return Batches(self.queue, self._line, self._consumer, max_messages, max_wait)
 
     def receive(self, timeout: float | None = None) -> Message:
-        """Wait for the next message, as :meth:`bmq.Consumer.receive`, ``timeout`` seconds at most.
+        """Wait up to ``timeout`` seconds for the next message, as :meth:`bmq.Consumer.receive` does.
 
         Raises:
-            TimedOut: nothing arrived in time.
+            TimedOut: no message arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
-        Interrupting it (Ctrl-C) loses nothing.
+        Interrupting the call (Ctrl-C) loses no message.
         """
         return Message(self.queue, self._line.receive(timeout))
 
     def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
-        """Wait until there is a message, then return all, as :meth:`bmq.Consumer.receive_many`.
+        """Wait for the first message, then return all, as :meth:`bmq.Consumer.receive_many` does.
 
         Raises:
-            TimedOut: nothing arrived in time.
+            TimedOut: no message arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
-        Interrupting it loses nothing.
+        Interrupting the call loses no message.
         """
         return received_many(self.queue, self._line, max_messages, timeout)
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message if one is there, else None, as :meth:`bmq.Consumer.receive_nowait`."""
+        """Return the next message, or None, as :meth:`bmq.Consumer.receive_nowait` does."""
         return received_nowait(self.queue, self._line)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until a message is there, and take none, as :meth:`bmq.Consumer.wait`.
+        """Wait until a message has arrived, and take none, as :meth:`bmq.Consumer.wait` does.
 
         Raises:
-            TimedOut: nothing arrived in time.
+            TimedOut: no message arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
-        Interrupting it loses nothing.
+        Interrupting the call loses no message.
         """
 
         async def wait() -> None:
@@ -135,23 +135,23 @@ class Consumer:
         self._portal.run(wait)
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """Give back messages that were taken and not handled, as :meth:`bmq.Consumer.put_back`."""
+        """Return unhandled messages to the line, as :meth:`bmq.Consumer.put_back` does."""
         given = [message._message for message in messages if not message.confirmed]
 
         def put_back() -> None:
-            self._line.give_back()  # what is put back goes in front of it
+            self._line.give_back()  # returned messages go before it
             self._consumer.put_back(given)
 
         self._portal.call(put_back)
 
-    # life
+    # life cycle
 
     def pause(self) -> None:
-        """Take the subscription back for a time, as :meth:`bmq.Consumer.pause`.
+        """Withdraw the subscription for a time, as :meth:`bmq.Consumer.pause` does.
 
         Raises:
             QueueClosed: the consumer is closed.
-            RequestTimeout: no answer in time; the subscription is taken back in the background.
+            RequestTimeout: no answer in time; the subscription is withdrawn in the background.
         """
 
         async def pause() -> None:
@@ -161,31 +161,31 @@ class Consumer:
         self._portal.run(pause)
 
     def resume(self) -> None:
-        """Go on after :meth:`pause`, as :meth:`bmq.Consumer.resume`.
+        """Resume after :meth:`pause`, as :meth:`bmq.Consumer.resume` does.
 
         Raises:
             ConfigureQueueError: the broker refused.
             QueueClosed: the consumer is closed.
-            RequestTimeout: no answer in time; the next who receives asks again.
+            RequestTimeout: no answer in time; the next receiving call sends the subscription again.
         """
         self._portal.run(self._consumer.resume)
 
     def open(self) -> Consumer:
-        """Tell the broker about this subscription, as :meth:`bmq.Consumer.open`; ``with`` does the same.
+        """Send the subscription to the broker, as :meth:`bmq.Consumer.open` does; ``with`` does the same.
 
         Raises:
-            ConfigureQueueError: the broker refused; the other subscriptions stand as before.
+            ConfigureQueueError: the broker refused; the other subscriptions remain unchanged.
             QueueClosed: the queue is closed.
-            RequestTimeout: no answer in time; the subscription is taken back.
+            RequestTimeout: no answer in time; the subscription is withdrawn.
         """
         self._portal.run(self._consumer.open)
         return self
 
     def close(self) -> None:
-        """Take the subscription back, as :meth:`bmq.Consumer.close`; receivers end. Idempotent.
+        """Withdraw the subscription, as :meth:`bmq.Consumer.close` does; receiving calls end. Idempotent.
 
         Raises:
-            RequestTimeout: no answer in time; the subscription is taken back in the background.
+            RequestTimeout: no answer in time; the subscription is withdrawn in the background.
         """
 
         async def close() -> None:
@@ -211,13 +211,13 @@ class Consumer:
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
     ) -> None:
-        """Change the subscription while messages flow, as :meth:`bmq.Consumer.configure`.
+        """Change the subscription during delivery, as :meth:`bmq.Consumer.configure` does.
 
         Raises:
             InvalidExpression, UsageError: the new subscription is not legal.
-            ConfigureQueueError: the broker refused; the previous subscription stands.
+            ConfigureQueueError: the broker refused; the previous subscription remains in effect.
             QueueClosed: the queue is closed.
-            RequestTimeout: no answer in time; the previous subscription is asked for again.
+            RequestTimeout: no answer in time; the previous subscription is sent again.
         """
         self._portal.run(
             lambda: self._consumer.configure(
@@ -267,18 +267,18 @@ class Batches:
 
 
 def received_many(queue: Queue, line: Line, max_messages: int, timeout: float | None) -> MessageBatch:
-    """As :meth:`bmq.Consumer.receive_many`, for a queue or a consumer."""
+    """Receive like :meth:`bmq.Consumer.receive_many`, from a queue or a consumer."""
     batch = queue._portal.run(lambda: line.receive_many(max_messages, timeout), undo=put_back)
     return MessageBatch(queue, batch)
 
 
 def received_nowait(queue: Queue, line: Line) -> Message | None:
-    """As :meth:`bmq.Consumer.receive_nowait`, for a queue or a consumer."""
+    """Receive like :meth:`bmq.Consumer.receive_nowait`, from a queue or a consumer."""
     message = line.take() or queue._portal.call(line.receive_nowait)
     return None if message is None else Message(queue, message)
 
 
 def put_back(batch: _MessageBatch) -> None:
-    """The thread that waited for a batch does not any more."""
+    """Put back a batch whose waiting thread was interrupted."""
     if batch:
         batch[0].consumer.put_back(batch)

@@ -23,7 +23,7 @@ __all__ = ["Group", "in_a_thread", "of_messages"]
 
 
 def in_a_thread(hook: Callable[[int], Any]) -> Callable[[int], Any]:
-    """Let a hook take its time, and use the session, without holding up the event loop."""
+    """Run a hook in a thread, so that it may block and use the session."""
     if inspect.iscoroutinefunction(hook):
         return hook
 
@@ -34,7 +34,7 @@ def in_a_thread(hook: Callable[[int], Any]) -> Callable[[int], Any]:
 
 
 def of_messages(queue: Queue, function: Callable[[Any], Any]) -> Callable[[_Message], Any]:
-    """Let a function take messages of this package, in a thread of its own."""
+    """Adapt a function to messages of this package, and run it in a thread."""
     if inspect.iscoroutinefunction(function):
         return function
 
@@ -45,16 +45,16 @@ def of_messages(queue: Queue, function: Callable[[Any], Any]) -> Callable[[_Mess
 
 
 class Group:
-    """A member of a consumer group, as :class:`bmq.groups.Group`.
+    """A member of a consumer group, like :class:`bmq.groups.Group`.
 
-    Created by :meth:`Queue.group`; ``with`` makes it join.
+    Created by :meth:`Queue.group`; ``with`` joins the group.
 
     Attributes:
-        queue: the queue.
-        key: the name of the property with the key, or None for the property ``bmq_bucket``.
-        buckets: how many buckets there are.
-        member: its name.
-        weight: its share beside the others'.
+        queue: queue of the group.
+        key: name of the property with the key; None for the property ``bmq_bucket``.
+        buckets: number of buckets.
+        member: name of the member.
+        weight: share of the member relative to the others.
     """
 
     def __init__(self, queue: Queue, group: _Group) -> None:
@@ -65,21 +65,21 @@ class Group:
         self.weight = group.weight
         self._group = group
         self._portal = queue._portal
-        # What a thread was to get that was interrupted.
+        # Messages for a thread that was interrupted.
         self._left: deque[_Message] = deque()
 
     @property
     def owned(self) -> frozenset[int]:
-        """The buckets whose messages come here, as :attr:`bmq.groups.Group.owned`."""
+        """The buckets of this member, like :attr:`bmq.groups.Group.owned`."""
         return self._portal.call(lambda: self._group.owned)
 
     @property
     def unconfirmed(self) -> dict[int, int]:
-        """How many messages of each bucket were handed out and are not confirmed, where there are any."""
+        """Number of handed-out messages without a confirmation, for each bucket with such messages."""
         return self._portal.call(lambda: self._group.unconfirmed)
 
     def stats(self) -> GroupStats:
-        """Return a snapshot of what this member has and has done, as :meth:`bmq.groups.Group.stats`."""
+        """Return a snapshot of this member's counters, as :meth:`bmq.groups.Group.stats` does."""
         return self._portal.call(self._group.stats)
 
     @property
@@ -88,10 +88,10 @@ class Group:
         return self._group.closed
 
     def bucket_of(self, message: Message) -> int | None:
-        """Return the bucket of a message of this group; None for one without a key.
+        """Return the bucket of a message of this group; None for a message without a key.
 
         Raises:
-            UsageError: it came from elsewhere.
+            UsageError: the message is from another source.
         """
         return self._group.bucket_of(message._message)
 
@@ -108,14 +108,14 @@ class Group:
         return Message(self.queue, following(self._portal, take, self._left.appendleft))
 
     def receive(self, timeout: float | None = None) -> Message:
-        """Wait for the next message, as :meth:`bmq.groups.Group.receive`.
+        """Wait for the next message, as :meth:`bmq.groups.Group.receive` does.
 
         Raises:
-            TimedOut: nothing arrived in time.
+            TimedOut: no message arrived in time.
             QueueClosed: this member has left, or the queue or the session was closed.
-            Exception: what ``load`` or ``drop`` raised; the group is of no use any more.
+            Exception: an exception of ``load`` or ``drop``; the group is then unusable.
 
-        Interrupting it loses nothing.
+        Interrupting the call loses no message.
         """
 
         async def take() -> _Message:
@@ -124,11 +124,11 @@ class Group:
         return Message(self.queue, self._portal.run(take, undo=self._left.appendleft))
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message if one is there, else None, as :meth:`bmq.groups.Group.receive_nowait`.
+        """Return the next message, or None, as :meth:`bmq.groups.Group.receive_nowait` does.
 
         Raises:
             QueueClosed: this member has left, or the queue or the session was closed.
-            Exception: what ``load`` or ``drop`` raised.
+            Exception: an exception of ``load`` or ``drop``.
         """
         message = self._portal.call(
             lambda: self._left.popleft() if self._left else self._group.receive_nowait()
@@ -136,7 +136,7 @@ class Group:
         return None if message is None else Message(self.queue, message)
 
     def open(self) -> Group:
-        """Join the group, as :meth:`bmq.groups.Group.open`; ``with`` does the same.
+        """Join the group, as :meth:`bmq.groups.Group.open` does; ``with`` does the same.
 
         Raises:
             ConfigureQueueError: the broker refused.
@@ -148,11 +148,11 @@ class Group:
         return self
 
     def close(self) -> None:
-        """Leave the group, and close the queue, as :meth:`bmq.groups.Group.close`. Idempotent.
+        """Leave the group, and close the queue, as :meth:`bmq.groups.Group.close` does. Idempotent.
 
         Raises:
-            RequestTimeout: the broker did not answer in time; the queue is closed all the same.
-            Exception: what ``drop`` raised.
+            RequestTimeout: the broker did not answer in time; the queue is closed nevertheless.
+            Exception: an exception of ``drop``.
         """
         if not (self._portal.forked or self._portal.over):
             self._portal.run(self._group.close)

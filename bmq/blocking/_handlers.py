@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that handle messages while a queue or its session closes."""
+"""Tracks the threads that handle messages while a queue or its session closes."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _Held = AbstractAsyncContextManager[Any]
 
 
 class _NotConfirmed(Exception):
-    """Leaves ``async with message`` without confirming it."""
+    """Leaves ``async with message`` without a confirmation."""
 
 
 class Handlers:
-    """The messages of one queue that are being handled, and which threads do it."""
+    """The messages of one queue in the hands of threads, with their threads."""
 
     def __init__(self, portal: Portal) -> None:
         self._portal = portal
-        # By the message, or the batch, as the event loop's side has it.
+        # By the asyncio message or batch.
         self._held: dict[_Held, int] = {}
         self._leaving: dict[_Held, asyncio.Event] = {}
 
     def enter(self, held: _Held) -> None:
-        """The current thread begins to handle something."""
+        """Record that the current thread begins to handle a message or a batch."""
         self._held[held] = get_ident()
 
     def leave(self, held: _Held) -> None:
-        """It was handled."""
+        """Record the end of the handling."""
         self._held.pop(held, None)
         if (left := self._leaving.get(held)) is not None:
             self._portal.soon(left.set)
 
     def wait_for(self, closer: int) -> list[asyncio.Task[None]]:
-        """Handle everything in a task too, until its thread has; but for what ``closer`` handles itself."""
+        """Create tasks that end with the handling of each message, except for messages of ``closer``."""
         return [
             asyncio.get_running_loop().create_task(self._wait(held))
             for held, thread in list(self._held.items())
@@ -62,14 +62,14 @@ class Handlers:
 
 @asynccontextmanager
 async def waiting_for(handlers: Iterable[Handlers], closer: int) -> AsyncGenerator[None]:
-    """While this is entered, what closes a queue or a session waits for threads as it does for tasks.
+    """Make a closing queue or session wait for threads as it does for tasks, inside the block.
 
     Args:
-        handlers: whose.
-        closer: the thread that closes, whose own messages are not waited for.
+        handlers: handlers to wait for.
+        closer: closing thread, whose own messages are excluded.
     """
     tasks = [task for each in handlers for task in each.wait_for(closer)]
-    await asyncio.sleep(0)  # each begins
+    await asyncio.sleep(0)  # start each task
     try:
         yield
     finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of one subscription on their way from the event loop to the threads that receive."""
+"""Messages of one subscription on their way from the event loop to receiving threads."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ __all__ = ["Line", "following"]
 
 T = TypeVar("T")
 
-# So many messages are taken over at most when a thread waits for one. They wait on this side then, where it
-# costs nothing to take the next one: the threads do not meet for every message.
+# Maximum number of messages to take over when a thread waits. Threads take further messages here without
+# synchronizing with the event loop for each.
 _AHEAD = 1000
 
 
 class Line:
-    """Messages that were taken from a consumer, ahead of the threads that receive from it.
+    """Messages taken from a consumer in advance for its receiving threads.
 
-    Any thread takes from it. All else happens in the event loop.
+    Any thread takes messages. All other methods run in the event loop.
 
     Args:
-        portal: the event loop.
-        source: what messages are taken from: a consumer, or a queue, for its default subscription.
+        portal: event loop.
+        source: source of the messages: a consumer, or a queue for its default subscription.
     """
 
     def __init__(self, portal: Portal, source: Queue | Consumer) -> None:
         self._portal = portal
         self._source = source
         self._messages: deque[Message] = deque()
-        # How many threads wait for a message.
+        # Number of threads that wait for a message.
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -48,9 +48,9 @@ class Line:
     # in any thread
 
     def take(self) -> Message | None:
-        """Return the next message that is here, or None.
+        """Return the next message that has arrived here, or None.
 
-        What was delivered over a connection that is lost is left out: the broker delivers it again.
+        Messages of a lost connection are omitted: the broker redelivers them.
         """
         messages = self._messages
         while messages:
@@ -79,7 +79,7 @@ class Line:
 
         Raises:
             StopIteration: the consumer is closed.
-            Error: it was closed by a failure.
+            Error: a failure closed the consumer.
         """
         message = self.take()
         if message is None:
@@ -91,22 +91,22 @@ class Line:
     # in the event loop
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message if one is there, here or behind."""
+        """Return the next message, from here or from the consumer, or None."""
         message = self.take()
         return self._source.receive_nowait() if message is None else message
 
     async def receive_many(self, max_messages: int, timeout: float | None) -> MessageBatch:
-        """As :meth:`bmq.Consumer.receive_many`."""
+        """Receive like :meth:`bmq.Consumer.receive_many`."""
         self.give_back()
         return await self._source.receive_many(max_messages, timeout)
 
     async def next_batch(self, batches: AsyncIterator[MessageBatch]) -> MessageBatch:
-        """Return the next one of :meth:`bmq.Consumer.batches`."""
+        """Return the next batch of :meth:`bmq.Consumer.batches`."""
         self.give_back()
         return await anext(batches)
 
     def give_back(self) -> None:
-        """Let the consumer have again what waits here."""
+        """Return the messages here to the consumer."""
         messages: list[Message] = []
         while (message := self.take()) is not None:
             messages.append(message)
@@ -114,7 +114,7 @@ class Line:
             messages[0].consumer.put_back(messages)
 
     async def _more(self, take: Callable[[], Awaitable[Message]]) -> Message:
-        """Wait for a message; take over what came with it, unless another thread waits for that."""
+        """Wait for a message, and take over further messages, unless another thread waits for one."""
         message = self.take()
         if message is not None:
             return message
@@ -124,20 +124,20 @@ class Line:
         finally:
             self._waiting -= 1
         if not self._waiting and message.consumer.buffered:
-            # Not receive_many(): cancelled while it waits, this would lose the message in hand.
+            # Do not use receive_many(): a cancellation would lose the message in hand.
             self._messages.extend(line_of(message).pop_many(_AHEAD))
         return message
 
     def _put_back(self, message: Message) -> None:
-        """The thread that waited for a message does not any more."""
+        """Put back a message whose waiting thread was interrupted."""
         message.consumer.put_back([message])
 
 
 def following(portal: Portal, take: Callable[[], Awaitable[T]], undo: Callable[[T], object]) -> T:
-    """Return what an asynchronous iterator returns next.
+    """Return the next item of an asynchronous iterator.
 
     Raises:
-        StopIteration: it has ended.
+        StopIteration: the iterator has ended.
     """
     try:
         return portal.run(take, undo=undo)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as threads see them."""
+"""Messages for threads."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 @renamed
 class Message:
-    """A message, as :class:`bmq.Message`. Created by queues and consumers.
+    """A message, like :class:`bmq.Message`. Created by queues and consumers.
 
-    ``with message:`` confirms on a clean exit and leaves the message unconfirmed when the block raises.
+    ``with message:`` confirms on a clean exit, and leaves the message unconfirmed if the block raises.
 
     Attributes:
         confirmed: whether the application has confirmed it.
@@ -44,17 +44,17 @@ class Message:
 
     @property
     def data(self) -> bytes:
-        """The payload, decompressed, as :attr:`bmq.Message.data`."""
+        """The payload, decompressed, like :attr:`bmq.Message.data`."""
         return self._message.data
 
     @property
     def properties(self) -> Properties:
-        """The properties, as :attr:`bmq.Message.properties`."""
+        """The properties, like :attr:`bmq.Message.properties`."""
         return self._message.properties
 
     @property
     def raw(self) -> bytes:
-        """Properties and payload as they travelled, as :attr:`bmq.Message.raw`."""
+        """Properties and payload as transmitted, like :attr:`bmq.Message.raw`."""
         return self._message.raw
 
     @property
@@ -64,57 +64,58 @@ class Message:
 
     @property
     def tags(self) -> frozenset[str]:
-        """The tags it was posted with."""
+        """The tags of the message."""
         return self._message.tags
 
     @property
     def guid(self) -> str:
-        """The message's GUID: 32 upper-case hexadecimal digits, the same on every delivery."""
+        """The GUID of the message: 32 upper-case hexadecimal digits, the same in each delivery."""
         return self._message.guid
 
     @property
     def queue_uri(self) -> str:
-        """The URI of the queue as it was opened, with ``?id=`` for an application of a fanout queue."""
+        """The URI of the opened queue, with ``?id=`` for an application of a fanout queue."""
         return self._message.queue_uri
 
     @property
     def consumer(self) -> Consumer:
-        """The consumer whose subscription the broker routed this message to."""
+        """The consumer to which the broker routed the message."""
         return self._queue._consumer_of(self._message.consumer)
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker marked the message as out of order, as :attr:`bmq.Message.redelivered`."""
+        """Whether the broker marked the message as out of order, like :attr:`bmq.Message.redelivered`."""
         return self._message.redelivered
 
     @property
     def delivery_attempts_left(self) -> int | None:
-        """How many more times it is delivered if it is not confirmed; None where the broker does not say."""
+        """Number of remaining deliveries if the message stays unconfirmed; None if unknown."""
         return self._message.delivery_attempts_left
 
     @property
     def stale(self) -> bool:
-        """Whether the connection it came over was lost since, as :attr:`bmq.Message.stale`."""
+        """Whether the message's connection was lost, like :attr:`bmq.Message.stale`."""
         return self._message.stale
 
     @property
     def age(self) -> float:
-        """How long ago the message arrived here, in seconds."""
+        """Seconds since the arrival of the message."""
         return self._message.age
 
     @property
     def context(self) -> dict[Any, Any]:
-        """A place to keep what belongs to this message; empty at first."""
+        """A dictionary for data that belongs to this message; empty at first."""
         return self._message.context
 
     def confirm(self) -> None:
-        """Tell the broker that the message is done with, as :meth:`bmq.Message.confirm` does.
+        """Confirm to the broker that the message is handled, as :meth:`bmq.Message.confirm` does.
 
-        It does not wait: what is confirmed while the session's thread is busy is sent together. Calling it
-        again does nothing; after the queue or the session is closed it has no effect.
+        The call does not wait: confirmations are collected while the session's thread is busy, and sent
+        together. A repeated call has no effect, and neither does a call after the queue or the session is
+        closed.
 
         Raises:
-            UsageError: this is another process, made by a fork.
+            UsageError: the current process is a fork of the session's process.
         """
         if not self.confirmed:
             self._queue._confirm_one(self._message)
@@ -138,7 +139,7 @@ class Message:
 
 
 class TypedMessage(Message, Generic[T]):
-    """A message with a value, as :class:`bmq.TypedMessage`.
+    """A message with a value, like :class:`bmq.TypedMessage`.
 
     Created by :class:`TypedQueue` and :class:`TypedConsumer`. Decoded when :attr:`value` is read.
     """
@@ -153,10 +154,10 @@ class TypedMessage(Message, Generic[T]):
 
     @property
     def value(self) -> T:
-        """The value, decoded when it is read first.
+        """The value, decoded on the first access.
 
         Raises:
-            Undecodable: the payload is no such value.
+            Undecodable: the payload cannot be decoded to the type.
         """
         if self._shape is not None:
             self._value = self._shape.decode(self._message)
@@ -165,9 +166,9 @@ class TypedMessage(Message, Generic[T]):
 
 
 class MessageBatch(Sequence[Message]):
-    """Messages that were received together, as :class:`bmq.MessageBatch`. Created by queues and consumers.
+    """Messages that were received together, like :class:`bmq.MessageBatch`. Created by queues and consumers.
 
-    ``with batch:`` confirms them all on a clean exit.
+    ``with batch:`` confirms all messages on a clean exit.
     """
 
     __slots__ = ("_batch", "_messages", "_queue")
@@ -182,7 +183,7 @@ class MessageBatch(Sequence[Message]):
         return self._batch.column(name)
 
     def confirm(self) -> None:
-        """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""
+        """Confirm each unconfirmed message of the batch, as :meth:`Message.confirm` does."""
         self._queue._confirm_messages(self._messages)
 
     @overload

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop of this process's blocking sessions, in a thread of its own, and how others use it."""
+"""The event loop of this process's blocking sessions, in a separate thread, and its use by other threads."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ __all__ = ["Portal", "current_portal", "forget_portal"]
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Windows does not interrupt a thread that waits for a lock: there it looks for Ctrl-C this often, in seconds.
+# Windows does not interrupt a thread that waits for a lock. There, check for Ctrl-C at this interval in
+# seconds.
 _SLICE = 0.05 if sys.platform == "win32" else -1.0
-# How long the end of the process waits for the thread, in seconds.
+# Seconds that the end of the process waits for the thread.
 _AT_EXIT = 2.0
 
 
 class _Reply(Generic[T]):
-    """What one thread waits for, and the event loop gives it; nothing is cheaper to wait for than a lock."""
+    """The answer of the event loop to one waiting thread. A lock is the fastest way to wait."""
 
     __slots__ = ("_answered", "_coroutine", "_error", "_future", "_value")
 
@@ -40,15 +41,15 @@ class _Reply(Generic[T]):
         self._future: asyncio.Future[Any] | None = None
         self._coroutine: Coroutine[Any, Any, T] | None = None
 
-    # in the thread that waits
+    # in the waiting thread
 
     def wait(self) -> None:
-        """Wait for the answer; only the handler of a signal can raise here."""
+        """Wait for the answer; only a signal handler can raise an exception here."""
         while not self._answered.acquire(timeout=_SLICE):
             pass
 
     def result(self) -> T:
-        """Return what the event loop gave, or raise it."""
+        """Return the answer of the event loop, or raise its exception."""
         if self._error is None:
             return self._value
         error, self._error = self._error, None
@@ -62,7 +63,7 @@ class _Reply(Generic[T]):
     # in the event loop
 
     def call(self, function: Callable[[], T]) -> None:
-        """Answer with what a function returns."""
+        """Answer with the result of a function."""
         try:
             self._value = function()
         except BaseException as error:
@@ -85,7 +86,7 @@ class _Reply(Generic[T]):
             self._answered.release()
 
     async def _run(self, awaitable: Awaitable[T]) -> None:
-        # Not in a callback of the task: that would be called a turn of the event loop later.
+        # Not in a callback of the task, which would run one turn of the event loop later.
         try:
             self._value = await awaitable
         except BaseException as error:
@@ -100,7 +101,7 @@ class _Reply(Generic[T]):
         self._answered.release()
 
     def cancel(self, undo: Callable[[T], object] | None) -> None:
-        """Nobody waits any more."""
+        """The thread no longer waits."""
         if self._future is not None:
             self._future.cancel()
             self._future.add_done_callback(lambda _: self._unwanted(undo))
@@ -113,10 +114,10 @@ class _Reply(Generic[T]):
 
 
 class Portal:
-    """The event loop of the blocking sessions of a process, which all share one.
+    """The event loop of the blocking sessions of a process, shared by all of them.
 
     Attributes:
-        loop: the event loop.
+        loop: event loop.
     """
 
     def __init__(self) -> None:
@@ -127,19 +128,19 @@ class Portal:
 
     @property
     def forked(self) -> bool:
-        """Whether this is another process, made by a fork."""
+        """Whether this is a different process, created by a fork."""
         return self._thread.forked
 
     @property
     def over(self) -> bool:
-        """Whether the process ends, and the thread with it."""
+        """Whether the process, and with it the thread, is ending."""
         return self._thread.over
 
     def check(self) -> None:
-        """Raise unless this thread may wait for the event loop.
+        """Check that this thread may wait for the event loop.
 
         Raises:
-            UsageError: it may not.
+            UsageError: the thread must not wait.
         """
         if self._thread.forked:
             raise UsageError(
@@ -155,11 +156,11 @@ class Portal:
             raise SessionClosed("the session is closed: the process ends")
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Have the event loop call a function, and return what it returns.
+        """Call a function in the event loop, and return its result.
 
         Raises:
-            UsageError: see :meth:`check`.
-            BaseException: what the function raises.
+            UsageError: as for :meth:`check`.
+            BaseException: any exception of the function.
         """
         self.check()
         reply: _Reply[T] = _Reply()
@@ -174,19 +175,19 @@ class Portal:
         undo: Callable[[T], object] | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> T:
-        """Have the event loop run a coroutine, or wait for a future, and return the result.
+        """Run a coroutine, or await a future, in the event loop, and return the result.
 
-        A signal whose handler raises, as that of Ctrl-C does, ends the wait at once: the coroutine is
+        If a signal handler raises an exception, as for Ctrl-C, the wait ends at once, and the coroutine is
         cancelled.
 
         Args:
-            function: makes the coroutine or the future, in the event loop.
-            undo: called in the event loop with a result that was there already when the wait was ended.
-            meanwhile: called in this thread, before it waits.
+            function: creates the coroutine or the future, in the event loop.
+            undo: called in the event loop with the result, if it was available when the wait was interrupted.
+            meanwhile: called in this thread before the wait.
 
         Raises:
-            UsageError: see :meth:`check`.
-            BaseException: what the coroutine raises.
+            UsageError: as for :meth:`check`.
+            BaseException: any exception of the coroutine.
         """
         self.check()
         reply: _Reply[T] = _Reply()
@@ -201,7 +202,7 @@ class Portal:
         return reply.result()
 
     def keep(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine for which nobody waits; called in the event loop."""
+        """Run a coroutine in the background. Called in the event loop."""
         task = self.loop.create_task(coroutine)
         self._kept[task] = None
         task.add_done_callback(self._seen)
@@ -219,7 +220,7 @@ class Portal:
         asyncio.gather(*self._kept, return_exceptions=True).add_done_callback(lambda _: self.loop.stop())
 
     def end(self) -> None:
-        """End the thread, after what :meth:`keep` still runs; for the end of the process."""
+        """End the thread after the coroutines of :meth:`keep`, at the end of the process."""
         self.soon(self._finish)
         self._thread.join(_AT_EXIT)
 
@@ -229,7 +230,7 @@ _making = threading.Lock()
 
 
 def current_portal() -> Portal:
-    """Return the portal of this process; the first call makes it."""
+    """Return the portal of this process; the first call creates it."""
     global _portal
     with _making:
         if _portal is None:
@@ -238,8 +239,8 @@ def current_portal() -> Portal:
 
 
 def forget_portal() -> Portal | None:
-    """Return the portal, if there is one, and have the next one made anew."""
+    """Return the portal, if any, and forget it, so that the next call creates a new one."""
     global _portal, _making
-    _making = threading.Lock()  # after a fork, the old one may be held by a thread that is not here
+    _making = threading.Lock()  # after a fork, the old lock may be held by a thread that does not exist here
     portal, _portal = _portal, None
     return portal

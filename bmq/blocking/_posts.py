@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts for which no thread waits yet, and items on their way to the event loop."""
+"""Posts without a waiting thread, and items on their way to the event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Feed", "PostFuture"]
 
 logger = logging.getLogger("bmq.blocking")
 
-# So many items, and so many bytes of them, may wait for the event loop, which posts so many in one turn.
+# Maximum number of items, and of their bytes, that wait for the event loop; and items posted in one turn.
 _AHEAD_ITEMS = 2000
 _AHEAD_BYTES = 8 * 1024 * 1024
 _CHUNK_ITEMS = 500
@@ -30,9 +30,9 @@ _CHUNK_BYTES = 512 * 1024
 class PostFuture(concurrent.futures.Future[Ack]):
     """The outcome of a post. Created by :meth:`Queue.post_nowait`.
 
-    It is a :class:`concurrent.futures.Future`: ``result(timeout)`` returns the :class:`bmq.Ack` or raises the
-    :class:`bmq.PostError`, ``add_done_callback`` calls back in the session's thread. It cannot be cancelled:
-    the message is posted. An error that nobody asks for is logged.
+    A :class:`concurrent.futures.Future`: ``result(timeout)`` returns the :class:`bmq.Ack` or raises the
+    :class:`bmq.PostError`; ``add_done_callback`` calls back in the session's thread. The future cannot be
+    cancelled, because the message is already posted. An error that is never retrieved is logged.
     """
 
     def __init__(self, portal: Portal) -> None:
@@ -45,10 +45,10 @@ class PostFuture(concurrent.futures.Future[Ack]):
         """Wait for the outcome.
 
         Args:
-            timeout: seconds to wait; None waits without bound.
+            timeout: seconds to wait; None for no limit.
 
         Raises:
-            PostError: the broker did not accept the message, or never answered.
+            PostError: the broker refused the message, or never answered.
             TimedOut: no outcome in time.
         """
         self._ask()
@@ -58,10 +58,10 @@ class PostFuture(concurrent.futures.Future[Ack]):
             raise TimedOut(f"a post had no outcome within {timeout:g} s") from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the outcome; return the error, or None if there is none.
+        """Wait for the outcome; return the exception, or None after a success.
 
         Args:
-            timeout: seconds to wait; None waits without bound.
+            timeout: seconds to wait; None for no limit.
 
         Raises:
             TimedOut: no outcome in time.
@@ -73,10 +73,10 @@ class PostFuture(concurrent.futures.Future[Ack]):
             raise TimedOut(f"a post had no outcome within {timeout:g} s") from None
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[Ack]], object]) -> None:
-        """Call a function with this future when the outcome is there, in the session's thread.
+        """Call a function with this future after the outcome, in the session's thread.
 
         Args:
-            fn: what to call: it must be quick. What it raises is logged.
+            fn: function, which must be fast. Its exceptions are logged.
         """
         self._asked = True
         super().add_done_callback(fn)
@@ -87,7 +87,7 @@ class PostFuture(concurrent.futures.Future[Ack]):
             self._portal.check()
 
     def _settle(self, future: asyncio.Future[Ack]) -> None:
-        """Called in the event loop."""
+        """Set the outcome. Called in the event loop."""
         if future.cancelled():
             return
         error = future.exception()
@@ -105,27 +105,27 @@ class PostFuture(concurrent.futures.Future[Ack]):
 
 
 class Feed:
-    """Items of ``post_many``, taken in the thread that posts and handed to the event loop.
+    """Items of ``post_many``, taken in the posting thread and passed to the event loop.
 
-    The iterable may wait for something, and may belong to its thread, as a database's cursor does.
+    The iterable may block, and may belong to its thread, as a database cursor does.
     """
 
     def __init__(self, portal: Portal, queue: Queue) -> None:
         self._portal = portal
         self._queue = queue
-        # Items, and at the end None or what the iterable raised.
+        # Items; at the end, None or the iterable's exception.
         self._items: deque[Any] = deque()
         self._told = False
         self._arrived = asyncio.Event()
         self._room = threading.Event()
-        # Bytes that came in and that went out, each counted on one side.
+        # Bytes added and bytes removed, each counted on one side.
         self._in = self._out = 0
         self._over = False
 
-    # in the thread that posts
+    # in the posting thread
 
     def fill(self, items: Iterable[Any]) -> None:
-        """Hand everything over, as there is room."""
+        """Pass all items on, as space allows."""
         try:
             for item in items:
                 while len(self._items) >= _AHEAD_ITEMS or self._in - self._out >= _AHEAD_BYTES:
@@ -150,7 +150,7 @@ class Feed:
     # in the event loop
 
     async def post(self, rate: float | None) -> PostReport:
-        """Post what the thread hands over; see :meth:`bmq.Queue.post_many`."""
+        """Post the items of the thread; see :meth:`bmq.Queue.post_many`."""
         try:
             if rate is not None:
                 return await self._queue.post_many(self._one_by_one(), rate=rate)
@@ -165,13 +165,13 @@ class Feed:
                 yield item
 
     async def _chunks(self) -> AsyncIterator[list[Any]]:
-        """Yield what is there, up to what is posted in one turn of the event loop; wait if there is none."""
+        """Yield the available items, at most one turn's worth at a time; wait if there are none."""
         items = self._items
         while True:
             if not items:
                 await self._arrived.wait()
             self._arrived.clear()
-            self._told = False  # before looking: what is added from now on is either seen or told again
+            self._told = False  # before looking: later items are either seen or announced again
             while items:
                 chunk: list[Any] = []
                 size = 0
@@ -193,7 +193,7 @@ class Feed:
                     return
 
     async def _post_chunks(self) -> PostReport:
-        """Post chunk by chunk: the next one as soon as one is taken, before its outcomes are there."""
+        """Post chunk by chunk: each one as soon as the previous one is taken, before its outcomes."""
         report = PostReport()
         posting: list[tuple[int, asyncio.Task[PostReport]]] = []
         loop = asyncio.get_running_loop()
@@ -217,7 +217,7 @@ class Feed:
 
 
 class _End:
-    """There are no more items; ``error`` is what the iterable raised."""
+    """The end of the items; ``error`` is the iterable's exception."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error
@@ -229,14 +229,14 @@ def _size_of(item: Any) -> int:
 
 
 def _until_taken(chunk: list[Any], taken: asyncio.Future[None]) -> Iterator[Any]:
-    """Yield the items, and tell when the last one was taken: it is posted in the same turn."""
+    """Yield the items, and report when the last one is taken: it is posted in the same turn."""
     yield from chunk
     if not taken.done():
         taken.set_result(None)
 
 
 def _add(report: PostReport, first: int, task: asyncio.Task[PostReport]) -> None:
-    """Add what became of a chunk; ``first`` is the position of its first item."""
+    """Add the outcomes of a chunk; ``first`` is the position of its first item."""
     part = task.result()
     report.posted += part.posted
     report.acknowledged += part.acknowledged

@@ -49,20 +49,21 @@ T = TypeVar("T")
 _COMPRESSIONS = (None, *Compression)
 _Post = tuple[bytes, dict[str, PropertyInput] | None, Compression | None, PostFuture]
 
-# So many posts and confirmations may wait for the event loop, and posts of so many bytes each.
+# Maximum number of posts and confirmations that wait for the event loop, and maximum bytes of the posts.
 _OUTBOX = 1000
 _SMALL = 16 * 1024
 
 
 @renamed
 class Queue:
-    """An open queue, as :class:`bmq.Queue`. Created by :meth:`Session.open_queue`.
+    """An open queue, like :class:`bmq.Queue`. Created by :meth:`Session.open_queue`.
 
-    Iterating over it receives everything, through its default subscription; :meth:`subscribe` makes consumers
-    that receive what their expression selects. Several threads may post to it and receive from it at once.
+    Iterating over a queue receives all messages through the default subscription. :meth:`subscribe` creates
+    consumers that receive the messages matching their expression. Several threads may post and receive at the
+    same time.
 
     Attributes:
-        session: the session it was opened in.
+        session: session of the queue.
     """
 
     def __init__(self, session: Session, queue: _Queue, subscriptions: int = 0) -> None:
@@ -71,19 +72,19 @@ class Queue:
         self._portal = session._portal
         self._line = Line(self._portal, queue)
         self._handlers = Handlers(self._portal)
-        # Confirmations, and posts for which no thread waits, in the order in which they were made.
+        # Confirmations, and posts without a waiting thread, in the order of the calls.
         self._outbox: deque[_Message | _Post] = deque()
         self._told = False
-        # The posts among them that the event loop has seen and that have no outcome, and their size.
+        # Number and size of the posts among them that the event loop has seen and that have no outcome.
         self._unsettled = self._unsettled_bytes = 0
-        # All but that of the default subscription: opened with the queue, or made by subscribe().
+        # All consumers except the default one: opened with the queue, or created by subscribe().
         self._consumers: dict[_Consumer, Consumer] = {}
         if subscriptions:
             for consumer in queue.consumers[-subscriptions:]:
                 self._own(consumer)
 
     def _forget(self) -> None:
-        """This process was made by a fork: messages that wait are its parent's."""
+        """Forget waiting messages after a fork: they belong to the parent process."""
         for line in (self._line, *(consumer._line for consumer in self._consumers.values())):
             line.forget()
 
@@ -92,34 +93,34 @@ class Queue:
         return made
 
     def _consumer_of(self, consumer: _Consumer) -> Consumer:
-        """Return this side of a consumer."""
+        """Return the blocking side of a consumer."""
         return self._consumers.get(consumer) or Consumer(self, consumer, self._line)
 
-    # what it is
+    # attributes
 
     @property
     def uri(self) -> str:
-        """The URI it was opened as."""
+        """The URI given to ``open_queue``."""
         return self._queue.uri
 
     @property
     def delay_queue_uri(self) -> str:
-        """The URI of the queue where messages posted with ``delay`` or ``not_before`` wait."""
+        """The URI of the delay queue for messages posted with ``delay`` or ``not_before``."""
         return self._queue.delay_queue_uri
 
     @property
     def state(self) -> QueueState:
-        """The state it is in."""
+        """The state of the queue."""
         return self._queue.state
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed or closing."""
+        """Whether the queue is closed or closing."""
         return self._queue.closed
 
     @property
     def unacked(self) -> int:
-        """How many posts have no outcome yet."""
+        """Number of posts without an outcome."""
         return self._queue.unacked
 
     @property
@@ -129,21 +130,21 @@ class Queue:
 
     @property
     def readable(self) -> bool:
-        """Whether it was opened for reading."""
+        """Whether the queue was opened for reading."""
         return self._queue.readable
 
     @property
     def writable(self) -> bool:
-        """Whether it was opened for writing."""
+        """Whether the queue was opened for writing."""
         return self._queue.writable
 
     @property
     def unclaimed(self) -> int:
-        """How many delivered messages no consumer here wants, as :attr:`bmq.Queue.unclaimed`."""
+        """Number of delivered messages that match no consumer here, like :attr:`bmq.Queue.unclaimed`."""
         return self._queue.unclaimed
 
     def stats(self) -> QueueStats:
-        """Return a snapshot of what was posted and received, as :meth:`bmq.Queue.stats`."""
+        """Return a snapshot of the queue's counters, as :meth:`bmq.Queue.stats` does."""
         return self._portal.call(self._queue.stats)
 
     def __repr__(self) -> str:
@@ -164,18 +165,18 @@ class Queue:
         not_before: datetime | float | None = None,
         timeout: float | None = None,
     ) -> Ack:
-        """Post a message and wait for its acknowledgement, as :meth:`bmq.Queue.post`.
+        """Post a message and wait for its acknowledgement, as :meth:`bmq.Queue.post` does.
 
         Raises:
-            PostError: the broker did not accept the message, or never answered.
+            PostError: the broker refused the message, or never answered.
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
-            OpenQueueError, RequestTimeout: the queue where it is to wait could not be opened.
-            UsageError: ``delay`` or ``not_before`` is out of its range.
-            TimedOut: no outcome in time; the message may still be accepted.
+            OpenQueueError, RequestTimeout: the delay queue could not be opened.
+            UsageError: ``delay`` or ``not_before`` is out of range.
+            TimedOut: no outcome in time; the broker may still accept the message.
 
-        Interrupting it while it waits for room posts nothing; after that the message stays posted, and only
-        its outcome is lost to this caller.
+        If interrupted while the window is full, nothing is posted. After that the message remains posted, and
+        only its outcome is lost to the caller.
         """
         queue = self._queue
 
@@ -191,7 +192,7 @@ class Queue:
                         key=key,
                     )
                 except BufferFull:
-                    pass  # queue.post() waits for room
+                    pass  # queue.post() waits for free space
             return queue.post(
                 payload,
                 properties=properties,
@@ -216,7 +217,7 @@ class Queue:
         compression: Compression | None = None,
         key: Key | None = None,
     ) -> PostFuture:
-        """Post a message without waiting for its acknowledgement, as :meth:`bmq.Queue.post_nowait`.
+        """Post a message without waiting for its acknowledgement, as :meth:`bmq.Queue.post_nowait` does.
 
         Returns:
             A :class:`PostFuture` with the :class:`bmq.Ack`, or the :class:`bmq.PostError`.
@@ -252,10 +253,10 @@ class Queue:
         properties: Mapping[str, PropertyInput] | None,
         compression: Compression | None,
     ) -> bool:
-        """Whether nothing is wrong with a post: then this thread need not wait for the loop to say so."""
+        """Whether a post is certainly legal, so that this thread need not wait for the loop's checks."""
         size = len(payload)
         if properties:
-            size += len(encode_properties(properties, new=True))  # raises what is wrong with them
+            size += len(encode_properties(properties, new=True))  # raises if a property is not legal
         options = self.session.options
         return (
             0 < size <= _SMALL
@@ -267,18 +268,18 @@ class Queue:
         )
 
     def post_many(self, items: Iterable[bytes | PutMessage], *, rate: float | None = None) -> PostReport:
-        """Post many messages, batched and with backpressure, as :meth:`bmq.Queue.post_many`.
+        """Post many messages, batched and with backpressure, as :meth:`bmq.Queue.post_many` does.
 
-        The items are taken in the thread that calls this, but for those of a list or a tuple.
+        The items are taken in the calling thread, unless they are in a list or a tuple.
 
         Returns:
-            What became of them; ``report.raise_for_failures()`` raises the first failure.
+            The outcomes; ``report.raise_for_failures()`` raises the first failure.
 
         Raises:
-            InvalidPayload, InvalidProperty: an item is not legal; those before it are posted.
-            QueueClosed, SessionClosed: the queue was closed meanwhile.
+            InvalidPayload, InvalidProperty: an item is not legal; the items before it were posted.
+            QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
 
-        Interrupting it stops taking items; those already taken stay posted.
+        Interrupting the call stops taking items; items already taken remain posted.
         """
         if isinstance(items, list | tuple):
             return self._portal.run(lambda: self._queue.post_many(items, rate=rate))
@@ -293,19 +294,19 @@ class Queue:
         timeout: float = 30.0,
         reply_to: str | None = None,
     ) -> Message:
-        """Post a message and wait for the reply to it, as :meth:`bmq.Queue.request`.
+        """Post a request and wait for the reply, as :meth:`bmq.Queue.request` does.
 
         Returns:
-            The reply, confirmed.
+            The reply, already confirmed.
 
         Raises:
-            ResponderError: the responder has failed.
+            ResponderError: the responder failed.
             TimedOut: no reply came in time.
             PostError, QueueClosed, SessionClosed, InvalidPayload, InvalidProperty: as for :meth:`post`.
             OpenQueueError, RequestTimeout: the queue for replies could not be opened.
             UsageError: the timeout is not above 0.
 
-        Interrupting it tells the responder, as far as it can be reached, that nobody waits any more.
+        Interrupting the call sends a cancellation to the responder, if the connection allows.
         """
         reply = self._portal.run(
             lambda: self._queue.request(payload, properties=properties, timeout=timeout, reply_to=reply_to)
@@ -322,18 +323,19 @@ class Queue:
         properties: Iterable[str] = (),
         guid: str | None = None,
     ) -> PostReport:
-        """Post every row of a table, and wait for every outcome, as :meth:`bmq.Queue.post_table`.
+        """Post each row of a table, and wait for all outcomes, as :meth:`bmq.Queue.post_table` does.
 
         Returns:
-            What became of them, where ``index`` is the number of the row.
+            The outcomes; ``index`` is the number of the row.
 
         Raises:
-            UsageError: it is no table, or a column is missing or of a type that cannot be posted: nothing is.
-            InvalidPayload, InvalidProperty, UsageError: a row is not legal, the message says which; rows
-                before it may be posted.
-            QueueClosed, SessionClosed: the queue was closed meanwhile.
+            UsageError: the object is not a table, or a column is missing or of an unsupported type; nothing
+                was posted.
+            InvalidPayload, InvalidProperty, UsageError: a row is not legal; the error names the row. Earlier
+                rows may be posted.
+            QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
 
-        Interrupting it stops taking rows; those already taken stay posted.
+        Interrupting the call stops taking rows; rows already taken remain posted.
         """
         return self._portal.run(
             lambda: self._queue.post_table(table, value=value, properties=properties, guid=guid)
@@ -348,29 +350,29 @@ class Queue:
         guid: str | GuidsOf | None = None,
         name_row: Callable[[int], str] = "row {}".format,
     ) -> Iterator[EncodedPosts]:
-        """Encode the rows of a table for :meth:`post_encoded`, as :meth:`bmq.Queue.encode_table`."""
+        """Encode the rows of a table for :meth:`post_encoded`, as :meth:`bmq.Queue.encode_table` does."""
         return self._queue.encode_table(
             table, value=value, properties=properties, guid=guid, name_row=name_row
         )
 
     def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
-        """Post what :meth:`encode_table` has encoded, as :meth:`bmq.Queue.post_encoded`.
+        """Post the slices of :meth:`encode_table`, as :meth:`bmq.Queue.post_encoded` does.
 
         The slices are taken in the session's thread.
 
         Raises:
-            QueueClosed, SessionClosed: the queue was closed meanwhile.
-            Exception: what ``slices`` raises; what came before is posted.
+            QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
+            Exception: any exception of ``slices``; earlier slices were posted.
 
-        Interrupting it stops taking slices; those already taken stay posted.
+        Interrupting the call stops taking slices; slices already taken remain posted.
         """
         return self._portal.run(lambda: self._queue.post_encoded(slices))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every post made so far has its outcome, as :meth:`bmq.Queue.flush`.
+        """Wait until all posts so far have their outcomes, as :meth:`bmq.Queue.flush` does.
 
         Raises:
-            TimedOut: some posts have no outcome yet, after ``timeout`` seconds.
+            TimedOut: some posts have no outcome after ``timeout`` seconds.
         """
         self._portal.run(lambda: self._queue.flush(timeout))
 
@@ -384,9 +386,9 @@ class Queue:
         return Message(self, self._line.receive(timeout))
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message of the default subscription if one is there, else None.
+        """Return the next message of the default subscription if one has arrived, or else None.
 
-        The first call begins the default subscription, in the background.
+        The first call starts the default subscription, in the background.
         """
         return received_nowait(self, self._line)
 
@@ -398,13 +400,14 @@ class Queue:
         """Iterate over batches of the default subscription; see :meth:`Consumer.batches`."""
         return Batches(self, self._line, self._queue, max_messages, max_wait)
 
-    # values instead of bytes
+    # typed values
 
     def typed(self, of: type[T], *, codec: str | Codec[Any] = "application/json") -> TypedQueue[T]:
-        """Return this queue for values of a type, as :meth:`bmq.Queue.typed`.
+        """Return a view of this queue for values of a type, as :meth:`bmq.Queue.typed` does.
 
         Raises:
-            UsageError: no codec can do this type, or a field marked with :class:`bmq.Property` cannot be one.
+            UsageError: no codec supports the type, or a field marked with :class:`bmq.Property` cannot be a
+                property.
         """
         from bmq.blocking._typed import TypedQueue
 
@@ -422,12 +425,12 @@ class Queue:
         discard_unmatched: bool = False,
         strict: bool = True,
     ) -> Consumer:
-        """Make a consumer for the messages that match, as :meth:`bmq.Queue.subscribe`.
+        """Create a consumer for matching messages, as :meth:`bmq.Queue.subscribe` does.
 
-        Nothing is sent before ``with`` or receiving activates it.
+        The broker receives the subscription on ``with`` or the first receiving call.
 
         Raises:
-            UsageError: the queue was not opened for reading, or a limit is out of its range.
+            UsageError: the queue was not opened for reading, or a limit is out of range.
             InvalidExpression: the expression is not legal.
         """
         consumer = self._queue.subscribe(
@@ -442,13 +445,13 @@ class Queue:
         return self._own(consumer)
 
     def tables(self, selector: Selector = None, **options: Unpack[TablesOptions]) -> Tables:
-        """Receive as tables: batches of rows, as :meth:`bmq.Queue.tables`. Needs the extra ``bmq[arrow]``.
+        """Receive tables: batches of rows, as :meth:`bmq.Queue.tables` does. Needs the extra ``bmq[arrow]``.
 
-        ``dead_letters`` is a queue of :mod:`bmq.blocking`, of the same session.
+        ``dead_letters`` is a queue of :mod:`bmq.blocking` in the same session.
 
         Raises:
-            UsageError: the queue was not opened for reading, an option is not legal, or no property can be
-                read as such a column.
+            UsageError: the queue was not opened for reading, an option is not legal, or a column has a type
+                that no property can have.
             InvalidExpression: the expression is not legal.
         """
         from bmq.blocking._tables import Tables
@@ -468,14 +471,15 @@ class Queue:
         selector: Selector = None,
         **options: Unpack[GroupOptions],
     ) -> Group:
-        """Make this session a member of the consumer group of the queue, as :meth:`bmq.Queue.group`.
+        """Make this session a member of the queue's consumer group, as :meth:`bmq.Queue.group` does.
 
-        ``load``, ``drop`` and a function ``strays`` are called in threads of their own, ``on_event`` in the
-        session's. ``strays`` receives :class:`bmq.blocking.Message`, unless it is a coroutine function.
+        ``load``, ``drop`` and a function ``strays`` are called in separate threads, ``on_event`` in the
+        session's thread. ``strays`` receives :class:`bmq.blocking.Message`, unless it is a coroutine
+        function.
 
         Raises:
-            UsageError: the queue was not opened for reading, or an argument is out of its range.
-            InvalidExpression: the key and the selector do not make a legal expression.
+            UsageError: the queue was not opened for reading, or an argument is out of range.
+            InvalidExpression: the key and the selector do not form a legal expression.
         """
         from bmq.blocking._group import Group, in_a_thread, of_messages
 
@@ -500,10 +504,11 @@ class Queue:
     # confirming
 
     def confirm(self, *messages: Message | str) -> None:
-        """Confirm messages, or GUIDs of messages, as :meth:`bmq.Queue.confirm`.
+        """Confirm messages, or GUIDs of messages, as :meth:`bmq.Queue.confirm` does.
 
         Raises:
-            UsageError: one is neither, or the queue was not opened for reading; nothing is confirmed.
+            UsageError: an argument is neither, or the queue was not opened for reading; nothing was
+                confirmed.
         """
         given = [message._message if isinstance(message, Message) else message for message in messages]
         self._portal.call(self._queue.confirm, *given)
@@ -521,7 +526,7 @@ class Queue:
                 message.confirmed = True
 
     def _put(self, item: _Message | _Post) -> None:
-        """Have the event loop send something, with what else is put there until it does so."""
+        """Pass an item to the event loop, together with other items until it runs."""
         if self._portal.forked:
             self._portal.check()
         self._outbox.append(item)
@@ -530,13 +535,13 @@ class Queue:
         try:
             self._told = True
             self._portal.soon(self._send)
-        except BaseException:  # a signal came in between
+        except BaseException:  # a signal arrived in between
             self._told = False
             raise
 
     def _send(self) -> None:
-        """Send what is in the outbox; called in the event loop."""
-        self._told = False  # first: what is added from now on is either seen below or told again
+        """Send the items of the outbox. Called in the event loop."""
+        self._told = False  # first: later items are either seen below or announced again
         outbox = self._outbox
         confirms: list[_Message] = []
         while outbox:
@@ -555,7 +560,7 @@ class Queue:
         payload, properties, compression, future = post
         try:
             posted = self._queue.post_nowait(payload, properties=properties, compression=compression)
-        except Exception as error:  # the queue was closed meanwhile, or the window filled by others
+        except Exception as error:  # the queue was closed meanwhile, or other posts filled the window
             future.set_exception(error)
             return
         size = len(payload)
@@ -576,13 +581,13 @@ class Queue:
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
     ) -> None:
-        """Change the options of the queue and of its default subscription, as :meth:`bmq.Queue.configure`.
+        """Change the options of the queue, as :meth:`bmq.Queue.configure` does.
 
         Raises:
-            ConfigureQueueError: the broker refused; the previous options stand.
-            RequestTimeout: no answer in time; the previous options are assumed.
+            ConfigureQueueError: the broker refused; the previous options remain in effect.
+            RequestTimeout: no answer in time; the session assumes the previous options.
             QueueClosed: the queue is closed.
-            UsageError: an option is out of its range, or the queue was not opened for reading.
+            UsageError: an option is out of range, or the queue was not opened for reading.
         """
         self._portal.run(
             lambda: self._queue.configure(
@@ -592,18 +597,18 @@ class Queue:
             )
         )
 
-    # life
+    # life cycle
 
     def close(self, timeout: float | None = None, *, at_once: bool = False) -> None:
-        """Close the queue in good order, as :meth:`bmq.Queue.close`. Idempotent.
+        """Close the queue in an orderly way, as :meth:`bmq.Queue.close` does. Idempotent.
 
-        Threads inside ``with message``, other than the one that calls this, finish first.
+        Threads inside ``with message`` finish first, except for the calling thread.
 
         Raises:
-            RequestTimeout: the broker did not answer in time; the queue is closed all the same. Posts that
-                still have no outcome fail with :class:`bmq.PostError`.
+            RequestTimeout: the broker did not answer in time; the queue is closed nevertheless. Posts without
+                an outcome fail with :class:`bmq.PostError`.
 
-        Interrupting it does not stop the closing: that goes on in the background.
+        Interrupting the call does not stop the closing, which continues in the background.
         """
         closer = get_ident()
 

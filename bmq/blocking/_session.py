@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "connect"]
 
-# How long a session that nobody has closed has for closing, in seconds.
+# Timeout for closing a session that the program did not close, in seconds.
 _ABANDONED = 0.5
-# Those of this process that may be open.
+# The sessions of this process that may be open.
 _sessions: weakref.WeakKeyDictionary[Session, None] = weakref.WeakKeyDictionary()
-# What this process has from the one it was forked from, and must not touch, not even to clean it up.
+# Objects inherited from the parent process by a fork, which must not even be finalized.
 _inherited: list[object] = []
 
 
@@ -63,16 +63,16 @@ def connect(
     """Connect to a broker: ``with bmq.blocking.connect(uri) as session``.
 
     The arguments are those of :class:`bmq.connect`. ``on_event``, ``host_health`` and interceptors are called
-    in the session's thread: they must be quick, and cannot use the session. A callable for ``credentials``
-    may take its time.
+    in the session's thread: they must be fast, and cannot use the session. A callable for ``credentials`` may
+    block.
 
     Raises:
         ConnectionFailed: no address answered within ``connect_timeout``.
         NegotiationError: the broker refused the session.
         AuthenticationError: the broker refused the credentials.
-        InvalidURI, UsageError: the arguments are not legal.
+        InvalidURI, UsageError: an argument is not legal.
 
-    Interrupting it (Ctrl-C) closes whatever was opened.
+    Interrupting the call (Ctrl-C) closes the connection again.
     """
     connecting = _connect(
         broker,
@@ -91,7 +91,7 @@ def connect(
 
 
 def _off_the_loop(source: CredentialsSource | None) -> CredentialsSource | None:
-    """Let what returns credentials wait for something, without holding up the event loop."""
+    """Run a credentials function in a thread, so that it may block."""
     if source is None or isinstance(source, Credentials) or inspect.iscoroutinefunction(source):
         return source
 
@@ -104,10 +104,10 @@ def _off_the_loop(source: CredentialsSource | None) -> CredentialsSource | None:
 
 @renamed
 class Session:
-    """A session with a broker, as :class:`bmq.Session`. Created by :func:`connect`.
+    """A session with a broker, like :class:`bmq.Session`. Created by :func:`connect`.
 
-    All threads of the process may use it, several at once. It belongs to the process: in the child of a fork
-    using it raises :class:`bmq.UsageError`, but for closing it, which does nothing there.
+    All threads of the process may use a session, several at the same time. A session belongs to its process:
+    in a forked child, each use raises :class:`bmq.UsageError`, except for closing, which has no effect there.
     """
 
     def __init__(self, portal: Portal, session: _Session) -> None:
@@ -116,21 +116,21 @@ class Session:
         self._queues: dict[_Queue, Queue] = {}
         _sessions[self] = None
 
-    # life
+    # life cycle
 
     def close(self, timeout: float | None = None) -> CloseReport:
-        """End the session in good order, as :meth:`bmq.Session.close`. Idempotent.
+        """Close the session in an orderly way, as :meth:`bmq.Session.close` does. Idempotent.
 
-        Threads inside ``with message``, other than the one that calls this, finish first; those that wait for
-        messages get :class:`bmq.QueueClosed`, and loops end.
+        Threads inside ``with message`` finish first, except for the calling thread. Threads that wait for
+        messages receive :class:`bmq.QueueClosed`, and loops end.
 
         Args:
-            timeout: seconds for all of it; None for ``disconnect_timeout``, 0 for at once.
+            timeout: seconds for all steps; None for ``disconnect_timeout``, 0 to give up at once.
 
         Returns:
-            What was left when the time was up.
+            The work left at the timeout.
 
-        Interrupting it does not stop the closing: that goes on in the background.
+        Interrupting the call does not stop the closing, which continues in the background.
         """
         closer = get_ident()
 
@@ -155,7 +155,7 @@ class Session:
             self._abandon()
 
     def _abandon(self) -> None:
-        """End a session that was dropped, or that is open when the process ends."""
+        """Close a session that was garbage-collected, or that is open at the end of the process."""
         if self._portal.forked or self.state is SessionState.CLOSED:
             return
         try:
@@ -191,17 +191,17 @@ class Session:
         delay_queue_uri: str | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Open a queue, as :meth:`bmq.Session.open_queue`.
+        """Open a queue, as :meth:`bmq.Session.open_queue` does.
 
         Raises:
-            OpenQueueError: the broker refused; ``broker_message`` has its reason.
-            RequestTimeout: the broker did not answer in time; the same may be tried again at once.
-            InvalidURI, InvalidExpression, UsageError: the arguments are not legal.
+            OpenQueueError: the broker refused; ``broker_message`` has the broker's reason.
+            RequestTimeout: the broker did not answer in time; an immediate retry is allowed.
+            InvalidURI, InvalidExpression, UsageError: an argument is not legal.
             ConfigureQueueError: the broker refused the subscriptions.
-            StateError: the queue is already open in this session for the same side.
+            StateError: the session has already opened the queue for the same direction.
             SessionClosed: the session is closed.
 
-        Interrupting it closes the queue again as soon as the broker has opened it.
+        After an interruption, the queue is closed again as soon as the broker has opened it.
         """
         given = subscriptions if isinstance(subscriptions, str) else list(subscriptions)
         queue = self._portal.run(
@@ -226,7 +226,7 @@ class Session:
         return made
 
     def open_output(self, uri: str) -> Queue:
-        """Return a queue to post to, as :meth:`bmq.Session.open_output`: an open one, or it is opened now.
+        """Return a queue for posting, as :meth:`bmq.Session.open_output` does.
 
         Raises:
             OpenQueueError: the broker refused.
@@ -242,46 +242,46 @@ class Session:
         return [self._queue_of(queue) for queue in self._session.queues]
 
     def _queue_of(self, queue: _Queue) -> Queue:
-        """Return this side of a queue."""
+        """Return the blocking side of a queue."""
         made = self._queues.get(queue)
         return made if made is not None else self._queues.setdefault(queue, Queue(self, queue))
 
-    # what happens
+    # events and state
 
     def events(self) -> Iterator[SessionEvent]:
-        """Iterate over session events from now on, as :meth:`bmq.Session.events`."""
+        """Iterate over session events from now on, as :meth:`bmq.Session.events` does."""
         return _Events(self._portal, self._portal.call(self._session.events))
 
     @property
     def options(self) -> SessionOptions:
-        """The options it was made with."""
+        """The options of the session."""
         return self._session.options
 
     @property
     def state(self) -> SessionState:
-        """The state it is in."""
+        """The state of the session."""
         return self._session.state
 
     @property
     def address(self) -> str:
-        """The broker's address that is connected, or is tried next: ``tcp://host:port``."""
+        """The address of the connected broker, or the next address to try: ``tcp://host:port``."""
         return self._session.address
 
     @property
     def interceptors(self) -> tuple[Interceptor, ...]:
-        """The interceptors it has, installed ones first."""
+        """The interceptors of the session, installed ones first."""
         return self._session.interceptors
 
     def fileno(self) -> int:
-        """Return the file descriptor of the connection, as :meth:`bmq.Session.fileno`."""
+        """Return the file descriptor of the connection, as :meth:`bmq.Session.fileno` does."""
         return self._session.fileno()
 
     def health(self) -> Health:
-        """Return how the session is, as :meth:`bmq.Session.health`."""
+        """Return the health of the session, as :meth:`bmq.Session.health` does."""
         return self._portal.call(self._session.health)
 
     def stats(self) -> SessionStats:
-        """Return a snapshot of what the session holds and has done, as :meth:`bmq.Session.stats`."""
+        """Return a snapshot of the session's statistics, as :meth:`bmq.Session.stats` does."""
         return self._portal.call(self._session.stats)
 
 
@@ -291,7 +291,7 @@ class _Events:
     def __init__(self, portal: Portal, events: AsyncIterator[SessionEvent]) -> None:
         self._portal = portal
         self._events = events
-        # What a thread was to get that was interrupted.
+        # Events for a thread that was interrupted.
         self._left: deque[SessionEvent] = deque()
 
     def __iter__(self) -> Iterator[SessionEvent]:
@@ -322,13 +322,13 @@ def _end() -> None:
 
 
 def _forked() -> None:
-    """In the child of a fork: let go of the parent's connections; a new event loop is made when needed."""
+    """In a forked child, release the parent's connections; a new event loop is created when needed."""
     portal = forget_portal()
     if portal is None:
         return
     nothing = os.open(os.devnull, os.O_RDWR)
     for session in list(_sessions):
-        # Not closed: what refers to the number would close whatever gets it next.
+        # Do not close the descriptor object: it would later close an unrelated file with the same number.
         if (number := session.fileno()) >= 0:
             os.dup2(nothing, number, inheritable=False)
         for queue in session._queues.values():

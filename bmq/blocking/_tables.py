@@ -21,29 +21,30 @@ RecordBatch = Any
 
 
 class Tables:
-    """What a queue delivers, as batches of rows, as :class:`bmq.arrow.Tables`.
+    """The messages of a queue as batches of rows, like :class:`bmq.arrow.Tables`.
 
-    Created by :meth:`Queue.tables`; ``with`` activates it, and receiving does too. It is for one thread.
+    Created by :meth:`Queue.tables`; ``with`` activates the subscription, and so does receiving. For use by
+    one thread.
 
     Attributes:
-        schema: the columns, a ``pyarrow.Schema``.
+        schema: columns, a ``pyarrow.Schema``.
     """
 
     def __init__(self, queue: Queue, tables: _Tables) -> None:
         self.schema = tables.schema
         self._tables = tables
         self._portal = queue._portal
-        # What the thread was to get when it was interrupted.
+        # Batches for the thread when it was interrupted.
         self._left: deque[RecordBatch] = deque()
 
     @property
     def buffered(self) -> int:
-        """How many messages wait for the application."""
+        """Number of messages that wait for the application."""
         return self._tables.buffered + self._unseen
 
     @property
     def unconfirmed(self) -> int:
-        """How many rows were handed out and are not confirmed."""
+        """Number of rows that were handed out and are not confirmed."""
         return self._tables.unconfirmed - self._unseen
 
     @property
@@ -56,18 +57,18 @@ class Tables:
         return self._tables.closed
 
     def receive(self, timeout: float | None = None, *, max_rows: int | None = None) -> RecordBatch:
-        """Wait until there is a message, then return all that are there, as :meth:`bmq.arrow.Tables.receive`.
+        """Wait for the first message, then return all, as :meth:`bmq.arrow.Tables.receive` does.
 
         Returns:
             A ``pyarrow.RecordBatch`` with at least one row.
 
         Raises:
-            TimedOut: nothing arrived in time.
-            QueueClosed: this, the queue or the session was closed.
-            ProtocolError: with ``on_invalid="fail"``: the next message is malformed; receiving again goes on
-                behind it.
+            TimedOut: no message arrived in time.
+            QueueClosed: this object, the queue or the session was closed.
+            ProtocolError: with ``on_invalid="fail"``: the next message is malformed; the next call continues
+                after it.
 
-        Interrupting it loses nothing.
+        Interrupting the call loses no message.
         """
 
         async def take() -> RecordBatch:
@@ -87,37 +88,37 @@ class Tables:
         return following(self._portal, take, self._left.appendleft)
 
     def confirm(self, rows: int | None = None) -> int:
-        """Confirm rows that were handed out, as :meth:`bmq.arrow.Tables.confirm`; return how many.
+        """Confirm rows that were handed out, as :meth:`bmq.arrow.Tables.confirm` does; return their number.
 
         Args:
-            rows: how many, those first that were handed out first; None for all.
+            rows: number of rows, the earliest first; None for all.
         """
         return self._portal.call(self._confirm, rows)
 
     def _confirm(self, rows: int | None) -> int:
-        # What had arrived when receiving was interrupted comes last, and was not handed out.
+        # Rows that arrived during an interruption come last, and were not handed out.
         return self._tables.confirm(self.unconfirmed if rows is None else min(rows, self.unconfirmed))
 
     def release(self) -> None:
-        """Leave it to others to confirm the rows handed out, as :meth:`bmq.arrow.Tables.release`."""
+        """Leave the confirmation of rows to other code, as :meth:`bmq.arrow.Tables.release` does."""
         self._portal.call(self._tables.release)
 
     def open(self) -> Tables:
-        """Tell the broker about the subscription, as :meth:`bmq.arrow.Tables.open`; ``with`` does the same.
+        """Send the subscription to the broker, as :meth:`bmq.arrow.Tables.open` does; ``with`` does the same.
 
         Raises:
             ConfigureQueueError: the broker refused.
             QueueClosed: the queue is closed.
-            RequestTimeout: no answer in time; the subscription is taken back.
+            RequestTimeout: no answer in time; the subscription is withdrawn.
         """
         self._portal.run(self._tables.open)
         return self
 
     def close(self) -> None:
-        """Take the subscription back, as :meth:`bmq.arrow.Tables.close`. Idempotent.
+        """Withdraw the subscription, as :meth:`bmq.arrow.Tables.close` does. Idempotent.
 
         Raises:
-            RequestTimeout: no answer in time; the subscription is taken back in the background.
+            RequestTimeout: no answer in time; the subscription is withdrawn in the background.
         """
         if not (self._portal.forked or self._portal.over):
             self._portal.run(self._tables.close)

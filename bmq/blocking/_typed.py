@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 
 class TypedBatch(MessageBatch, Generic[T]):
-    """Messages with values that were received together, as :class:`bmq.TypedBatch`.
+    """Messages with values that were received together, like :class:`bmq.TypedBatch`.
 
-    It is a :class:`MessageBatch` in every other respect.
+    Otherwise a :class:`MessageBatch`.
     """
 
     __slots__ = ()
@@ -47,7 +47,7 @@ class TypedBatch(MessageBatch, Generic[T]):
         """The values of all messages, in their order.
 
         Raises:
-            Undecodable: the payload of a message is no such value.
+            Undecodable: the payload of a message cannot be decoded to the type.
         """
         return [message.value for message in self]
 
@@ -69,12 +69,12 @@ class TypedBatch(MessageBatch, Generic[T]):
 
 
 class TypedQueue(Generic[T]):
-    """A queue for values of one type, as :class:`bmq.TypedQueue`. Created by :meth:`Queue.typed`.
+    """A queue for values of one type, like :class:`bmq.TypedQueue`. Created by :meth:`Queue.typed`.
 
-    Values are encoded and decoded in the threads that post and receive.
+    Values are encoded and decoded in the posting and receiving threads.
 
     Attributes:
-        queue: the queue itself.
+        queue: underlying queue.
     """
 
     def __init__(self, queue: Queue, of: type[T], codec: str | Codec[Any]) -> None:
@@ -104,11 +104,11 @@ class TypedQueue(Generic[T]):
         not_before: datetime | float | None = None,
         timeout: float | None = None,
     ) -> Ack:
-        """Post a value and wait for its acknowledgement, as :meth:`bmq.TypedQueue.post`.
+        """Post a value and wait for its acknowledgement, as :meth:`bmq.TypedQueue.post` does.
 
         Raises:
-            InvalidPayload: the value is of another type, or cannot be encoded; nothing was posted.
-            PostError, InvalidProperty, QueueClosed, SessionClosed, TimedOut: as :meth:`Queue.post`.
+            InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
+            PostError, InvalidProperty, QueueClosed, SessionClosed, TimedOut: as for :meth:`Queue.post`.
         """
         data, own = self._encoded(value, properties)
         return self.queue.post(
@@ -133,11 +133,11 @@ class TypedQueue(Generic[T]):
         compression: Compression | None = None,
         key: Key | None = None,
     ) -> PostFuture:
-        """Post a value without waiting for its acknowledgement, as :meth:`bmq.TypedQueue.post_nowait`.
+        """Post a value without waiting for its acknowledgement, as :meth:`bmq.TypedQueue.post_nowait` does.
 
         Raises:
-            InvalidPayload: the value is of another type, or cannot be encoded; nothing was posted.
-            BufferFull, InvalidProperty, QueueClosed, SessionClosed: as :meth:`Queue.post_nowait`.
+            InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
+            BufferFull, InvalidProperty, QueueClosed, SessionClosed: as for :meth:`Queue.post_nowait`.
         """
         data, own = self._encoded(value, properties)
         return self.queue.post_nowait(
@@ -145,11 +145,11 @@ class TypedQueue(Generic[T]):
         )
 
     def post_many(self, values: Iterable[T], *, rate: float | None = None) -> PostReport:
-        """Post many values, as :meth:`bmq.TypedQueue.post_many`.
+        """Post many values, as :meth:`bmq.TypedQueue.post_many` does.
 
         Raises:
-            InvalidPayload: a value is of another type, or cannot be encoded; those before it are posted.
-            InvalidProperty, QueueClosed, SessionClosed: as :meth:`Queue.post_many`.
+            InvalidPayload: a value has another type, or cannot be encoded; the values before it were posted.
+            InvalidProperty, QueueClosed, SessionClosed: as for :meth:`Queue.post_many`.
         """
         return self.queue.post_many(self._messages(values), rate=rate)
 
@@ -161,17 +161,17 @@ class TypedQueue(Generic[T]):
         timeout: float = 30.0,
         reply_to: str | None = None,
     ) -> Message:
-        """Post a value and wait for the reply to it, as :meth:`Queue.request` does.
+        """Post a value and wait for the reply, as :meth:`Queue.request` does.
 
         Raises:
-            InvalidPayload: the value is of another type, or cannot be encoded; nothing was posted.
-            ResponderError, TimedOut, PostError, QueueClosed, SessionClosed: as there.
+            InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
+            ResponderError, TimedOut, PostError, QueueClosed, SessionClosed: as for :meth:`Queue.request`.
         """
         data, own = self._encoded(value, properties)
         return self.queue.request(data, properties=own, timeout=timeout, reply_to=reply_to)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait for the outcome of every post, as :meth:`Queue.flush` does."""
+        """Wait for the outcomes of all posts, as :meth:`Queue.flush` does."""
         self.queue.flush(timeout)
 
     def _encoded(
@@ -220,11 +220,11 @@ class TypedQueue(Generic[T]):
         discard_unmatched: bool = False,
         strict: bool = True,
     ) -> TypedConsumer[T]:
-        """Make a consumer for the messages that match, as :meth:`bmq.TypedQueue.subscribe`.
+        """Create a consumer for matching messages, as :meth:`bmq.TypedQueue.subscribe` does.
 
         Raises:
             InvalidExpression: the filter is not legal, or does not fit the type.
-            UsageError: the queue was not opened for reading, or a limit is out of its range.
+            UsageError: the queue was not opened for reading, or a limit is out of range.
         """
         if _checks.boolean("strict", strict):
             self._shape.check(selector)
@@ -252,7 +252,7 @@ class TypedQueue(Generic[T]):
 
         Raises:
             InvalidExpression: the filter is not legal, or does not fit the type.
-            UsageError: as there.
+            UsageError: as for :meth:`Queue.group`.
         """
         self._shape.check(selector)
         group = self.queue.group(
@@ -280,12 +280,12 @@ class TypedQueue(Generic[T]):
 
 
 class TypedConsumer(Generic[T]):
-    """A consumer of values, as :class:`bmq.TypedConsumer`.
+    """A consumer of values, like :class:`bmq.TypedConsumer`.
 
-    Created by :meth:`TypedQueue.subscribe`; ``with`` activates it.
+    Created by :meth:`TypedQueue.subscribe`; ``with`` activates the consumer.
 
     Attributes:
-        consumer: the consumer itself.
+        consumer: underlying consumer.
     """
 
     def __init__(self, consumer: Consumer, shape: Shape[T]) -> None:
@@ -324,7 +324,7 @@ class TypedConsumer(Generic[T]):
 
         Raises:
             InvalidExpression: the filter is not legal, or does not fit the type.
-            ConfigureQueueError, RequestTimeout: as there.
+            ConfigureQueueError, RequestTimeout: as for :meth:`Consumer.configure`.
         """
         self._shape.check(selector)
         self.consumer.configure(
@@ -335,7 +335,7 @@ class TypedConsumer(Generic[T]):
         )
 
     def pause(self) -> None:
-        """Receive no more messages, as :meth:`Consumer.pause` does."""
+        """Withdraw the subscription for a time, as :meth:`Consumer.pause` does."""
         self.consumer.pause()
 
     def resume(self) -> None:
@@ -343,7 +343,7 @@ class TypedConsumer(Generic[T]):
         self.consumer.resume()
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """Put messages back in line, as :meth:`Consumer.put_back` does."""
+        """Return messages to the line, as :meth:`Consumer.put_back` does."""
         self.consumer.put_back(messages)
 
     def stats(self) -> ConsumerStats:
@@ -351,12 +351,12 @@ class TypedConsumer(Generic[T]):
         return self.consumer.stats()
 
     def open(self) -> TypedConsumer[T]:
-        """Tell the broker about the subscription, as :meth:`Consumer.open` does."""
+        """Send the subscription to the broker, as :meth:`Consumer.open` does."""
         self.consumer.open()
         return self
 
     def close(self) -> None:
-        """Take the subscription back, as :meth:`Consumer.close` does."""
+        """Withdraw the subscription, as :meth:`Consumer.close` does."""
         self.consumer.close()
 
     def __enter__(self) -> TypedConsumer[T]:
@@ -372,10 +372,10 @@ class TypedConsumer(Generic[T]):
 
 
 class TypedGroup(Generic[T]):
-    """A group member that receives values, as :class:`bmq.TypedGroup`. Created by :meth:`TypedQueue.group`.
+    """A group member that receives values, like :class:`bmq.TypedGroup`. Created by :meth:`TypedQueue.group`.
 
     Attributes:
-        group: the member itself.
+        group: underlying member.
     """
 
     def __init__(self, group: Group, shape: Shape[T]) -> None:
