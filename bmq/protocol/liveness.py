@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Liveness: a peer that sends nothing is asked, then reported, then given up.
+"""Liveness: a silent peer is queried, then reported, then given up.
 
-A link can die without a word: a firewall drops its packets, the peer's process hangs. The operating system
-reports neither for minutes or hours, and the heartbeats of a broker are off unless its operator switched them
-on. So the client asks by itself: a broker answers every HEARTBEAT_REQ, whatever its configuration.
+A connection can die without notice: a firewall drops its packets, or the peer's process hangs. The operating
+system detects neither for minutes or hours, and a broker's heartbeats are off unless its operator enabled
+them. So the client itself sends heartbeat requests: a broker answers every HEARTBEAT_REQ, whatever its
+configuration.
 
 One period of silence passes through four stages, each entered by a call of :meth:`Liveness.poll`:
 
@@ -16,11 +17,11 @@ QUIET      1/2 of the limit    the silence is reported
 DOUBTED    the whole limit     the event loop gets one more turn to read
 =========  ==================  =================================================
 
-**A poll enters one stage at most, and no verdict falls within half of the limit after the request.** An
-event loop that was blocked, or a process that was stopped, polls late: the bytes that arrived meanwhile are
-still in the socket, and the request may not even be written. A rule on the clock alone would give up a
-healthy broker there. With this rule the broker always has time to answer, and between the last two polls
-the loop reads. A loop that is blocked again and again still reaches the verdict, later.
+**A poll enters at most one stage, and at least half of the limit passes between the request and the
+verdict.** An event loop that was blocked, or a process that was stopped, polls late: the bytes that arrived
+meanwhile are still in the socket, and the request may not even be written. A rule based on the clock alone
+would give up a healthy broker. With this rule the broker always has time to answer, and between the last two
+polls the loop reads. A loop that is blocked repeatedly still reaches the verdict, later.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from bmq.protocol.heartbeat import Pulse
 
 __all__ = ["Liveness"]
 
-# The parts of the limit after which a silent peer is asked, and is reported.
+# Fractions of the limit after which a silent peer is queried, and reported.
 _ASK_AFTER = 1 / 3
 _QUIET_AFTER = 1 / 2
-# The least part of the limit between a request and the report.
+# Minimum fraction of the limit between a request and the report.
 _ANSWER_WITHIN = 1 / 10
-# The last turn to read, in seconds; a twentieth of shorter limits.
+# Length of the last turn to read, in seconds; a twentieth for shorter limits.
 _LAST_TURN = 0.01
 
 
@@ -56,8 +57,8 @@ class Liveness:
 
     Attributes:
         limit: seconds without a byte after which the peer is given up.
-        heard: when the last bytes arrived; to be set whenever some do.
-        deadline: when :meth:`poll` is to be called; None while paused, and after the verdict.
+        heard: time of the last arrived bytes, to be set on each arrival.
+        deadline: time to call :meth:`poll`; None while paused, and after the verdict.
     """
 
     __slots__ = ("_asked", "_noted", "_stage", "deadline", "heard", "limit")
@@ -72,7 +73,7 @@ class Liveness:
 
     @property
     def quiet(self) -> bool:
-        """Whether the silence has lasted for half of the limit, with a request out."""
+        """Whether the silence has lasted for half of the limit, with an unanswered request."""
         return self._stage >= _Stage.QUIET and self.heard <= self._noted
 
     @property
@@ -80,18 +81,18 @@ class Liveness:
         return min(_LAST_TURN, self.limit / 20)
 
     def pause(self) -> None:
-        """Nothing is read from now on: silence says nothing about the peer."""
+        """Stop the watch while reading is paused: silence says nothing about the peer."""
         self._stage = _Stage.LISTENING
         self.deadline = None
 
     def resume(self, now: float) -> None:
-        """The connection is read again: silence counts from now on."""
+        """Resume the watch with reading: silence counts from now on."""
         self.heard = self._noted = now
         self._stage = _Stage.LISTENING
         self.deadline = now + self.limit * _ASK_AFTER
 
     def poll(self, now: float) -> Pulse:
-        """Return the action that is due at ``now``; nothing before the deadline."""
+        """Return the action that is due at ``now``; none before the deadline."""
         if self.deadline is None or now < self.deadline:
             return Pulse.NOTHING
         if self.heard > self._noted:

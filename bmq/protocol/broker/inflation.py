@@ -42,7 +42,7 @@ class InflationBudget:
         self._now = now
 
     def inflate(self, data: bytes, *, free: bool = False) -> bytes:
-        """Decompress one message's data.
+        """Decompress the data of one message.
 
         Args:
             data: a whole zlib stream.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's side of one connection: bytes and the time in, bytes out.
 
-Queues and routing are left to a :class:`Backend`; this module has the handshake, the control messages and
-heartbeats, and knows what is ignored without an answer.
+A :class:`Backend` handles queues and routing. This module handles the handshake, control messages and
+heartbeats, and decides which input is ignored without an answer.
 """
 
 from __future__ import annotations
@@ -67,21 +67,21 @@ _log = logging.getLogger("bmq.broker")
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 #: The oldest SDKs served, by language.
 _MINIMUM_VERSIONS = {ClientLanguage.E_CPP: 10500, ClientLanguage.E_JAVA: 2}
-#: Older ones are told that they are deprecated.
+#: Older SDKs are told that they are deprecated.
 _RECOMMENDED_VERSIONS = {ClientLanguage.E_CPP: 10900, ClientLanguage.E_JAVA: 2}
-# Java SDKs made of snapshots add this to their version.
+# Java SDKs built from snapshots add this number to their version.
 _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
 _MAX_COMPLAINTS = 20
-#: How many requests of one client are answered before others are served. A long request counts as several;
-#: after an admin command, which may take long, others are served at once.
+#: Number of requests of one client that are answered before other clients are served. A long request counts
+#: as several. After an admin command, which may take long, other clients are served at once.
 _REQUESTS_AT_ONCE = 50
 _REQUEST_SIZE = 2048
 _EFFORT_AT_ONCE = 10_000
 
 
 class BrokerState(Enum):
-    """Where a connection is."""
+    """The states of a connection."""
 
     CONNECTED = "nothing known about the client"
     AUTHENTICATED = "credentials accepted"
@@ -92,7 +92,7 @@ class BrokerState(Enum):
 
 
 class BrokerInput(Enum):
-    """What moves a connection."""
+    """The inputs of a connection's state machine."""
 
     CREDENTIALS_ACCEPTED = "authenticationRequest, right"
     CREDENTIALS_REFUSED = "authenticationRequest, wrong"
@@ -120,13 +120,13 @@ class BrokerSession(Machine):
     """One connection of a broker.
 
     Args:
-        settings: the broker's settings.
-        backend: the broker behind it.
-        output: where answers and messages go.
-        session_id: its number.
-        peer: who is at the other end, for logs.
-        now: the time, in seconds of a clock that does not go backwards.
-        guids: makes the GUIDs for legacy clients, which make none.
+        settings: settings of the broker.
+        backend: broker behind the session.
+        output: destination of answers and messages.
+        session_id: number of the session.
+        peer: description of the peer, for logs.
+        now: time, in seconds of a monotonic clock.
+        guids: generates the GUIDs for legacy clients, which send none.
     """
 
     def __init__(
@@ -151,67 +151,67 @@ class BrokerSession(Machine):
         self.codec = Codec.BER
         #: Whether the latest credentials were wrong.
         self.refused = False
-        #: The mechanism and the name the client authenticated with.
+        #: Mechanism and name of the client's authentication.
         self.principal: tuple[str, str] | None = None
-        # Before the handshake a client costs little memory: what it has to send first is small.
+        # Before the handshake a client occupies little memory: its first events must be small.
         self._framer = Framer(settings.max_handshake_size, tolerant=True)
-        # Events left for later, so that others are served; and the error that follows them.
+        # Events postponed so that other clients are served, and the error after them.
         self._rest: list[Event] = []
         self._error: ProtocolError | None = None
-        # Whether others are to be served next, even if no event is left.
+        # Whether other clients are served next, even without postponed events.
         self._enough = False
         self._complaints = 0
         self._guids = guids
         self._legacy = False
         self._heartbeat: Heartbeat | None = None
-        # By when the client must have negotiated; after that, when its credentials expire.
+        # Deadline of the negotiation; after the negotiation, end of the credentials' lifetime.
         self._deadline: float | None = now + settings.handshake_timeout
         self._expiry: float | None = None
-        #: After how many more events the connection breaks, for tests of failures; None for never.
+        #: Number of further events until the connection breaks, for tests of failures; None for never.
         self.events_left: int | None = None
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is to be closed, once what is in the output is sent."""
+        """Whether to close the connection after the output is sent."""
         return self.state is BrokerState.CLOSED
 
     @property
     def negotiating(self) -> bool:
-        """Whether the client has yet to say who it is."""
+        """Whether the client's identity is still missing."""
         return self.state in (BrokerState.CONNECTED, BrokerState.AUTHENTICATED)
 
     @property
     def buffered(self) -> int:
-        """How many bytes of an unfinished event are held."""
+        """Number of buffered bytes of an unfinished event."""
         return self._framer.buffered
 
     # ---- input
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take bytes from the client."""
+        """Process bytes from the client."""
         events, error = self._cut(data)
         self._work(self._rest + events if self._rest else events, error or self._error, now)
 
     @property
     def waiting(self) -> bool:
-        """Whether input is left; call :meth:`resume` after others were served."""
+        """Whether input is left; call :meth:`resume` after serving other clients."""
         return bool(self._rest) or self._enough
 
     def resume(self, now: float) -> None:
-        """Go on with the input that is left."""
+        """Process the remaining input."""
         self._work(self._rest, self._error, now)
 
     def channel_down(self, now: float) -> None:
-        """Note that the connection is gone."""
+        """Handle the loss of the connection."""
         self.fire(_I.CHANNEL_DOWN, now)
         self.backend.deliver(now)
 
     def shut_down(self, now: float) -> None:
-        """Close the connection from this side; what is unconfirmed does not count as a failed delivery."""
+        """Close the connection from this side; unconfirmed messages do not count as failed deliveries."""
         self.fire(_I.SHUTDOWN, now)
 
     def next_deadline(self) -> float | None:
-        """Return when :meth:`tick` has something to do; None if nothing happens by itself."""
+        """Return the time of the next :meth:`tick`; None if nothing is scheduled."""
         if self.state is BrokerState.CLOSED:
             return None
         beat = self._heartbeat.deadline if self._heartbeat is not None else None
@@ -220,7 +220,7 @@ class BrokerSession(Machine):
         return min(self._deadline, beat)
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Perform the actions that are due."""
         if self._deadline is not None and now >= self._deadline:
             self._deadline = None
             _log.info("%s: timed out in state %s; closing", self.peer, self.state.name)
@@ -245,7 +245,7 @@ class BrokerSession(Machine):
         return events, error
 
     def _work(self, events: list[Event], error: ProtocolError | None, now: float) -> None:
-        """Handle events, and those that follow them in the framer."""
+        """Handle events, and the following events in the framer."""
         while True:
             done = self._handle(events, now)
             self._rest = events[done:]
@@ -265,7 +265,7 @@ class BrokerSession(Machine):
         self.backend.deliver(now)
 
     def _handle(self, events: list[Event], now: float) -> int:
-        """Handle events until others are to be served; return how many were handled."""
+        """Handle events until other clients must be served; return the number of handled events."""
         at, count, requests = 0, len(events), 0
         self._enough = False
         enough = self.backend.effort + _EFFORT_AT_ONCE
@@ -274,7 +274,7 @@ class BrokerSession(Machine):
             first, kind = at, event.type
             at += 1
             if kind == EventType.PUT or kind == EventType.CONFIRM:
-                # Clients that send one message an event send many events at once.
+                # Clients that send one message in each event send many events at once.
                 while at < count and events[at].type == kind:
                     at += 1
                 self.fire(_I.PUT if kind == EventType.PUT else _I.CONFIRM, events[first:at], now)
@@ -298,7 +298,7 @@ class BrokerSession(Machine):
         elif kind == EventType.HEARTBEAT_REQ:
             self.fire(_I.HEARTBEAT_REQ)
         elif kind == EventType.HEARTBEAT_RSP and self.state in (_S.SERVING, _S.ADMINISTERED):
-            pass  # _cut has noted that it came
+            pass  # _cut has recorded its arrival
         else:
             self.fire(_I.OTHER, [event], now)
 
@@ -371,7 +371,7 @@ class BrokerSession(Machine):
         self.fire(kind, verdict, codec_of(event), principal, now)
 
     def _complain(self, what: object) -> None:
-        """Log what a client does wrong, up to a number of times: it must not flood the log."""
+        """Log a client's mistake, up to a limit: a client must not flood the log."""
         self._complaints += 1
         if self._complaints <= _MAX_COMPLAINTS:
             _log.warning("%s: %s", self.peer, printable(what))
@@ -459,7 +459,7 @@ class BrokerSession(Machine):
     def _answer(self, request: ControlMessage, now: float) -> None:
         client = self.client
         assert client is not None
-        # What was posted before a request is delivered before its answer.
+        # Messages posted before a request are delivered before its answer.
         self.backend.deliver(now)
         body = request.body
         match body:
@@ -497,7 +497,7 @@ class BrokerSession(Machine):
             try:
                 decode_put_runs(event.data, event.body, runs, inflate, checks_area=True)
             except ProtocolError as error:
-                # A real broker stops here too, without an answer, and keeps the connection.
+                # A real broker also stops here without an answer, and keeps the connection.
                 self._complain(f"{error}; the rest of the event is ignored")
         for queue_id, puts in runs:
             if self._legacy:
@@ -508,7 +508,7 @@ class BrokerSession(Machine):
             client.post(queue_id, puts, now)
 
     def _named(self, put: Put, now: float) -> Put:
-        """Give a legacy client's message a GUID; the client sent a correlation id in its place."""
+        """Assign a GUID to the message of a legacy client, which sent a correlation id in its place."""
         flags, _, field, schema_id, compression, crc, size, data = put
         correlation_id = int.from_bytes(field[CORRELATION_ID], "big")
         flags = flags | _ACK_REQUESTED if correlation_id else flags & ~_ACK_REQUESTED
@@ -590,7 +590,7 @@ class BrokerSession(Machine):
             ],
             Transition(None, _S.DISCONNECTED),
         ),
-        # In the handshake anything out of place ends the connection without an answer.
+        # During the handshake, any unexpected input ends the connection without an answer.
         **dict.fromkeys(
             [
                 (_S.CONNECTED, _I.STRANGER),
@@ -618,7 +618,7 @@ class BrokerSession(Machine):
 
 
 def _support(identity: ClientIdentity) -> Status:
-    """Return the status that tells a client when its SDK is too old; it is served all the same."""
+    """Return the status that reports an outdated SDK to the client, which is served nevertheless."""
     if not _older(identity, _MINIMUM_VERSIONS):
         return Status()
     minimum = _MINIMUM_VERSIONS[identity.sdk_language]

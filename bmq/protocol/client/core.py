@@ -776,7 +776,9 @@ class ClientCore(Machine):
         return False
 
     def _renewed(self, event: Event, now: float) -> None:
-        """Process the answer to renewed credentials; after an unreadable answer the old ones stay valid."""
+        """Process the answer to renewed credentials; after an unreadable answer the old credentials stay
+        valid.
+        """
         if not self._renewing:
             self._notice("an authenticationResponse without a request")
             return
@@ -829,7 +831,7 @@ class ClientCore(Machine):
         return quiet
 
     def _pushed_columns(self, event: Event, now: float) -> bool:
-        """Hand on an event as columns, unless some of its messages have to be looked at one by one."""
+        """Deliver an event as columns, unless some of its messages must be processed individually."""
         assert self.read_columns is not None
         columns = self.read_columns(event.data, event.body)
         if columns is None:
@@ -854,12 +856,12 @@ class ClientCore(Machine):
     def _confirm_again(
         self, deliveries: list[tuple[QueueCore, SubscriptionCore, list[Push]]]
     ) -> list[tuple[QueueCore, SubscriptionCore, list[Push]]]:
-        """Confirm again what was confirmed; return the rest."""
+        """Confirm redelivered messages again; return the other messages."""
         fresh: list[tuple[QueueCore, SubscriptionCore, list[Push]]] = []
         for queue, subscription, run in deliveries:
             guids = [push[GUID] for push in run]
             if queue.confirmed is not None and (known := queue.confirmed.known(guids)):
-                # The broker has the queue open, or it would not deliver; the answer that says so may follow.
+                # The broker has the queue open, or it would not deliver; its answer may still be on the way.
                 self._confirms.add(queue, [guid for guid in guids if guid in known])
                 run = [push for push in run if push[GUID] not in known]
                 self._emit(ConfirmedAgain(queue.uri_text, subscription.owner, len(guids) - len(run)))
@@ -881,7 +883,7 @@ class ClientCore(Machine):
             return
         request = self._requests.resolve(message.r_id)
         if request is None:
-            return  # brokers send nothing unasked; answers to forgotten requests do not matter
+            return  # brokers send no unsolicited messages; answers to forgotten requests do not matter
         if unread is not None:
             request.strange = f"a message that cannot be read: {unread}"
             request.cause = unread
@@ -917,7 +919,7 @@ class ClientCore(Machine):
             self._finish_restore(now)
 
     def _disconnect(self, now: float) -> None:
-        self._liveness = None  # nothing is sent behind a disconnect, so silence has no meaning
+        self._liveness = None  # nothing is sent after a disconnect, so silence has no meaning
         self._stalls.lost()
         self._end_everything(SessionClosed("the session is closed"), now)
         self._requests.send(RequestKind.DISCONNECT, Disconnect(), None, self._stopping[0].deadline)
@@ -953,7 +955,7 @@ class ClientCore(Machine):
         self._emit(StateRestored())
 
     def _resume(self, queues: Collection[QueueCore], now: float) -> None:
-        """Send the posts of queues that are open again, all in the order of posting."""
+        """Send the posts of reopened queues, in the order of posting."""
         for queue in queues:
             queue.answered_at = now
         self.posts.send_again({queue for queue in queues if queue.resume(now)})
@@ -1025,7 +1027,7 @@ class ClientCore(Machine):
         (_S.CLOSED, _I.STOP): Transition(None, _S.CLOSED),
         (_S.CLOSED, _I.CHANNEL_DOWN): Transition(None, _S.CLOSED),
         (_S.CLOSED, _I.GIVE_UP): Transition(None, _S.CLOSED),
-        # A close whose task was cancelled may be followed by another one.
+        # A close whose task was cancelled may be followed by a second close.
         **{(state, _I.DRAIN): Transition(None, state) for state in (*_CLOSES, _S.CLOSING)},
         **{(state, _I.SEAL): Transition(None, state) for state in (_S.SEALED, _S.SEALED_LOST, _S.CLOSING)},
     }
@@ -1035,7 +1037,7 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 def without_tracebacks(error: _E) -> _E:
-    """Return an error that is kept: it no longer refers to the frames, and the events, it came from."""
+    """Return an error for storage, without references to the frames and events of its origin."""
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the client core reports: session events for the application, and signals for the I/O layer."""
+"""The output of the client core: session events for the application, and signals for the I/O layer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """The base of everything that :meth:`bmq.Session.events` yields."""
+    """Base class of the events of :meth:`bmq.Session.events`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Connected(SessionEvent):
     """The session is established for the first time.
 
     Attributes:
-        broker: how the broker names itself.
+        broker: name of the broker.
     """
 
     broker: str
@@ -73,10 +73,11 @@ class Connected(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class ClientDeprecated(SessionEvent):
-    """The broker serves this version of the client, but calls it deprecated: it should be upgraded.
+    """The broker supports this version of the client, but reports it as deprecated: the client should be
+    upgraded.
 
     Attributes:
-        broker: how the broker names itself.
+        broker: name of the broker.
     """
 
     broker: str
@@ -94,9 +95,9 @@ class Reconnecting(SessionEvent):
     """An attempt to reconnect is due.
 
     Attributes:
-        attempt: 1 for the first one after the loss.
-        delay: seconds until it is made.
-        address: the address that will be tried.
+        attempt: number of the attempt after the loss, from 1.
+        delay: seconds until the attempt.
+        address: address of the attempt.
     """
 
     attempt: int
@@ -106,14 +107,14 @@ class Reconnecting(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class Reconnected(SessionEvent):
-    """There is a connection again; queues are being reopened."""
+    """The connection is restored; the queues are being reopened."""
 
     broker: str
 
 
 @dataclass(frozen=True, slots=True)
 class StateRestored(SessionEvent):
-    """Every queue was reopened, was delayed or has failed, and the unacknowledged posts were sent again.
+    """All queues were reopened, delayed or failed, and the unacknowledged posts were sent again.
 
     The posts of delayed queues (:class:`QueueReopenDelayed`) follow after their reopening.
     """
@@ -130,11 +131,12 @@ class QueueReopened(SessionEvent):
 class QueueReopenDelayed(SessionEvent):
     """The broker refused for now to reopen a queue, or did not answer in time; the session tries again.
 
-    The queue keeps posts and consumers. Reported for each attempt that failed. The next attempt follows on
+    The queue keeps its posts and consumers. The event is reported for each failed attempt. The next attempt
+    follows on this connection after ``delay``, or on the next connection.
     this connection after ``delay``, or on the next connection.
 
     Attributes:
-        queue_uri: the queue.
+        queue_uri: URI of the queue.
         error: the refusal, or a :class:`bmq.RequestTimeout`.
         delay: seconds until the next attempt on this connection.
     """
@@ -154,21 +156,21 @@ class QueueReopenFailed(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class QueueSuspended(SessionEvent):
-    """A queue does not take part while the host is unhealthy."""
+    """A queue is suspended while the host is unhealthy."""
 
     queue_uri: str
 
 
 @dataclass(frozen=True, slots=True)
 class QueueResumed(SessionEvent):
-    """A suspended queue takes part again."""
+    """A suspended queue is active again."""
 
     queue_uri: str
 
 
 @dataclass(frozen=True, slots=True)
 class HostUnhealthy(SessionEvent):
-    """The host health monitor reports trouble."""
+    """The host health monitor reports the host as unhealthy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +180,11 @@ class HostHealthRestored(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class SlowConsumer(SessionEvent):
-    """The application does not keep up: reading from the connection has paused.
+    """The application is too slow: reading from the connection has paused.
 
     Attributes:
-        messages: how many messages wait for the application.
-        bytes: their size.
+        messages: number of messages that wait for the application.
+        bytes: size of these messages.
     """
 
     messages: int
@@ -191,7 +193,7 @@ class SlowConsumer(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class SlowConsumerRecovered(SessionEvent):
-    """The application has caught up: reading goes on."""
+    """The application has caught up: reading continues."""
 
     messages: int
     bytes: int
@@ -199,14 +201,14 @@ class SlowConsumerRecovered(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedMessages(SessionEvent):
-    """A queue holds messages that no consumer of it wants: most often their consumer has left.
+    """A queue holds messages that match none of its consumers; most often, their consumer has closed.
 
-    They stay unconfirmed until a consumer of the queue wants them, or the queue is closed; see
-    :attr:`bmq.Queue.unclaimed`. Reported once, until there are none any more.
+    The messages stay unconfirmed until a consumer of the queue matches them, or until the queue is closed;
+    see :attr:`bmq.Queue.unclaimed`. Reported once, until no such messages are left.
 
     Attributes:
-        queue_uri: the queue.
-        messages: how many.
+        queue_uri: URI of the queue.
+        messages: number of messages.
     """
 
     queue_uri: str
@@ -215,29 +217,29 @@ class UnclaimedMessages(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRevived(SessionEvent):
-    """The broker had stopped delivering to a queue, and went on when its subscriptions were repeated.
+    """The broker had stopped delivering to a queue, and resumed after its subscriptions were repeated.
 
-    Reported once a queue; see :attr:`bmq.SessionOptions.repeat_subscriptions_after`.
+    Reported once for each queue; see :attr:`bmq.SessionOptions.repeat_subscriptions_after`.
     """
 
     queue_uri: str
 
 
-#: The things that can stand still: the line itself, posts, requests for queues.
+#: Causes of a stall: the connection itself, posts, or requests for queues.
 StallCause: TypeAlias = Literal["silence", "posts", "requests"]
 
 
 @dataclass(frozen=True, slots=True)
 class Stalled(SessionEvent):
-    """The session is connected, but for half of ``liveness`` something has not moved that should.
+    """The session is connected, but has made no progress for half of ``liveness``.
 
     Reported once for each cause, until :class:`StallOver` or the loss of the connection.
 
     Attributes:
-        cause: ``"silence"``: the broker sends nothing, although it was asked. ``"posts"``: the broker
-            acknowledges no post of a queue. ``"requests"``: the broker does not answer a request to open,
-            configure or close a queue.
-        reason: a sentence for people.
+        cause: ``"silence"``: the broker sends nothing, and does not answer a heartbeat. ``"posts"``: the
+            broker acknowledges no post of a queue. ``"requests"``: the broker does not answer a request to
+            open, configure or close a queue.
+        reason: description in words.
     """
 
     cause: StallCause
@@ -246,7 +248,7 @@ class Stalled(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class StallOver(SessionEvent):
-    """Something that had stalled moves again.
+    """A stall has ended.
 
     Attributes:
         cause: see :class:`Stalled`.
@@ -259,45 +261,45 @@ class StallOver(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class Disconnected(SessionEvent):
-    """The session is over.
+    """The session has ended.
 
     Attributes:
-        reason: "" when it was closed by the application.
+        reason: reason for the end; "" if the application closed the session.
     """
 
     reason: str
 
 
 class Signal:
-    """The base of what only the I/O layer sees."""
+    """Base class of signals to the I/O layer."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Completed(Signal):
-    """An operation ended: with ``error``, or successfully if that is None."""
+    """An operation ended, with ``error`` or, if None, successfully."""
 
     token: Waiter | None
     error: Error | None
 
 
-#: What became of one post: its token and tag, its GUID, the status, the queue.
+#: The outcome of a post: its token and tag, its GUID, the status, the queue.
 Outcome: TypeAlias = tuple[object, int, bytes, AckStatus, PostTarget]
 
 
-#: Posts of one token that were accepted, where nobody asks which: the token, and how many.
+#: Accepted posts of one token whose individual outcomes are not needed: the token, and their number.
 Accepted: TypeAlias = tuple[object, int]
 
 
-@dataclass(slots=True)  # not frozen: one is made for each event that comes, and that would take longer
+@dataclass(slots=True)  # not frozen: created for each incoming event, and frozen objects are slower
 class Acked(Signal):
-    """Posts got their outcome: one by one, and as numbers of accepted ones.
+    """Outcomes of posts: individual outcomes, and counts of accepted posts.
 
     Attributes:
-        outcomes: the outcomes that came one by one.
-        accepted: the numbers of accepted posts.
-        strange: numbers of the broker that are no status here, by GUID; the outcome is UNKNOWN.
+        outcomes: individual outcomes.
+        accepted: counts of accepted posts.
+        strange: unknown status numbers of the broker, by GUID; the outcome is UNKNOWN.
     """
 
     outcomes: list[Outcome]
@@ -307,7 +309,7 @@ class Acked(Signal):
 
 @dataclass(slots=True)
 class Pushed(Signal):
-    """Messages arrived: (queue, subscription, its messages in order) each.
+    """Messages arrived: a tuple (queue, subscription, messages in order) for each subscription.
 
     A message has the fields of :class:`bmq.wire.push.PushMessage`, in that order.
     """
@@ -317,9 +319,9 @@ class Pushed(Signal):
 
 @dataclass(frozen=True, slots=True)
 class PushedColumns(Signal):
-    """Messages arrived for subscriptions that take columns: (queue, subscription, the columns) each.
+    """Messages arrived for subscriptions with columns: a tuple (queue, subscription, columns) for each.
 
-    They are what :attr:`bmq.protocol.client.core.ClientCore.read_columns` has made of an event.
+    :attr:`bmq.protocol.client.core.ClientCore.read_columns` creates the columns from an event.
     """
 
     deliveries: Sequence[tuple[Handle, SubscriptionCore, PushColumns]]
@@ -330,9 +332,9 @@ class ConfirmedAgain(Signal):
     """Messages arrived that were confirmed before: they are confirmed again, and not reported as arrived.
 
     Attributes:
-        queue_uri: their queue.
-        owner: the owner of the subscription they came for.
-        messages: how many.
+        queue_uri: URI of the queue.
+        owner: owner of the subscription.
+        messages: number of messages.
     """
 
     queue_uri: str
@@ -342,11 +344,12 @@ class ConfirmedAgain(Signal):
 
 @dataclass(frozen=True, slots=True)
 class StreamConfigured(Signal):
-    """The broker has agreed to a queue's subscriptions or not; reported before the callers' outcomes.
+    """The broker has accepted or refused a queue's subscriptions. Reported before the callers' outcomes.
 
     Attributes:
-        owner: the queue's owner.
-        failed: it has not. All changes under way have failed; the queue wants what was agreed before.
+        owner: owner of the queue.
+        failed: whether the broker refused. All pending changes have failed; the queue returns to the previous
+            subscriptions.
     """
 
     owner: QueueOwner
@@ -358,9 +361,9 @@ class Astray(Signal):
     """Messages arrived for a queue or subscription that is not open here; they stay unconfirmed.
 
     Attributes:
-        q_id: the queue's number.
-        s_ids: the numbers of the subscriptions.
-        messages: how many.
+        q_id: number of the queue.
+        s_ids: numbers of the subscriptions.
+        messages: number of messages.
     """
 
     q_id: int
@@ -373,7 +376,7 @@ class Unsendable(Signal):
     """A post could not be encoded, because of a mistake in this library; its outcome is INVALID_ARGUMENT.
 
     Attributes:
-        queue_uri: the queue that the post was for.
+        queue_uri: URI of the post's queue.
         error: the error of the encoder.
     """
 
@@ -383,10 +386,10 @@ class Unsendable(Signal):
 
 @dataclass(frozen=True, slots=True)
 class Skipped(Signal):
-    """The broker sent a thing that this version does not know; nothing else follows from it.
+    """The broker sent an element that this version does not know; the element is ignored.
 
     Attributes:
-        what: the thing, in words; equal for equal things.
+        what: description of the element; equal for equal elements.
     """
 
     what: str
@@ -394,7 +397,7 @@ class Skipped(Signal):
 
 @dataclass(frozen=True, slots=True)
 class CloseChannel(Signal):
-    """The connection is to be closed, because of ``error`` unless that is None."""
+    """The connection must be closed, because of ``error`` unless None."""
 
     error: Error | None
 

@@ -19,7 +19,7 @@ from bmq.wire.event import HEARTBEAT_RSP, Event
 __all__ = ["Greeting"]
 
 
-# So many different things are reported at most.
+# Maximum number of distinct skipped elements that are reported.
 _MOST_SKIPPED = 100
 
 
@@ -27,15 +27,15 @@ class Greeting:
     """Authentication and negotiation on one connection: bytes in, bytes out.
 
     Args:
-        identity: how the client introduces itself.
-        max_incoming_event: the largest event accepted, in bytes.
+        identity: client's identity in the negotiation.
+        max_incoming_event: largest event accepted, in bytes.
 
-    Attributes:
-        handshake: the state of the conversation, and its results.
-        framer: cuts the stream into events; goes with the connection.
-        error: the failure of the conversation, or None.
-        rest: events behind the broker's answer.
-        skipped: things that only a newer broker sends, each once.
+        Attributes:
+            handshake: state of the handshake, and its results.
+            framer: splits the stream into events; belongs to the connection.
+            error: failure of the handshake, or None.
+            rest: events after the broker's answer.
+            skipped: elements that only a newer broker sends, each once.
     """
 
     __slots__ = ("error", "framer", "handshake", "rest", "skipped")
@@ -57,7 +57,7 @@ class Greeting:
         return self.handshake.connected(credentials)
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes from the broker; return those to send. Never raises: see :attr:`error`."""
+        """Process bytes from the broker; return bytes to send. Never raises: see :attr:`error`."""
         if self.error is not None:
             return b""
         events, broken = self.framer.feed(data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The beginning of a connection, client role: optional authentication, then negotiation."""
+"""The start of a connection, client role: optional authentication, then negotiation."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ __all__ = ["BrokerInfo", "Credentials", "Handshake", "HandshakeInput", "Handshak
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What proves who the client is.
+    """Proof of the client's identity.
 
     Attributes:
-        mechanism: BASIC, ANONYMOUS, or the name of a mechanism the broker has a plugin for.
-        data: for BASIC ``b"user:password"``; None for none. ``repr()`` does not show it.
+        mechanism: BASIC, ANONYMOUS, or the name of a mechanism for which the broker has a plugin.
+        data: for BASIC ``b"user:password"``; None for no data. ``repr()`` omits the data.
 
     Raises:
-        InvalidArgument: the mechanism is no text or empty, or the data is not bytes.
+        InvalidArgument: the mechanism is empty or not a string, or the data is not bytes.
     """
 
     mechanism: str
@@ -58,7 +58,7 @@ class Credentials:
         object.__setattr__(self, "mechanism", _checks.text("mechanism", self.mechanism, empty=False))
         given: Any = self.data
         if given is not None and not isinstance(given, bytes | bytearray | memoryview):
-            # The value is not repeated: it may be a password.
+            # Do not repeat the value: it may be a password.
             raise InvalidArgument(f"the data of credentials is bytes or None, not {type(given).__name__}")
         object.__setattr__(self, "data", _checks.optional(_checks.octets, "data", self.data))
 
@@ -67,7 +67,7 @@ class Credentials:
         """Return credentials for the mechanism BASIC.
 
         Raises:
-            InvalidArgument: one of them is no text, or the user has a colon.
+            InvalidArgument: an argument is not a string, or the user name contains a colon.
         """
         user = _checks.text("user", user)
         if ":" in user:
@@ -86,17 +86,18 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """What the broker said of itself during negotiation.
+    """The broker's identity in the negotiation.
 
     Attributes:
         name: process and host, for people.
-        version: its version number; 999999 is a development build.
-        features: what it can do, as it wrote it.
-        new_properties: it takes the new property encoding.
-        configure_stream: it announces configureStream.
+        version: version number; 999999 is a development build.
+        features: capabilities, as text.
+        new_properties: whether the broker supports the new property encoding.
+        configure_stream: whether the broker announces configureStream.
         heartbeat_interval: seconds between heartbeats.
-        max_missed_heartbeats: after how many silent intervals the connection is dead; 0 turns this off.
-        deprecates: it serves this client, and asks for a newer one.
+        max_missed_heartbeats: number of silent intervals until the connection is considered dead; 0 disables
+            heartbeats.
+        deprecates: whether the broker reports this version of the client as deprecated.
     """
 
     name: str
@@ -110,7 +111,7 @@ class BrokerInfo:
 
 
 class HandshakeState(Enum):
-    """The beginning of one connection."""
+    """The states of a handshake."""
 
     IDLE = "no connection"
     AUTHENTICATING = "authenticationRequest sent"
@@ -119,7 +120,7 @@ class HandshakeState(Enum):
 
 
 class HandshakeInput(Enum):
-    """What moves the handshake."""
+    """The inputs of a handshake."""
 
     CONNECTED = "connected, no credentials"
     CONNECTED_WITH_CREDENTIALS = "connected, with credentials"
@@ -130,7 +131,7 @@ class HandshakeInput(Enum):
 
 
 _S, _I = HandshakeState, HandshakeInput
-# Others come from newer brokers, or from a peer that is no broker, whose silence ends the handshake.
+# Other types come from newer brokers, or from a peer that is not a broker, whose silence ends the handshake.
 _EVENT_TYPES = frozenset(map(int, EventType)) - {EventType.UNDEFINED}
 
 
@@ -138,10 +139,10 @@ class Handshake(Machine):
     """The handshake of one connection.
 
     Attributes:
-        state: its state.
-        broker: what the broker said, once it is done.
-        error: why it failed.
-        lifetime: seconds after which the credentials must have been renewed, or None.
+        state: state of the handshake.
+        broker: broker's identity, after the negotiation.
+        error: reason for the failure.
+        lifetime: seconds until the credentials must be renewed, or None.
     """
 
     __slots__ = ("_identity", "broker", "error", "lifetime")
@@ -156,7 +157,7 @@ class Handshake(Machine):
         self.lifetime: float | None = None
 
     def connected(self, credentials: Credentials | None) -> bytes:
-        """A connection is there; return the event to send."""
+        """Begin on a new connection; return the event to send."""
         self.error = self.lifetime = None
         event: bytes = (
             self.fire(_I.CONNECTED)
@@ -166,14 +167,14 @@ class Handshake(Machine):
         return event
 
     def receive(self, event: Event, notice: Notice) -> bytes:
-        """Take the broker's answer; return the event to send next, if any.
+        """Process the broker's answer; return the next event to send, if any.
 
         Args:
-            event: what came.
-            notice: receives skipped events and messages, which only a newer broker sends.
+            event: received event.
+            notice: receives descriptions of skipped events and messages, which only a newer broker sends.
 
         Raises:
-            ConnectionFailed: it is not a legal answer.
+            ConnectionFailed: the answer is not legal.
         """
         if event.type not in _EVENT_TYPES:
             notice(f"events of type {event.type}")
@@ -197,15 +198,15 @@ class Handshake(Machine):
         return b""
 
     def channel_down(self) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection."""
         self.fire(_I.CHANNEL_DOWN)
 
     def renewal_answered(self, event: Event, notice: Notice) -> float | None:
-        """Take the answer to renewed credentials on the live session; return their lifetime in seconds.
+        """Process the answer to renewed credentials in a live session; return their lifetime in seconds.
 
         Raises:
-            AuthenticationError: the broker refused them.
-            ProtocolError: it is not a legal answer.
+            AuthenticationError: the broker refused the credentials.
+            ProtocolError: the answer is not legal.
         """
         answer = decode_event(event, MessageKind.AUTHENTICATION, notice)
         if not isinstance(answer, AuthenticationResponse):
@@ -217,7 +218,7 @@ class Handshake(Machine):
 
     @staticmethod
     def authentication_request(credentials: Credentials) -> bytes:
-        """Return the event that carries credentials."""
+        """Return the event with credentials."""
         request = AuthenticationRequest(mechanism=credentials.mechanism, data=credentials.data)
         return encode_event(request, Codec.JSON)
 
@@ -280,7 +281,7 @@ class Handshake(Machine):
 
 
 def not_a_broker(error: ProtocolError) -> ConnectionFailed:
-    """Say that whoever answers at this address does not speak the protocol."""
+    """Return the error for a peer that does not speak the protocol."""
     return ConnectionFailed(f"the peer does not behave like a BlazingMQ broker: {error}")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a session know of each other, and of the layer above: protocols of a few methods each.
+"""The interfaces between the parts of a session, and to the layer above, as small protocols.
 
-A queue reports to the session, and the session to its caller. None of them imports the other: each part names
-the methods and attributes that the part uses.
+A queue reports to the session, and the session to its caller, without importing each other: each part
+declares the methods and attributes that it uses.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NOBODY", "Arrival", "Handle", "Nobody", "Places", "PostTarget", "QueueOwner", "Sink", "Waiter"]
 
-#: When messages arrived, by the event loop's clock, and how many connections were lost before. Messages that
-#: arrived together refer to the same tuple.
+#: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages that
+#: arrived together share the same tuple.
 Arrival: TypeAlias = tuple[float, int]
-#: The delivery numbers of a list of messages, as runs that count up by one: (index of the first, its number).
+#: Delivery numbers of a list of messages, as runs of consecutive numbers: (index of the first message, its
+#: number).
 Places: TypeAlias = list[tuple[int, int]]
 
 
@@ -29,15 +30,15 @@ class Waiter(Protocol):
     """The caller of an operation, as a future."""
 
     def done(self) -> bool:
-        """Whether the caller has a result, or waits no more."""
+        """Whether the caller has a result, or no longer waits."""
         ...
 
     def set_result(self, result: None, /) -> None:
-        """The operation has succeeded."""
+        """Report success."""
         ...
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """The operation has failed."""
+        """Report a failure."""
         ...
 
 
@@ -45,15 +46,15 @@ class Sink(Protocol):
     """The receiver of a subscription's messages."""
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Take in messages that have just arrived."""
+        """Accept messages that have just arrived."""
         ...
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
-        """Take in the messages of an event as columns; ``number`` is the delivery number of the first."""
+        """Accept the messages of an event as columns; ``number`` is the delivery number of the first."""
         ...
 
     def again(self, count: int) -> None:
-        """Count messages that were delivered again although they were confirmed."""
+        """Count confirmed messages that were delivered again."""
         ...
 
 
@@ -61,7 +62,7 @@ class QueueOwner(Sink, Protocol):
     """The layer above, for one queue: it also receives the messages of unknown subscriptions."""
 
     def configured(self, failed: bool) -> None:
-        """The broker has agreed to the subscriptions, or has not."""
+        """Handle the broker's acceptance or refusal of the subscriptions."""
         ...
 
 
@@ -105,7 +106,7 @@ class PostTarget(Handle, Protocol):
 
 
 class Nobody:
-    """The owner of a queue that was never opened, and of the subscription that has no room."""
+    """The owner of queues that were never opened, and of the placeholder subscription without limits."""
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Leave messages unconfirmed: the broker delivers them again."""
@@ -114,7 +115,7 @@ class Nobody:
         """Leave messages unconfirmed: the broker delivers them again."""
 
     def again(self, count: int) -> None:
-        """Nothing is counted."""
+        """Count nothing."""
 
     def configured(self, failed: bool) -> None:
         """No consumer depends on the answer."""

@@ -126,7 +126,7 @@ _DEFAULT_DEDUPLICATION = 300.0
 _REVIVED_WITHIN = 0.5
 # Shortest pause between two repetitions that both brought messages, in seconds.
 _SHORTEST_PAUSE = 0.01
-# So many messages, or a full window, after a repetition without effect make the pause short again.
+# This number of messages, or a full window, after a repetition without effect resets the pause to short.
 _FLOWING = 1000
 # Fewer messages than this may have arrived by chance.
 _WORTH_MENTION = 10
@@ -472,13 +472,13 @@ class QueueCore(Machine):
         self.revived = 0
         self.heard = 0.0
         self.confirmed: Confirmed | None = None
-        # How long messages may stay away, when the subscriptions were repeated, when the broker answered, and
-        # how many messages came long after.
+        # Current pause before a repetition, time of the last repetition, time of the broker's answer, and
+        # number of messages that arrived long after it.
         self._pause = 0.0
         self._repeated_at: float | None = None
         self._answered_at = 0.0
         self._arrived = 0
-        # How often the broker has refused for now to reopen the queue on this connection, or not answered.
+        # Number of times that the broker refused to reopen the queue on this connection, or did not answer.
         self._refusals = 0
         self._suspends = False
         self._service = Service(in_service=True)
@@ -491,16 +491,16 @@ class QueueCore(Machine):
         # The outstanding request.
         self._request: Request | None = None
 
-    # what it is
+    # attributes
 
     @property
     def in_use(self) -> bool:
-        """Whether the application can use it: it is open, or being reopened."""
+        """Whether the application can use the queue: it is open, or being reopened."""
         return self.state in _IN_USE
 
     @property
     def in_session(self) -> bool:
-        """Whether the session has it: it is not closed."""
+        """Whether the session has the queue: it is not closed."""
         return self.state is not QueueState.CLOSED
 
     @property
@@ -550,7 +550,7 @@ class QueueCore(Machine):
         )
 
     def waits_to_be_opened_as(self, flags: QueueFlags) -> bool:
-        """Whether its openQueue is unanswered, no caller waits for the answer, and the flags are equal."""
+        """Whether the openQueue is unanswered and abandoned by its caller, with equal flags."""
         closing = self._closing is not None and not self._closing.done
         return self.state in _UNANSWERED and not closing and self.flags == flags
 
@@ -576,7 +576,7 @@ class QueueCore(Machine):
         super().fire(event, *arguments)
         self._shared.moved(self)
 
-    # what callers ask for
+    # requests of callers
 
     def open(
         self,
@@ -606,7 +606,7 @@ class QueueCore(Machine):
             self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
 
     def proceed(self, now: float, *, connected: bool) -> None:
-        """Continue an opening that no earlier queue blocks any more."""
+        """Continue an opening that is no longer blocked by an earlier queue."""
         self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
 
     def give_way(self, error: StateError, now: float) -> None:
@@ -710,7 +710,7 @@ class QueueCore(Machine):
         self.unacked_bytes -= size
         self.counts.given_up(count, size, status)
 
-    # what happens to it
+    # events
 
     def channel_up(self, now: float) -> bool:
         """Use a new connection; return whether the queue is being reopened."""
@@ -805,10 +805,10 @@ class QueueCore(Machine):
     def look_after(self, now: float) -> None:
         """Repeat the subscriptions if no message has arrived for a while.
 
-        A real broker under load stops delivering to subscriptions with expressions, and continues when the
-        queue changes in any way. A request that changes nothing is enough. The same happens where a queue
-        has several expressions: messages that found the window of theirs full, behind the first of them, are
-        not looked at again, although there is room. Each repetition brings one more window.
+        A real broker under load stops delivering to subscriptions with expressions, and resumes when the
+        queue changes in any way. A request that changes nothing is enough. The same happens in a queue with
+        several expressions: the broker skips messages whose subscription had a full window, and does not
+        return to them after the window has space again. Each repetition delivers one more window.
         """
         if self.state is not QueueState.OPEN:
             return  # The next answer starts the watch again.
@@ -825,7 +825,7 @@ class QueueCore(Machine):
         self._shared.changed[self] = None
 
     def _shortest_window(self) -> int:
-        """Return how many messages at least arrive before a subscription stops being served."""
+        """Return the minimum number of messages that arrive before a subscription stops being served."""
         return min((_FLOWING, *(sub.options.max_unconfirmed_messages for sub in self.committed)))
 
     def _watch_streams(self, now: float, pause: float = math.inf) -> None:
