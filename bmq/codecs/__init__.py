@@ -2,8 +2,8 @@
 """Codecs: the conversion between values of a type and messages.
 
 :meth:`bmq.Queue.typed` and handlers with an annotated value use this package. A :class:`Codec` converts a
-value to
-a payload and back; :class:`Property` marks the fields that are also properties, for use in subscriptions.
+value to a payload and back; :class:`Property` marks the fields that are also properties, for use in
+subscriptions.
 """
 
 from typing import TYPE_CHECKING

@@ -30,8 +30,7 @@ class CloudEvent(Generic[T]):
     """An event after CloudEvents 1.0, with data of a type.
 
     In a message every attribute is a property named ``ce_`` and the attribute's name, so that subscriptions
-    can
-    select by it. The exception is ``datacontenttype``, which is ``bmq_content_type``. The payload is the
+    can select by it. The exception is ``datacontenttype``, which is ``bmq_content_type``. The payload is the
     data. ::
 
         events = queue.typed(bmq.CloudEvent[Order])

@@ -4,6 +4,5 @@
 Client and broker are two roles with the same framing, tables and timers. The package opens no socket, reads
 no
 clock, and does not depend on asyncio: every call that depends on time takes ``now``, in seconds of any
-monotonic
-clock.
+monotonic clock.
 """

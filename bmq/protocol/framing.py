@@ -28,10 +28,8 @@ class Framer:
     """Cuts the incoming stream into events.
 
     The length of an event is checked as soon as its four bytes have arrived, before any of its bytes are
-    kept: at
-    most ``max_event_size`` bytes and one chunk are ever buffered. The bytes of a large event are collected,
-    and
-    parsed only when complete, so small chunks cost no more than large ones.
+    kept: at most ``max_event_size`` bytes and one chunk are ever buffered. The bytes of a large event are
+    collected, and parsed only when complete, so small chunks cost no more than large ones.
 
     Args:
         max_event_size: largest event accepted, in bytes.
@@ -40,8 +38,7 @@ class Framer:
         tolerant: whether to read like a real broker: only an impossible length is an error, an event with an
             invalid header has the type UNDEFINED, and the protocol version is ignored. If events precede an
             event that exceeds a limit, the event is checked again at the next :meth:`feed`, because the
-            events
-            before it may have raised the limit.
+            events before it may have raised the limit.
     """
 
     __slots__ = ("_error", "_need", "_smallest", "max_event_size", "max_request_size", "pending", "tolerant")
@@ -73,8 +70,7 @@ class Framer:
 
         Returns:
             The completed events, in order, and the error that ends the stream, if any. Events before the
-            error are
-            valid. After an error no more bytes are accepted.
+            error are valid. After an error no more bytes are accepted.
         """
         events: list[Event] = []
         if self._error is not None:

@@ -45,8 +45,7 @@ def check_sendable(text: str) -> None:
     """Check that the broker would read the same text as this client, and survive reading it.
 
     JSON has no bytes that are not UTF-8: a surrogate would arrive as U+FFFD and change the expression. A
-    literal
-    of a single NUL ends the process of a broker.
+    literal of a single NUL ends the process of a broker.
 
     Raises:
         InvalidExpression: the text has a lone surrogate or a NUL.

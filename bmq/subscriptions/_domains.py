@@ -53,8 +53,7 @@ class AppOutcome:
 
     Attributes:
         delivered: True if the message is kept for the application's consumers; False if the broker confirms
-            it
-            at once.
+            it at once.
         why: the reason in words.
         expression: the deciding subscription; None without a subscription.
         evaluation: the evaluation of the subscription; None without a subscription.

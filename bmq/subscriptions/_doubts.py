@@ -3,8 +3,7 @@
 
 A broker accepts ``x == 1 && x == 2``, reports nothing, and delivers nothing. Doubts are proved, not guessed:
 conditions are evaluated with values that represent all possible properties. A property that is compared with
-5
-and 9 is tried as missing, as another type, and as 4, 5, 6, 8, 9 and 10; any other value behaves like one of
+5 and 9 is tried as missing, as another type, and as 4, 5, 6, 8, 9 and 10; any other value behaves like one of
 these. Arithmetic, and comparisons of two properties, may have any outcome. A doubt can therefore be missed,
 but is never raised without proof. The one exception is marked as a guess: a word in capital letters that is
 compared with a property, as in ``OrderType == EXPRESS``.

@@ -44,8 +44,7 @@ def equality(text: str) -> Equality | None:
     """Return an equality that an expression requires; None if none is found.
 
     Recognised are ``p == 3``, ``p % 16 == 3`` and ``(p - 3) % 16 == 0``, alone or joined to other conditions
-    by
-    ``&&``.
+    by ``&&``.
     """
     tree = Expression(text, strict=False).ast if text else None
     if tree is not None:

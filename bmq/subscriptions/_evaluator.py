@@ -6,10 +6,8 @@ and failures are passed as arguments, and appear in the source as ``k0``, ``k1``
 
 The meaning is the broker's. Operands are evaluated left to right, and the first error ends the evaluation.
 ``&&`` and ``||`` skip their right side if the left side decides. Arithmetic has 64 bits and wraps around.
-Strings
-compare by their bytes. Before evaluation, a comparison with a literal ``true`` or ``false`` is replaced by
-the
-other side or its negation; booleans cannot be compared in any other way.
+Strings compare by their bytes. Before evaluation, a comparison with a literal ``true`` or ``false`` is
+replaced by the other side or its negation; booleans cannot be compared in any other way.
 """
 
 from __future__ import annotations

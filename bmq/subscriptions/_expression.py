@@ -72,8 +72,7 @@ class Expression:
     Args:
         text: the expression, for example ``CustomerId >= 1000 && exists(OrderType)``.
         strict: whether to check the text. An unchecked text that does not compile (see ``error``) matches
-            every
-            message, as in the broker.
+            every message, as in the broker.
 
     Raises:
         InvalidExpression: the broker could not compile the text (only with ``strict``), or the text cannot
@@ -146,8 +145,7 @@ class Expression:
 
         The function takes a callable that returns a property's value by name (None or KeyError if absent). It
         returns True, False, or a :class:`~bmq.subscriptions.EvaluationFailure`; only ``is True`` is a match.
-        The
-        function is compiled on first use and kept.
+        The function is compiled on first use and kept.
         """
         evaluator = self._evaluator
         if evaluator is None:

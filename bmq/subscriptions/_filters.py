@@ -2,8 +2,8 @@
 """Tag filters as objects, and ways to receive the messages that a filter leaves out.
 
 :class:`TagFilter` has the meaning of Pulsar's ``anytag`` and ``alltag``, :class:`CmqTags` the meaning of
-CMQ's tag
-matching. Both become subscriptions. Pulsar and CMQ drop unwanted messages of a subscriber. A BlazingMQ queue
+CMQ's tag matching. Both become subscriptions. Pulsar and CMQ drop unwanted messages of a subscriber. A
+BlazingMQ queue
 keeps them until a consumer confirms them: :func:`complement` returns the subscriptions for that purpose.
 """
 
@@ -58,8 +58,7 @@ class Complement:
     """Subscriptions for exactly the messages that a filter leaves out, to confirm them unprocessed.
 
     Call :meth:`may_discard` for every message before confirming, even if ``expressions`` are exact: the
-    broker
-    may have routed a message by an earlier configuration of the stream.
+    broker may have routed a message by an earlier configuration of the stream.
 
     A complement receives *all* messages that this filter leaves out, including messages that other consumers
     of the application want. Use a complement only if all consumers of the application have this one filter.
@@ -68,9 +67,8 @@ class Complement:
         expressions: subscriptions that are disjoint from the filter and together match all other messages;
             empty if no message is left out, or if ``catch_all``.
         catch_all: True if no expressions can describe the messages. Subscribe without an expression at a
-            *lower
-            priority* than the filter instead. Wanted messages can then arrive there too, and the application
-            must process them.
+            *lower priority* than the filter instead. Wanted messages can then arrive there too, and the
+            application must process them.
         reason: the reason for a catch-all; otherwise empty.
         wanted: the filter itself, as subscriptions.
     """
@@ -251,10 +249,9 @@ class PulsarTags(TagFilter):
 
     Use this filter for producers that cannot be changed; otherwise ``with_pulsar_tags`` and a
     :class:`TagFilter` cost less. Pulsar looks at every property whose name begins with "tag". An expression
-    has
-    to name the properties it reads, so this filter takes the producers' names as ``keys`` and ignores other
-    names. Each assignment of values to names needs a subscription: two values of ``all_of`` under four names
-    need twelve subscriptions, three values need 24.
+    has to name the properties it reads, so this filter takes the producers' names as ``keys`` and ignores
+    other names. Each assignment of values to names needs a subscription: two values of ``all_of`` under four
+    names need twelve subscriptions, three values need 24.
 
     Args:
         any_of: values of which a message needs at least one, in any of the properties.
@@ -316,8 +313,7 @@ class PulsarTags(TagFilter):
 
         Raises:
             InvalidExpression: ``all_of`` has more values than one expression can hold, or the filter needs
-                too many
-                subscriptions.
+                too many subscriptions.
         """
         if not self._any_of and not self._all_of:
             return [None]
@@ -391,8 +387,7 @@ def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
 
     Raises:
         InvalidExpression: a syntax error, or a part that cannot be split exceeds a limit; the message names
-            the
-            limit and the remedy.
+            the limit and the remedy.
     """
     _checks.instance("filter", filter, (str, Expression, Filter, Operand), "an expression or a bmq.P filter")
     if isinstance(filter, Filter):

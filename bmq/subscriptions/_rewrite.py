@@ -2,9 +2,8 @@
 """Rewrites boolean trees without changing their meaning, including errors.
 
 ``!(a == 1)`` becomes ``a != 1``, and ``!a && !b`` becomes ``!(a || b)``: both forms evaluate in the same
-order and
-stop at the same errors, but the broker counts fewer operators in the second. (``a && b`` is *not* ``b && a``
-in
+order and stop at the same errors, but the broker counts fewer operators in the second. (``a && b`` is *not*
+``b && a`` in
 this language: an absent property on the left ends the evaluation.)
 """
 

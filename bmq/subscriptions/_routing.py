@@ -3,8 +3,7 @@
 
 The problem: the broker chooses the consumer of a message by rules that depend on all subscriptions of the
 application, and reports neither the choice nor its reason. A user sees only that a message arrives elsewhere,
-or
-nowhere. This module reproduces the choice and explains each step.
+or nowhere. This module reproduces the choice and explains each step.
 
 For one message of one application the broker follows these rules:
 
@@ -12,19 +11,16 @@ For one message of one application the broker follows these rules:
   priority are active; they take turns.
 - Groups are tried from the highest priority down. The first group that matches takes the message.
 - If the matching group is full, the message waits for this group, and the group is marked. Later messages
-  skip
-  a marked group until it has room again.
+  skip a marked group until it has room again.
 - If no group tried on the way had room, delivery to the application stops: no message is delivered until a
   group has room, even if the message is for another group. If a group on the way had room (and did not
-  match),
-  delivery continues without the full group, and *later* messages for the full group go to matching groups of
-  lower priority.
+  match), delivery continues without the full group, and *later* messages for the full group go to matching
+  groups of lower priority.
 
 Invariants of a :class:`Decision`: ``candidates`` come from a single group (except with broadcast), and
-``spills``
-have a lower priority than the full group. The order of groups with equal priority is unspecified at the
-broker.
-This module uses the order of the list, and reports other matching groups of the priority in ``also``.
+``spills`` have a lower priority than the full group. The order of groups with equal priority is unspecified
+at the broker. This module uses the order of the list, and reports other matching groups of the priority in
+``also``.
 """
 
 from __future__ import annotations

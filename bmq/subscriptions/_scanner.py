@@ -2,9 +2,8 @@
 """Text to tokens, with the broker's peculiarities.
 
 A minus sign belongs to the digits directly after it (``a-1`` is ``a``, ``-1``). A dot is legal in a name.
-Escapes in
-strings are skipped but never decoded. Only space, tab and line feed are white space. Any other character is a
-token of its own, the *invalid character*, which the parser refuses.
+Escapes in strings are skipped but never decoded. Only space, tab and line feed are white space. Any other
+character is a token of its own, the *invalid character*, which the parser refuses.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ __all__ = ["END", "KIND", "NAME_PATTERN", "Token", "integer_value", "scan"]
 NAME_PATTERN: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]*")
 
 # Refuse a NUL inside a string, although the broker's scanner accepts it: the broker then cuts the literal
-# there,
-# one character too early. A literal of a single NUL ends the broker's process.
+# there, one character too early. A literal of a single NUL ends the broker's process.
 _TOKEN: Final = re.compile(
     r"""(?P<space>[ \t\n]+)
       | (?P<word>[a-zA-Z][a-zA-Z0-9_.]*)

@@ -54,8 +54,7 @@ def fill(array: Array, codec: StructureCodec, **values: Any) -> None:
         array: the structures.
         codec: the codec of the structures.
         values: for each field a number, or an array with a number for each structure; for a field of bytes,
-            an
-            array of bytes. Numbers have to fit the field.
+            an array of bytes. Numbers have to fit the field.
     """
     for name, value in values.items():
         slot, field = _place(codec, name)
@@ -120,8 +119,7 @@ class WordWriter:
         self._lead = start // 8 % 4
         taken = {at // 32 for each in others if each != name for at in range(*codec.bits_of(each))}
         # For each word: its index in the structure; whether other fields share the word; and for the part of
-        # the
-        # field in this word, its shift in the field and its shift in the word.
+        # the field in this word, its shift in the field and its shift in the word.
         self._words: list[tuple[int, bool, int, int]] = []
         for word in range(start // 32, -(-stop // 32)):
             last = min(stop, (word + 1) * 32)
@@ -134,8 +132,7 @@ class WordWriter:
             words: big-endian words of four bytes.
             starts: index of the first word of each structure.
             values: one number for all structures, or one for each; for a field of bytes, an array of items of
-                the
-                field's size.
+                the field's size.
         """
         if values.dtype.kind == "V":
             parts = self._parts(values)

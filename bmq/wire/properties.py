@@ -292,8 +292,7 @@ class SchemaIds:
 
     A broker that knows a schema id finds one property of a message without reading the others. An id is never
     reused for other names: messages with the old names may still wait in a queue. When all ids are taken,
-    other
-    sequences are posted without an id.
+    other sequences are posted without an id.
 
     On the wire a schema id is shifted by one bit; the lowest bit marks the message that introduces the id.
 

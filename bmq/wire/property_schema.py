@@ -28,8 +28,7 @@ Invariants:
 
 Replaced designs: a key of all names and types, built for each message (encoders now compare the properties
 themselves); an index of positions for each message, read value by value (still used for large areas); a
-column
-read area by area (a slice across all areas costs a nanosecond an area, a slice of each area fifty).
+column read area by area (a slice across all areas costs a nanosecond an area, a slice of each area fifty).
 """
 
 from __future__ import annotations
@@ -235,8 +234,7 @@ class Reader(NamedTuple):
         values: returns the values if their Python types determine the property types; None otherwise, and for
             an area of another shape.
         read: returns the values. Returns None or raises IndexError, UnicodeDecodeError or ``struct.error``
-            for
-            an area of another shape.
+            for an area of another shape.
         properties: returns a ``Properties`` object, built inline because this runs for every message whose
             properties are read; None for an area of another shape.
     """
@@ -407,8 +405,7 @@ class Layouts:
         """Create the readers for areas with the headers of a legal area, if the values are few and short.
 
         Names of equal lengths have equal headers; the first names get the readers. When the cache is full,
-        other
-        areas are read by their index.
+        other areas are read by their index.
         """
         key = headers_of(area)
         if (
@@ -453,8 +450,7 @@ class _Shape:
         names: the properties' names.
         kinds: the properties' types.
         constants: for each property, the constant bytes in front of its value: all headers and the first
-            name,
-            or only the name.
+            name, or only the name.
         formats: the ``struct`` format of each value; "" for a last value of variable length.
         start: start of a last value of variable length; 0 if all areas have one length.
         last: the last byte of the padding, if all areas have one length.

@@ -196,10 +196,8 @@ def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> l
     ids.
 
     An unreadable message has a :class:`~bmq.wire.shape.Flaw` for its compression; without readable options
-    its
-    subscription id is 0. A message too short to contain a GUID is skipped, because no client could confirm
-    the
-    message.
+    its subscription id is 0. A message too short to contain a GUID is skipped, because no client could
+    confirm the message.
 
     A consumer spends most of its time here. Parts equal to the previous message's (the sizes of header and
     options, the options themselves) are not parsed again.

@@ -47,8 +47,7 @@ class InflationBudget:
         Args:
             data: a whole zlib stream.
             free: whether success takes nothing from the reserve, because the result is sent to a client, and
-                the
-                client has to read it before more is sent.
+                the client has to read it before more is sent.
 
         Raises:
             ProtocolError: the data is not a zlib stream, or becomes larger than 64 MiB.

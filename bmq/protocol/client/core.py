@@ -85,8 +85,7 @@ if TYPE_CHECKING:
 __all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
 
 # Interval of heartbeats in seconds while reading is paused. The broker's own heartbeats then go unread, so
-# these
-# writes show the broker that the client is alive; and only a write can then reveal a lost connection.
+# these writes show the broker that the client is alive; and only a write can then reveal a lost connection.
 _PULSE_WHILE_PAUSED = 1.0
 # Seconds for which an error of the connection counts as the likely cause of later failures.
 _RECENTLY = 60.0
@@ -108,14 +107,12 @@ class CoreOptions:
         max_unacked_messages: number of unacknowledged posts at which the window is full.
         max_unacked_bytes: bytes of unacknowledged posts at which the window is full.
         repeat_after: time without messages after which subscriptions with expressions are repeated; 0
-            disables
-            the repetition.
+            disables the repetition.
         repeat_every: longest pause between repetitions.
         drop_confirmed_redeliveries: whether a redelivery of a confirmed message is confirmed again and not
             reported; see :mod:`bmq.protocol.client.redelivery`.
         liveness: seconds without a byte from the broker after which the connection is given up; None relies
-            on
-            the heartbeats of the broker's configuration.
+            on the heartbeats of the broker's configuration.
     """
 
     reopen_timeout: float = 60.0
@@ -184,8 +181,7 @@ class ClientCore(Machine):
         new_properties: whether to write properties in the new encoding.
         ended_by: the error that ended the session; None during the session, and after an end without error.
         read_columns: reads a PUSH event, given the offset of its body, as columns; returns None if the
-            messages
-            should be read one by one. None if no consumer takes columns.
+            messages should be read one by one. None if no consumer takes columns.
     """
 
     state: SessionState
@@ -469,8 +465,7 @@ class ClientCore(Machine):
 
         Returns:
             True if the bytes caused no output and no earlier deadline, as for acknowledgements and nearly
-            always
-            for messages.
+            always for messages.
         """
         if self._broken:
             return False
@@ -628,8 +623,7 @@ class ClientCore(Machine):
 
         Changes made before the next :meth:`data_to_send` go out together. :class:`StreamConfigured` reports
         whether the broker agreed; after a refusal the previous subscriptions are wanted again. While the
-        connection
-        is lost, a change that only removes subscriptions is complete at once.
+        connection is lost, a change that only removes subscriptions is complete at once.
 
         Raises:
             QueueClosed: the queue is closing or closed.
@@ -776,9 +770,7 @@ class ClientCore(Machine):
         return False
 
     def _renewed(self, event: Event, now: float) -> None:
-        """Process the answer to renewed credentials; after an unreadable answer the old credentials stay
-        valid.
-        """
+        """Process the answer to renewed credentials; unreadable answers leave the old ones valid."""
         if not self._renewing:
             self._notice("an authenticationResponse without a request")
             return

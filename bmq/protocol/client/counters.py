@@ -12,8 +12,7 @@ from bmq.errors import AckStatus
 __all__ = ["BOUNDS", "Durations", "PostCounts"]
 
 #: Upper bounds of the buckets for durations, in seconds. A bound belongs to its bucket; longer durations have
-#: a
-#: bucket of their own.
+#: a bucket of their own.
 BOUNDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),

@@ -73,8 +73,7 @@ class Connected(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class ClientDeprecated(SessionEvent):
-    """The broker supports this version of the client, but reports it as deprecated: the client should be
-    upgraded.
+    """The broker supports this version of the client, but deprecates it: upgrade the client.
 
     Attributes:
         broker: name of the broker.

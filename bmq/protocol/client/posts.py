@@ -16,9 +16,8 @@ Invariants:
 - A post that cannot be encoded ends alone; the posts around it are sent.
 
 Posts of one call form a batch, because the time of posting, the queue and the token are equal for all of
-them.
-An entry holds only bytes and numbers, and refers to its batch by number: the garbage collector stops tracking
-such a tuple. Three shortcuts avoid work for each post, with the same outcomes:
+them. An entry holds only bytes and numbers, and refers to its batch by number: the garbage collector stops
+tracking such a tuple. Three shortcuts avoid work for each post, with the same outcomes:
 
 - Acceptances of one batch are counted while they are read, and reported as a number (:data:`Accepted`).
 - Posts encoded as one event (:class:`PostSlice`) are one entry. Their expected acknowledgements are known in
@@ -203,8 +202,7 @@ class Posts:
         Args:
             queue: the queue.
             at_least: a lower bound from an earlier call, where the search begins, so that many searches
-                together
-                look at each batch once.
+                together look at each batch once.
 
         Returns:
             A number beyond :attr:`last_batch` if the queue has no posts in the window.
@@ -409,8 +407,7 @@ class Posts:
         outcomes: list[Outcome] = []
         batches, pop = self._batches, self._entries.pop
         # Posts of one call are nearly always acknowledged together. Acceptances of the same batch as the
-        # previous
-        # one are only counted; outcomes of one queue are counted together by their time of posting.
+        # previous one are only counted; outcomes of one queue are counted together by their time of posting.
         queue: PostTarget | None = None
         posted = 0.0
         last = count = freed = same = 0

@@ -3,11 +3,10 @@
 
 The problem: three parties change a queue at any time. The application opens, configures and closes the queue,
 and may cancel any of these calls. The broker answers, refuses, answers after the timeout, or never answers.
-The
-connection is lost and restored between any two of these events. Flags for each case ("closing", "reopening",
-"abandoned") have combinations without a meaning, so the queue has one state and one table: (state, input) ->
-(action, next state), at the end of :class:`QueueCore`. An input absent from the table is an error. The health
-of the host is independent of the state, and has a table of its own (:class:`Service`).
+The connection is lost and restored between any two of these events. Flags for each case ("closing",
+"reopening", "abandoned") have combinations without a meaning, so the queue has one state and one table:
+(state, input) -> (action, next state), at the end of :class:`QueueCore`. An input absent from the table is an
+error. The health of the host is independent of the state, and has a table of its own (:class:`Service`).
 
 Invariants:
 
@@ -20,16 +19,14 @@ Invariants:
 - A subscription keeps its sId while it exists, and an sId is never reused: the broker counts unconfirmed
   messages for each sId, so a new sId would give an unchanged subscription all its room once more.
 - After an answer in doubt (a timeout), the broker may have the old or the new subscriptions. Routes of both
-  stay
-  known, and ``Siblings.unclear`` records that the broker may still have a queue that is gone here.
+  stay known, and ``Siblings.unclear`` records that the broker may still have a queue that is gone here.
 
 Designs that were tried, and why they are gone:
 
 - *An empty stream for a reader without subscriptions.* Proxies, and nodes of a cluster that do not own the
   queue, then silently drop posts to the queue. ``_NOTHING``, a subscription without room, takes its place.
 - *Refusing to open a queue again while the undo of a cancelled open is in progress.* The caller had no queue
-  to
-  wait for. The second open now waits here (BEHIND), and proceeds, fails, or ends with the session.
+  to wait for. The second open now waits here (BEHIND), and proceeds, fails, or ends with the session.
 - *Raising when a request cannot be encoded.* The exception ended the session and all its queues. The request
   now fails through the transitions of a refusal (:attr:`bmq.protocol.client.requests.Request.failure`).
 - *Waiting for a connection before removing subscriptions.* No broker has them while the connection is lost,
@@ -657,8 +654,7 @@ class QueueCore(Machine):
         A reader first removes its subscriptions, and then closes the queue. Between the two steps the broker
         delivers new messages to other consumers; only afterwards the broker redelivers the older, unconfirmed
         messages. With ``at_once`` the first step is skipped if no other request is outstanding: then the
-        broker
-        redelivers the unconfirmed messages before any new one.
+        broker redelivers the unconfirmed messages before any new one.
 
         Raises:
             QueueClosed: the queue is already closing or closed.
@@ -670,8 +666,7 @@ class QueueCore(Machine):
         self.fire(_I.CLOSE_PLAIN if plain else self._close_input, now)
 
     def admit(self, count: int) -> bool:
-        """Count posts; return whether to write them now. If not, they are written when the queue is open
-        again.
+        """Count posts; return whether to write them now, and not after the reopening of the queue.
 
         Raises:
             QueueClosed, UsageError, StateError: see :meth:`check_posts`.

@@ -56,9 +56,8 @@ class QueueRegistry:
         """Begin to open a queue.
 
         If an earlier opening of the queue is in progress or being undone, the new opening waits: a caller
-        whose
-        call was cancelled has no queue to wait for. The earlier opening may still succeed; then the new one
-        fails.
+        whose call was cancelled has no queue to wait for. The earlier opening may still succeed; then the new
+        one fails.
 
         Raises:
             StateError: the queue is open already.

@@ -44,8 +44,7 @@ class Routes(Generic[Q]):
         """Return subscriptions with their sIds: the existing id, or an id never used in this session.
 
         A broker counts unconfirmed messages for each sId: with a new sId, an unchanged subscription would get
-        all
-        its room once more.
+        all its room once more.
         """
         known = {sub: s_id for s_id, (_, sub) in self.by_queue.get(queue.q_id, {}).items()}
         numbered: Numbered = []

@@ -54,8 +54,7 @@ class Structure:
     """Base of all structures: construction from keywords, value equality, hash, repr, immutability.
 
     These methods are written by hand, because generating them for every dataclass adds ten milliseconds to
-    each
-    import.
+    each import.
 
     Attributes:
         MEMBERS: the members in the order of the attributes; a member's index is its element id.
