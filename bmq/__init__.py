@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The asyncio client for BlazingMQ, in pure Python.
 
-``bmq.connect`` starts everything. :mod:`bmq.events` has the session events, :mod:`bmq.errors` the errors,
-:mod:`bmq.blocking` the same without asyncio, :mod:`bmq.broker` an embedded broker for tests,
+``bmq.connect`` is the entry point. :mod:`bmq.events` has the session events, :mod:`bmq.errors` the errors,
+:mod:`bmq.blocking` the same API without asyncio, :mod:`bmq.broker` an embedded broker for tests, and
 :mod:`bmq.admin` a broker's admin commands.
 """
 

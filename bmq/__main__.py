@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bmq``: the same as the ``bmq`` command."""
+"""``python -m bmq``: runs the ``bmq`` command."""
 
 import sys
 

@@ -7,7 +7,7 @@ __all__ = ["backoff"]
 
 
 def backoff(attempt: int, first: float, cap: float, factor: float = 2.0) -> float:
-    """Return how many seconds to wait after some failed attempts: ``first`` after one, ``cap`` at most."""
+    """Return the pause in seconds after a number of failed attempts: ``first`` after one, at most ``cap``."""
     try:
         return min(cap, first * float(factor) ** (attempt - 1))
     except OverflowError:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate for callers' values: every public argument passes one of these checks before the core sees it.
+"""Checks of callers' values: every public argument passes one of these checks before the core uses it.
 
-Each function returns the value in the type the core works with, or raises ``InvalidArgument`` naming the
-parameter, the accepted range and the value. Integers are accepted from every type that is one
-(``operator.index``: ``int``, NumPy integers) and from floats without a fraction (``1e9``), because limits are
-written that way and come from configuration files that way. Booleans are never numbers here.
+Each function returns the value in the core's type, or raises ``InvalidArgument`` with the parameter, the
+accepted range and the value. Integers are accepted from every integer type (``operator.index``: ``int``,
+NumPy integers) and from floats without a fraction (``1e9``), because configuration files and people write
+limits in this form. Booleans are never accepted as numbers.
 
 A value may be hostile: its ``__repr__``, ``__eq__``, ``__bool__`` or ``__hash__`` may raise. So each check
-looks at the type first, and nothing compares, hashes or tests a value of an unknown type. Instances of
-subclasses of ``int``, ``float`` and ``str`` become plain ones: an overridden method never reaches the core.
+tests the type first, and values of unknown types are never compared, hashed or tested for truth. Instances of
+subclasses of ``int``, ``float`` and ``str`` are converted to the base class, so that the core never calls an
+overridden method.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def integer(name: str, value: object, low: int = 0, high: int = INT64_MAX) -> in
     """Return an integer between ``low`` and ``high``, both included.
 
     Raises:
-        InvalidArgument: the value is no integer, a boolean, or out of range.
+        InvalidArgument: the value is not an integer, is a boolean, or is out of range.
     """
     if type(value) is not int:
         value = _as_integer(name, value, low, high)
@@ -83,11 +84,11 @@ def number(
 ) -> float:
     """Return a finite number between ``low`` and ``high``; with ``above``, greater than ``low``.
 
-    ``high=math.inf`` accepts every finite number. Integers stay integers. ``unit`` and ``otherwise`` (what
-    else the parameter takes) are for the error message.
+    ``high=math.inf`` accepts every finite number. Integers stay integers. ``unit`` and ``otherwise`` (other
+    accepted values) are for the error message.
 
     Raises:
-        InvalidArgument: the value is no real number, NaN, infinite, or out of range.
+        InvalidArgument: the value is not a real number, is NaN or infinite, or is out of range.
     """
     result = _as_number(value)
     if result is None or not math.isfinite(result) or not low <= result <= high or (above and result == low):
@@ -99,16 +100,16 @@ def number(
 
 
 def seconds(name: str, value: object, *, positive: bool = False) -> float:
-    """Return a duration in seconds: finite, and at least 0; with ``positive``, more than 0.
+    """Return a finite duration in seconds, at least 0; with ``positive``, greater than 0.
 
     Raises:
-        InvalidArgument: the value is no such duration.
+        InvalidArgument: the value is not such a duration.
     """
     return number(name, value, 0.0, above=positive, unit="seconds")
 
 
 def timeout(value: object, name: str = "timeout", *, positive: bool = False) -> float | None:
-    """Return a duration in seconds, or None for no bound or the session's default.
+    """Return a duration in seconds; None for no limit, or for the session's default.
 
     Raises:
         InvalidArgument: the value is neither.
@@ -119,10 +120,10 @@ def timeout(value: object, name: str = "timeout", *, positive: bool = False) -> 
 
 
 def text(name: str, value: object, *, empty: bool = True, longest: int | None = None) -> str:
-    """Return text that can be written in UTF-8 and has no NUL, of ``longest`` characters at most.
+    """Return text without NUL that can be encoded in UTF-8, of at most ``longest`` characters.
 
     Raises:
-        InvalidArgument: the value is no ``str``, has a lone surrogate or a NUL, is empty or too long.
+        InvalidArgument: the value is not a ``str``, has a lone surrogate or a NUL, is empty, or is too long.
     """
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is a str, not {shown(value)}")
@@ -147,7 +148,7 @@ def octets(name: str, value: object) -> bytes:
     """Return bytes; a ``bytearray`` and a ``memoryview`` are copied.
 
     Raises:
-        InvalidArgument: the value is none of these.
+        InvalidArgument: the value has another type.
     """
     if type(value) is bytes:
         return value
@@ -182,10 +183,10 @@ def instance(name: str, value: object, kind: type[T] | tuple[type[T], ...], what
     """Return an instance of a class, or of one of several.
 
     Args:
-        name: of the parameter.
-        value: the caller's.
-        kind: the class or the classes.
-        what: a noun for them, with its article.
+        name: name of the parameter.
+        value: caller's value.
+        kind: class or classes.
+        what: noun for the classes, with its article.
 
     Raises:
         InvalidArgument: the value has another type.
@@ -199,7 +200,7 @@ def one_of(name: str, value: object, known: Iterable[str]) -> str:
     """Return one of a few words.
 
     Raises:
-        InvalidArgument: the value is none of them.
+        InvalidArgument: the value is another word.
     """
     known = tuple(known)
     if not isinstance(value, str) or str.__str__(value) not in known:
@@ -209,13 +210,13 @@ def one_of(name: str, value: object, known: Iterable[str]) -> str:
 
 
 def function(name: str, value: object, arguments: int | None = None, *, plain: bool = False) -> Any:
-    """Return something that can be called; with ``arguments``, with as many positional arguments.
+    """Return a callable; with ``arguments``, one that accepts this number of positional arguments.
 
-    A callable without a signature (some are written in C) is believed. ``plain`` refuses functions whose call
-    does nothing by itself: generators and ``async def``.
+    A callable without a signature, such as some written in C, is accepted. ``plain`` rejects functions whose
+    call has no effect of its own: generators and ``async def``.
 
     Raises:
-        InvalidArgument: the value cannot be called, or not like that.
+        InvalidArgument: the value is not callable, or does not accept the arguments.
     """
     if not callable(value):
         takes = "" if arguments is None else f" that takes {_counted(arguments, 'argument')}"
@@ -228,7 +229,7 @@ def function(name: str, value: object, arguments: int | None = None, *, plain: b
     if arguments is not None:
         try:
             signature = inspect.signature(value)
-        except Exception:  # none, or one of its own that fails
+        except Exception:  # no signature, or a broken one
             return value
         try:
             signature.bind(*[None] * arguments)
@@ -241,7 +242,7 @@ def function(name: str, value: object, arguments: int | None = None, *, plain: b
 
 
 def runs_later(function: Callable[..., object]) -> bool:
-    """Whether a call only makes a coroutine or a generator: of a function, a partial one, or an object."""
+    """Whether a call only creates a coroutine or a generator, for a function, a partial, or an object."""
     while isinstance(function, functools.partial):
         function = function.func
     call = getattr(type(function), "__call__", None)  # noqa: B004 - the method itself is wanted
@@ -250,10 +251,10 @@ def runs_later(function: Callable[..., object]) -> bool:
 
 
 def items(name: str, value: Iterable[T] | object, what: str = "values") -> list[T]:
-    """Return the items of an iterable in a list; text, bytes and mappings are none here.
+    """Return the items of an iterable as a list. Text, bytes and mappings are rejected.
 
     Raises:
-        InvalidArgument: the value is no such iterable.
+        InvalidArgument: the value is not such an iterable.
     """
     given: Any = value
     if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(given, Iterable):
@@ -262,10 +263,10 @@ def items(name: str, value: Iterable[T] | object, what: str = "values") -> list[
 
 
 def texts(name: str, value: object, *, empty: bool = False) -> list[str]:
-    """Return the texts of an iterable in a list; a single text is none.
+    """Return the strings of an iterable as a list. A single string is rejected.
 
     Raises:
-        InvalidArgument: the value is no iterable of texts.
+        InvalidArgument: the value is not an iterable of strings.
     """
     found: list[object] = items(name, value, "texts")
     return [text(f"{name}[{index}]", each, empty=empty) for index, each in enumerate(found)]
@@ -275,7 +276,7 @@ def mapping(name: str, value: object, what: str = "values by name") -> Mapping[A
     """Return a mapping.
 
     Raises:
-        InvalidArgument: the value is none.
+        InvalidArgument: the value is not a mapping.
     """
     given: Any = value
     if not isinstance(given, Mapping):
@@ -284,7 +285,7 @@ def mapping(name: str, value: object, what: str = "values by name") -> Mapping[A
 
 
 def exceptions(name: str, value: object) -> None:
-    """Check one type of exceptions, or a tuple of some.
+    """Check an exception type, or a tuple of exception types.
 
     Raises:
         InvalidArgument: the value is neither.
@@ -298,19 +299,22 @@ def exceptions(name: str, value: object) -> None:
 def optional(
     check: Callable[Concatenate[str, Any, P], T], name: str, value: object, *args: P.args, **kwargs: P.kwargs
 ) -> T | None:
-    """Return None for None, else what a check returns.
+    """Return None for None, or else the result of a check.
 
     Raises:
-        InvalidArgument: as the check.
+        InvalidArgument: as for the check.
     """
     return None if value is None else check(name, value, *args, **kwargs)
 
 
 def shown(value: object) -> str:
-    """Return what an error message says of a value: short, in ASCII, with the type; it never raises."""
+    """Return the description of a value for an error message: short, in ASCII, with the type.
+
+    Never raises.
+    """
     try:
         written = _short.repr(value).encode("ascii", "backslashreplace").decode()
-    except Exception:  # the value's own __repr__ fails
+    except Exception:  # the value's own __repr__ may fail
         written = f"<unprintable {type(value).__name__}>"
     if len(written) > _SHOWN:
         written = written[: _SHOWN - 3] + "..."

@@ -7,5 +7,5 @@ __all__ = ["is_loopback"]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address, or its usual name, always means this machine."""
+    """Whether an address, or its usual name, always means this machine."""
     return host in ("localhost", "::1", "0.0.0.0", "::") or host.startswith("127.")

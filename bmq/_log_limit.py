@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines that repeat: the first of each kind at once, then one line per interval with the count."""
+"""Rate-limited log lines: the first of each kind at once, then one line per interval with a count."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MOST_KINDS: Final = 256
 class LogLimit:
     """Logs the first line of each kind, and afterwards at most one line per kind and interval.
 
-    A suppressed line is counted; the next line of its kind ends with the count. The number of remembered
-    kinds is bounded: a peer that invents kinds gets one common kind for the rest.
+    Suppressed lines are counted; the next line of their kind ends with the count. The number of remembered
+    kinds is limited: further kinds share one entry, so that a peer cannot invent kinds without limit.
 
     Args:
         logger: receives the lines.
-        every: the least time between two lines of one kind, in seconds.
+        every: minimum time between two lines of one kind, in seconds.
         clock: a monotonic clock in seconds.
     """
 

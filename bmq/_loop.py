@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop that our programs and threads run, and what its library can do for us."""
+"""The event loop of bmq's programs and threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("bmq")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Make one: uvloop's where that is installed, asyncio's otherwise."""
+    """Return a new event loop: uvloop's if installed, otherwise asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -29,10 +29,10 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def gathers(transport: asyncio.BaseTransport) -> bool:
-    """Whether a transport's ``writelines()`` sends the pieces as they are, and can be relied on.
+    """Whether a transport's ``writelines()`` sends the pieces unjoined and works correctly.
 
-    Only uvloop's does. asyncio's joins the pieces before 3.12; in some releases since then it never pauses
-    the protocol, and fails once the connection is lost.
+    Only uvloop's does. Before Python 3.12, asyncio's joins the pieces. In some later releases it never pauses
+    the protocol, and fails after the connection is lost.
     """
     return type(transport).__module__.startswith("uvloop")
 
@@ -69,7 +69,7 @@ class LoopThread:
                 try:
                     self.loop.run_forever()
                 except BaseException:
-                    # SystemExit in a callback ends run_forever; the loop has to go on.
+                    # SystemExit in a callback ends run_forever; the loop must continue.
                     self._log.exception("a callback ended the event loop; it goes on")
         finally:
             self.loop.close()
@@ -109,12 +109,12 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Begin to end the thread; called in the event loop."""
+        """Begin to end the thread. Called in the event loop."""
         self.over = True
         self.loop.stop()
 
     def end(self, timeout: float | None) -> None:
-        """End the thread and wait for its end; called in another thread.
+        """End the thread and wait for its end. Called in another thread.
 
         Args:
             timeout: seconds to wait; None for no limit.
@@ -123,11 +123,11 @@ class LoopThread:
         self.join(timeout)
 
     def join(self, timeout: float | None) -> None:
-        """Wait until the thread has ended; called in another thread."""
+        """Wait for the end of the thread. Called in another thread."""
         self._thread.join(timeout)
 
 
-# Keys, in the order of their making.
+# Used as an ordered set, in the order of creation.
 _threads: WeakKeyDictionary[LoopThread, None] = WeakKeyDictionary()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""So many a second, and no more."""
+"""A rate limit."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ __all__ = ["Pace", "checked_rate", "paced"]
 
 T = TypeVar("T")
 
-# Seconds that may be run ahead of the pace: sleeping for less costs more than it is worth.
+# Seconds that a caller may run ahead: a shorter sleep costs more than it gains.
 _AHEAD: Final = 0.005
-# One message in thirty years: the pause between two messages stays a number that can be waited for.
+# One message in thirty years: keeps the pause between two messages finite.
 _SLOWEST: Final = 1e-9
 
 
 def checked_rate(rate: object) -> float:
-    """Return how many messages a second may pass.
+    """Return a checked rate in messages a second.
 
     Raises:
-        InvalidArgument: the value is no number above 0.
+        InvalidArgument: the value is not a number above 0.
     """
     return _checks.number("rate", rate, _SLOWEST, unit="messages a second")
 
 
 class Pace:
-    """Lets so many pass a second, evenly; what was not used is not made up for later.
+    """Lets a number of items pass each second, evenly. Unused capacity is not made up for later.
 
     Args:
-        rate: how many a second.
+        rate: items a second.
 
     Raises:
-        InvalidArgument: ``rate`` is no number above 0.
+        InvalidArgument: ``rate`` is not a number above 0.
     """
 
     __slots__ = ("_each", "_next")
@@ -45,7 +45,7 @@ class Pace:
         self._next = 0.0
 
     async def wait(self, count: int = 1) -> None:
-        """Wait until so many more may pass; cancelling it gives them back."""
+        """Wait until ``count`` more items may pass; cancelling the call returns them."""
         now = asyncio.get_running_loop().time()
         due = max(self._next, now)
         self._next = due + count * self._each
@@ -58,7 +58,7 @@ class Pace:
 
 
 async def paced(items: Iterable[T] | AsyncIterable[T], rate: float) -> AsyncIterator[T]:
-    """Yield items, so many a second."""
+    """Yield items at a limited rate, in items a second."""
     pace = Pace(rate)
     if isinstance(items, AsyncIterable):
         async for item in items:

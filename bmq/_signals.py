@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals as a request to end in good order."""
+"""Signals as requests for an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from bmq import _world
 
 __all__ = ["exit_on_sigterm", "on_interrupts", "on_signals"]
 
-# Seconds within which interrupts are one: a terminal and a supervisor may both send one.
+# Seconds within which interrupts count as one: a terminal and a supervisor may both send a SIGINT.
 _TOGETHER: Final = 0.5
-# Signals that are requests; the next one ends the process, whatever the program does with its cancellations.
+# Number of signals that are requests; the next one ends the process, even if the program ignores
+# cancellation.
 _REQUESTS: Final = 2
 
 
@@ -25,12 +26,12 @@ _REQUESTS: Final = 2
 def on_signals(
     stop: Callable[[], object], numbers: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
 ) -> Generator[None]:
-    """Call ``stop`` in the running event loop when a signal comes. Afterwards all is as it was before.
+    """Call ``stop`` in the running event loop at each signal. At the end, restore the previous handlers.
 
-    The third signal ends the process at once: code that ignores its cancellation cannot prevent that.
+    The third signal ends the process at once, even if code ignores its cancellation.
 
-    Only the main thread is told of signals: elsewhere this does nothing. Not ``loop.add_signal_handler``:
-    Windows has none, and what was there before it cannot be put back.
+    Signals arrive only in the main thread; in other threads the context has no effect. The context does not
+    use ``loop.add_signal_handler``, which does not exist on Windows and cannot restore previous handlers.
     """
     loop = asyncio.get_running_loop()
     received = 0
@@ -57,14 +58,14 @@ def on_signals(
 def on_interrupts(
     stop: Callable[[], object], clock: Callable[[], float] = _world.monotonic
 ) -> Generator[None]:
-    """Call ``stop`` in the running event loop for each SIGINT, those that come together counted as one.
+    """Call ``stop`` in the running event loop for each SIGINT; simultaneous ones count as one.
 
-    asyncio's own handler raises KeyboardInterrupt at the second SIGINT, wherever the event loop is then: in
-    the middle of a transport's work, which logs a fatal error and drops the connection. Here only a loop that
-    does not turn any more is ended this way, as nothing else can end it. The third SIGINT ends the process at
-    once, as the third signal of :func:`on_signals` does.
+    asyncio's own handler raises KeyboardInterrupt at the second SIGINT, anywhere in the event loop. In the
+    middle of a transport's work, this logs a fatal error and drops the connection. Here, KeyboardInterrupt is
+    raised only in a blocked loop, which nothing else can end. The third SIGINT ends the process at once, like
+    the third signal of :func:`on_signals`.
 
-    Outside the main thread, and where SIGINT is not Python's own, this does nothing.
+    Outside the main thread, and with a SIGINT handler other than Python's own, the context has no effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -101,20 +102,20 @@ def on_interrupts(
 
 
 def _end(number: int) -> None:
-    """End the process as the signal does by default."""
+    """End the process as the signal's default action does."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
 
 
 def exit_on_sigterm() -> None:
-    """Let the first SIGTERM end the process as ``sys.exit(0)`` does, so that ``finally`` blocks run.
+    """Make the first SIGTERM end the process like ``sys.exit(0)``, so that ``finally`` blocks run.
 
-    For programs without an event loop. In any other thread than the main one this does nothing.
+    For programs without an event loop. No effect outside the main thread.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _exit)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who sends it may send it twice
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the sender may send it twice
     raise SystemExit(0)

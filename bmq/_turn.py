@@ -8,15 +8,15 @@ this turn is used up, and gives the loop back if so.
 
 Invariants:
 
-- At most one share begins in a turn of the loop, whatever the number of tasks: a thousand tasks that were
-  woken together take a thousand turns. The loop polls its sockets between two of them.
-- Tasks that found the share used up continue first come, first served. Waking, cancelling and waiting cost
-  the same for each of them, however many there are.
-- A task asks before it takes a message, so cancelling loses no message.
+- At most one share begins in a turn of the loop, whatever the number of tasks: a thousand tasks woken
+  together take a thousand turns. Between two turns, the loop polls its sockets.
+- Tasks whose share is used up continue in the order of their arrival. The cost of waking, cancelling and
+  waiting does not depend on their number.
+- A task checks the share before it takes a message, so a cancellation loses no message.
 
-The loop does not report a new turn. A callback that is scheduled at the beginning of a share runs in the
-next turn and reports the turn: one callback in five milliseconds. A share may begin late in one turn and end
-early in the next turn, so a turn has two shares at most.
+The loop does not announce a new turn. A callback scheduled at the beginning of a share runs in the next turn,
+and marks the turn: one callback in five milliseconds. A share may begin late in one turn and end early in the
+next, so a turn has at most two shares.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from bmq._waiting import WaitingLine
 
 __all__ = ["SHARE", "Turn", "turn_of"]
 
-#: Seconds of a turn of the event loop that received messages may take. A handler that runs for longer is not
-#: interrupted: the loop has its turn after that handler.
+#: Seconds of a turn of the event loop for received messages. A longer handler is not interrupted: the loop
+#: runs after that handler.
 SHARE: Final = 0.005
 
 
@@ -45,27 +45,29 @@ class Turn:
             await turn.wait()
 
     Args:
-        clock: a monotonic clock in seconds. It has to advance while callbacks run; uvloop's own does not.
+        clock: monotonic clock in seconds. The clock must advance while callbacks run; uvloop's own clock does
+            not.
 
     Attributes:
         clock: the clock.
-        until: the time at which the present share ends.
+        until: end of the present share.
     """
 
     __slots__ = ("_free", "_waiting", "clock", "until")
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        # The function itself: it is called for every message.
+        # The function itself, because it is called for each message.
         self.clock = _world.current().monotonic if clock is None else clock
         self.until = self.clock()
-        # Whether the loop has begun another turn since the share began, and no task was given the next one.
+        # Whether the loop has begun another turn since the start of the share, and the next share is still
+        # free.
         self._free = True
         self._waiting = WaitingLine()
 
     async def wait(self) -> None:
-        """Return once the caller may have a share; at once if the loop has turned since the last one began.
+        """Wait for a share; return at once if the loop has turned since the last share began.
 
-        Cancelling it passes the share on.
+        Cancelling the call passes the share on.
         """
         if not self._free:
             waiter = self._waiting.join()
@@ -80,7 +82,7 @@ class Turn:
         asyncio.get_running_loop().call_soon(self._turned)
 
     def kept_since(self, began: float) -> bool:
-        """Whether the event loop has surely had no turn since a time; a share had begun before."""
+        """Whether the event loop has certainly not turned since a time; a share must have begun before."""
         return not self._free and self.until - SHARE <= began
 
     def _turned(self) -> None:
@@ -92,7 +94,7 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = WeakKeyDictionary()
 
 
 def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
-    """Return the object that all receiving paths of an event loop share."""
+    """Return the turn object shared by all receiving paths of an event loop."""
     turn = _turns.get(loop)
     if turn is None:
         turn = _turns[loop] = Turn()

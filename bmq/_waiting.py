@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line of tasks: first come, first served, at the same cost for each task."""
+"""A line of tasks: first come, first served, at constant cost for each task."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ class WaitingLine:
         return len(self._waiters)
 
     def join(self) -> asyncio.Future[None]:
-        """Take the last place; return a future that is done when the turn has come."""
+        """Join at the end; return a future that is done when the task's turn has come."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         return waiter
 
     def leave(self, waiter: asyncio.Future[None]) -> bool:
-        """Give a place up; return whether the turn had come already. Leaving twice is harmless."""
+        """Leave the line; return whether the turn had already come. Leaving twice is harmless."""
         self._waiters.pop(waiter, None)
         return waiter.done() and not waiter.cancelled()
 
     def wake(self, count: int = 1) -> int:
-        """Let the first tasks go on; return the number of woken tasks."""
+        """Wake the first tasks; return the number of woken tasks."""
         woken = 0
         waiters = self._waiters
         while woken < count and waiters:
             waiter, _ = waiters.popitem(last=False)
-            if not waiter.done():  # else its task is cancelled, and has not run since
+            if not waiter.done():  # otherwise its task is cancelled, and has not run since
                 waiter.set_result(None)
                 woken += 1
         return woken

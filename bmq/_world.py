@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time, randomness and identity: the one place in which the library asks for them.
+"""Time, randomness and identity: the single source for the whole library.
 
-A program runs in the real world: the clocks of the machine, random numbers of the operating system, the
-process's own number. A simulated program runs in a world of its own, whose clocks and random numbers come
-from a seed. Every simulated process has a world, so the clocks of two processes may differ.
+A program runs in the real world, with the machine's clocks, the operating system's random numbers, and the
+process's own id. A simulated program runs in a separate world, whose clocks and random numbers derive from a
+seed. Each simulated process has its own world, so the clocks of two processes may differ.
 
-The world is a context variable. Tasks and callbacks inherit the context, so code finds its world without
-being handed one, and other threads stay in the real world. A lookup costs as much as reading a clock; code
-that reads a clock for every message takes the clock's function from :func:`current` once.
+The world is a context variable. Tasks and callbacks inherit the context, so code finds its world without a
+parameter, while other threads stay in the real world. A lookup costs as much as reading a clock. Code that
+reads a clock for each message fetches the clock's function from :func:`current` once.
 
-Random numbers of the real world are those of :class:`random.SystemRandom`: tokens stay unpredictable, and
-processes that seed the shared generator alike do not wait in step.
+Random numbers of the real world come from :class:`random.SystemRandom`: tokens stay unpredictable, and
+processes that seed the shared generator equally do not wait in step.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class World:
-    """Where the time, the randomness and the identity of a process come from.
+    """Time, randomness and identity of a process.
 
     Attributes:
-        monotonic: returns seconds of a clock that does not go backwards.
+        monotonic: returns the seconds of a monotonic clock.
         monotonic_ns: returns the same in nanoseconds.
         time: returns seconds since 1970; may jump.
         time_ns: returns the same in nanoseconds.
@@ -63,9 +63,9 @@ class World:
         hostname: returns the name of the host.
         pid: returns the number of the process.
         program: returns the name of the program.
-        session_ids: the numbers of the process's sessions.
-        simulated: whether there are no sockets and no threads: servers are made by the event loop alone, and
-            functions run in the event loop's executor.
+        session_ids: numbers of the process's sessions.
+        simulated: whether the world has no sockets and no threads. The event loop then creates servers, and
+            its executor runs functions.
     """
 
     monotonic: Callable[[], float]
@@ -103,12 +103,12 @@ current: Final[Callable[[], World]] = world.get
 
 
 def monotonic() -> float:
-    """Return seconds of a clock that does not go backwards."""
+    """Return the seconds of a monotonic clock."""
     return current().monotonic()
 
 
 def monotonic_ns() -> int:
-    """Return nanoseconds of a clock that does not go backwards."""
+    """Return the nanoseconds of a monotonic clock."""
     return current().monotonic_ns()
 
 
@@ -138,7 +138,7 @@ def token_bytes(size: int) -> bytes:
 
 
 def token_hex(size: int) -> str:
-    """Return so many random bytes in hexadecimal, unpredictable in the real world."""
+    """Return this number of random bytes in hexadecimal, unpredictable in the real world."""
     return token_bytes(size).hex()
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of the message properties that ``bmq`` itself sets and reads.
+"""The names of message properties that ``bmq`` sets and reads.
 
-All of them are legal names in subscription expressions, which take letters, digits and underscores only, so
-that messages can be selected by them. A service in another language takes part by setting the same
-properties. The page *Conventions* of the documentation says what each of them holds.
+All names are legal in subscription expressions (letters, digits and underscores only), so that expressions
+can select by them. A service in another language takes part by setting the same properties. The page
+*Conventions* of the documentation describes the content of each.
 """
 
 from __future__ import annotations
@@ -42,71 +42,71 @@ __all__ = [
 
 T = TypeVar("T")
 
-# The year 5138, in seconds since 1970: whoever gives more has given milliseconds.
+# The year 5138, in seconds since 1970: a larger number must be in milliseconds.
 _LATEST: Final = 1e11
 
 _GUID: Final = re.compile("[0-9A-F]{32}")
 
 PREFIX: Final = "bmq_"
-"""How all of them begin. Names that begin like this are reserved for what may come."""
+"""Common prefix of the names, reserved for future properties, too."""
 
 BUCKET: Final = "bmq_bucket"
-"""INT32 or INT64: the bucket of the message's key: 0 to 2**31 - 1. Consumer groups share the work by it."""
+"""INT32 or INT64: bucket of the message's key, 0 to 2**31 - 1. Consumer groups divide the work by buckets."""
 
 POSTED: Final = "bmq_posted"
-"""INT64: when a message was first posted, in milliseconds since 1970 (UTC)."""
+"""INT64: time of the first post, in milliseconds since 1970 (UTC)."""
 
 CONTENT_TYPE: Final = "bmq_content_type"
-"""STRING: what the payload is, as a media type such as ``application/json``."""
+"""STRING: media type of the payload, such as ``application/json``."""
 
 DUE: Final = "bmq_due"
-"""INT64: when a delayed message is due, in milliseconds since 1970 (UTC)."""
+"""INT64: due time of a delayed message, in milliseconds since 1970 (UTC)."""
 
 DESTINATION: Final = "bmq_destination"
-"""STRING: the URI of the queue that a waiting message is passed on to."""
+"""STRING: URI of the queue to which a delayed message is passed on."""
 
 ATTEMPTS: Final = "bmq_attempts"
-"""INT32: how often a message that comes back was tried."""
+"""INT32: number of attempts before the message was delayed."""
 
 DEATHS: Final = "bmq_deaths"
-"""INT32: how many processes have ended, or lost their connection, while they had the message."""
+"""INT32: number of processes that ended, or lost their connection, while handling the message."""
 
 ERROR: Final = "bmq_error"
-"""STRING: why the last attempt, or a request, failed: ``type: text`` of the error."""
+"""STRING: error of the last attempt, or of a request: ``type: text``."""
 
 ORIGIN: Final = "bmq_origin"
-"""STRING: the GUID that a message that comes back had at first."""
+"""STRING: original GUID of a message that was posted again."""
 
 REPLY_TO: Final = "bmq_reply_to"
-"""STRING: the URI of the queue where the reply to a request is expected."""
+"""STRING: URI of the queue for the reply to a request."""
 
 REQUESTER: Final = "bmq_requester"
-"""STRING: who waits for the reply, where several share a reply queue; repeated in the reply."""
+"""STRING: requester within a shared reply queue; repeated in the reply."""
 
 DEADLINE: Final = "bmq_deadline"
-"""INT64: until when somebody waits for the reply, in milliseconds since 1970 (UTC)."""
+"""INT64: deadline of a request, in milliseconds since 1970 (UTC)."""
 
 CANCEL: Final = "bmq_cancel"
-"""STRING: the GUID of a request that nobody waits for any more. A message with it is no request itself."""
+"""STRING: GUID of a cancelled request. A message with this property is not a request."""
 
 REQUEST: Final = "bmq_request"
-"""STRING: the GUID of the request that a message replies to."""
+"""STRING: GUID of the request that a message replies to."""
 
 DELAY_QUEUE_SUFFIX: Final = ".delayed"
-"""What the name of a queue's delay queue ends with."""
+"""Suffix of the name of a delay queue."""
 
 
 def delay_queue_of(uri: str) -> str:
-    """Return the URI of the queue where delayed messages of a queue wait, unless another one is named."""
+    """Return the URI of a queue's default delay queue."""
     return _checks.text("uri", uri).partition("?")[0] + DELAY_QUEUE_SUFFIX
 
 
 def derived_guid(*words: str) -> str:
-    """Return the GUID of a message that follows from another one.
+    """Return a GUID derived from the GUID of another message.
 
-    Whoever does the same step twice posts the same GUID twice, and the broker stores one message. It is the
-    BLAKE2b hash, 16 bytes long, of the words with single spaces between them, in UTF-8; the first word is the
-    GUID of the other message.
+    A repeated step posts the same GUID again, and the broker stores the message once. The GUID is the 16-byte
+    BLAKE2b hash of the words with single spaces between them, in UTF-8. The first word is the GUID of the
+    other message.
 
     Returns:
         32 upper-case hexadecimal digits.
@@ -119,18 +119,18 @@ def derived_guid(*words: str) -> str:
 
 
 def is_guid(value: object) -> TypeGuard[str]:
-    """Return whether a value is the text of a GUID: 32 upper-case hexadecimal digits."""
+    """Whether a value is the text of a GUID: 32 upper-case hexadecimal digits."""
     return isinstance(value, str) and _GUID.fullmatch(value) is not None
 
 
 def with_post_time(properties: Mapping[str, T] | None = None, at: float | None = None) -> dict[str, T | int]:
-    """Return properties for a post that say when it was made.
+    """Return properties with the post time.
 
-    What has a post time keeps it: a message that is posted again, by whomever, does not get younger.
+    An existing post time is kept: a message that is posted again does not become younger.
 
     Args:
-        properties: the other properties.
-        at: the time, in seconds since 1970; None for now.
+        properties: other properties.
+        at: time in seconds since 1970; None for now.
     """
     seconds = (
         _world.time() if at is None else _checks.number("at", at, 0.0, _LATEST, unit="seconds since 1970")
@@ -140,7 +140,7 @@ def with_post_time(properties: Mapping[str, T] | None = None, at: float | None =
 
 
 def post_time(properties: Mapping[str, object]) -> float | None:
-    """Return when a message was first posted, in seconds since 1970; None if it does not say so."""
+    """Return the time of a message's first post, in seconds since 1970; None if not set."""
     posted = _checks.mapping("properties", properties).get(POSTED)
     return posted / 1000 if isinstance(posted, int) and not isinstance(posted, bool) else None
 

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error that bmq raises.
+"""The errors of bmq.
 
 ::
 
     Error
-    ├── UsageError                  the caller did something that can never work; nothing was sent
+    ├── UsageError                  the call can never succeed in this form; nothing was sent
     │   ├── InvalidURI
     │   ├── InvalidProperty
     │   ├── InvalidPayload
     │   ├── InvalidExpression
     │   ├── InvalidArgument         an argument of the wrong type, or an impossible value
-    │   └── StateError              right call, wrong state: closed, closing, already open
+    │   └── StateError              not allowed in this state: closed, closing, already open
     │       ├── SessionClosed
     │       └── QueueClosed
     ├── BufferFull                  the unacknowledged window is full (retryable)
-    ├── ProtocolError               the peer sent something the protocol does not allow
-    ├── Undecodable                 a payload is no value of the type that was expected
-    ├── ConnectionFailed            no connection, or lost for good (retryable)
+    ├── ProtocolError               the peer sent bytes that the protocol does not allow
+    ├── Undecodable                 a payload cannot be decoded to the expected type
+    ├── ConnectionFailed            no connection, or permanently lost (retryable)
     │   ├── NegotiationError        the broker refused the session
     │   └── AuthenticationError     the broker refused the credentials
     ├── RequestError                the broker answered a request with a failure
@@ -24,13 +24,13 @@
     │   ├── ConfigureQueueError
     │   └── CloseQueueError
     ├── AdminError                  the broker did not carry out an admin command
-    ├── TimedOut                    what was waited for did not come within the timeout (retryable)
-    │   └── RequestTimeout          no answer of the broker within the deadline
-    ├── ResponderError              whoever handled a request has failed
+    ├── TimedOut                    the result did not arrive in time (retryable)
+    │   └── RequestTimeout          no answer from the broker within the deadline
+    ├── ResponderError              the responder of a request failed
     └── PostError                   a message was not accepted: negatively acknowledged or given up
 
-``retryable`` is data on the class (or, where a broker's code decides, on the instance): whether the
-same call may succeed later without the caller changing anything.
+``retryable`` is a class attribute (or, if a broker's code decides, an instance attribute): whether the same
+call may succeed later without a change by the caller.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ __all__ = [
 
 
 class StatusCategory(IntEnum):
-    """The broker's generic result of a request (``StatusCategory`` of the control schema)."""
+    """The broker's generic result of a request (``StatusCategory`` in the control schema)."""
 
     E_SUCCESS = 0
     E_UNKNOWN = -1
@@ -84,10 +84,10 @@ class StatusCategory(IntEnum):
 
 
 class AckStatus(IntEnum):
-    """What became of a posted message.
+    """The outcome of a posted message.
 
-    The names and numbers are those of the official SDKs. Only SUCCESS, LIMIT_MESSAGES, LIMIT_BYTES,
-    STORAGE_FAILURE, NOT_READY and UNKNOWN travel on the wire; the others are made locally.
+    Names and numbers are those of the official SDKs. Only SUCCESS, LIMIT_MESSAGES, LIMIT_BYTES,
+    STORAGE_FAILURE, NOT_READY and UNKNOWN are transmitted; bmq itself creates the others.
     """
 
     SUCCESS = 0
@@ -104,7 +104,7 @@ class AckStatus(IntEnum):
     STORAGE_FAILURE = -104
 
 
-#: Statuses after which posting the same message again later can succeed.
+#: Statuses after which posting the same message later may succeed.
 RETRYABLE_ACK_STATUSES = frozenset(
     {
         AckStatus.TIMEOUT,
@@ -119,17 +119,17 @@ RETRYABLE_ACK_STATUSES = frozenset(
 _RETRYABLE_CATEGORIES = frozenset(
     {StatusCategory.E_TIMEOUT, StatusCategory.E_NOT_CONNECTED, StatusCategory.E_NOT_READY}
 )
-# A node that is stopping in good order refuses or cancels requests with this code.
+# Code by which a stopping node refuses or cancels requests.
 _STOPPING = -11
 _CATEGORIES_WHILE_STOPPING = frozenset({StatusCategory.E_REFUSED, StatusCategory.E_CANCELED})
 
 
-# Errors quote peers, and go into logs line by line.
+# Maximum length of an error's text: errors quote peers, and are logged line by line.
 _LONGEST = 4000
 
 
 class Error(Exception):
-    """The root of every error raised by bmq. Of a text of more than 4,000 characters the rest is cut off."""
+    """Base class of all errors of bmq. The text is limited to 4,000 characters."""
 
     retryable: bool = False
 
@@ -142,7 +142,7 @@ def _shortened(text: object) -> object:
 
 
 class UsageError(Error):
-    """The call can never succeed as it was made; nothing was sent."""
+    """The call can never succeed in this form; nothing was sent."""
 
 
 class InvalidURI(UsageError, ValueError):
@@ -154,16 +154,16 @@ class InvalidProperty(UsageError, ValueError):
 
 
 class InvalidPayload(UsageError, ValueError):
-    """A payload is empty, too large or not bytes."""
+    """A payload is empty, too large, or not bytes."""
 
 
 class InvalidExpression(UsageError, ValueError):
-    """A subscription expression that the broker would silently ignore (and then deliver everything).
+    """A subscription expression that the broker would silently ignore, and then deliver all messages.
 
     Attributes:
-        expression: the text.
-        offset: the zero-based column the problem was noticed at.
-        code: the evaluator's error code: SYNTAX, TOO_LONG, TOO_COMPLEX or NO_PROPERTIES.
+        expression: text of the expression.
+        offset: zero-based column of the problem.
+        code: error code of the evaluator: SYNTAX, TOO_LONG, TOO_COMPLEX or NO_PROPERTIES.
     """
 
     def __init__(self, message: str, *, expression: str = "", offset: int = 0, code: str = "SYNTAX") -> None:
@@ -178,11 +178,11 @@ class InvalidExpression(UsageError, ValueError):
 
 
 class InvalidArgument(UsageError, TypeError, ValueError):
-    """An argument has a type the call does not take, or an impossible value."""
+    """An argument has a wrong type, or an impossible value."""
 
 
 class StateError(UsageError):
-    """The call is right, but not in this state: closed, closing or already open."""
+    """The call is not allowed in the present state: closed, closing or already open."""
 
 
 class SessionClosed(StateError):
@@ -202,13 +202,13 @@ class BufferFull(Error):
 class ProtocolError(Error):
     """The peer sent bytes that the protocol does not allow.
 
-    Where one message or one request is affected, this one raises it. Where the framing is lost, the
-    connection is closed.
+    If only one message or one request is affected, the call for this message or request raises the error. If
+    the framing is lost, the connection is closed.
 
     Attributes:
-        field: the field or structure that was wrong, as named in the protocol.
-        offset: its offset in bytes, where known.
-        within: what the offset is counted from: the event, or the part of a message that was looked at.
+        field: malformed field or structure, as named in the protocol.
+        offset: offset of the field in bytes, if known.
+        within: origin of the offset: the event, or the examined part of a message.
     """
 
     def __init__(
@@ -233,10 +233,10 @@ def _rebuild_protocol_error(
 
 
 class Undecodable(Error, ValueError):
-    """A message's payload is no value of the type that was expected.
+    """A message's payload cannot be decoded to the expected type.
 
     Attributes:
-        content_type: what the message says its payload is; "" when it says nothing.
+        content_type: content type of the message; "" if not set.
     """
 
     def __init__(self, message: str, *, content_type: str = "") -> None:
@@ -248,7 +248,7 @@ class Undecodable(Error, ValueError):
 
 
 class ConnectionFailed(Error, OSError):
-    """There is no connection to the broker, or it was lost and not restored."""
+    """The connection to the broker failed, or was lost and not restored."""
 
     retryable = True
 
@@ -269,7 +269,7 @@ class RequestError(Error):
     """The broker answered a request with a failure status.
 
     Attributes:
-        category: the generic result.
+        category: generic result.
         code: the broker's second number, meaningful only together with the message.
         broker_message: the broker's own text.
     """
@@ -299,7 +299,7 @@ class OpenQueueError(RequestError):
 
 
 class ConfigureQueueError(RequestError):
-    """The broker refused to configure a queue's stream; the previous configuration still stands."""
+    """The broker refused to configure a queue's stream; the previous configuration remains in effect."""
 
 
 class CloseQueueError(RequestError):
@@ -311,7 +311,7 @@ class AdminError(Error):
 
     Attributes:
         command: the command.
-        broker_message: the broker's own words.
+        broker_message: the broker's own text.
     """
 
     def __init__(self, message: str, *, command: str = "", broker_message: str = "") -> None:
@@ -324,7 +324,7 @@ class AdminError(Error):
 
 
 class TimedOut(Error, TimeoutError):
-    """What was waited for did not come within ``timeout``."""
+    """The result did not arrive within ``timeout``."""
 
     retryable = True
 
@@ -334,12 +334,12 @@ class RequestTimeout(TimedOut):
 
 
 class ResponderError(Error):
-    """Whoever handled a request has failed, and says so in place of a reply.
+    """The responder of a request failed; the error replaces the reply.
 
     Attributes:
-        kind: the type of its error, ``ValueError`` for instance; whatever the responder calls it.
-        reason: the error's text.
-        guid: the request's GUID.
+        kind: type of the responder's error, for example ``ValueError``.
+        reason: text of the error.
+        guid: GUID of the request.
     """
 
     def __init__(self, message: str, *, kind: str = "", reason: str = "", guid: str = "") -> None:
@@ -353,9 +353,9 @@ class PostError(Error):
     """A posted message was not accepted.
 
     Attributes:
-        status: why: the broker's negative acknowledgement, or the local reason for giving up.
-        guid: the message's GUID as 32 upper-case hexadecimal digits.
-        queue_uri: the queue it was posted to.
+        status: the broker's negative acknowledgement, or the local reason for giving up.
+        guid: GUID of the message: 32 upper-case hexadecimal digits.
+        queue_uri: URI of the queue.
     """
 
     def __init__(
@@ -372,10 +372,10 @@ class PostError(Error):
 
 
 class ExpressionWarning(UserWarning):
-    """A legal expression surely does not mean what it says: it never matches, for instance.
+    """A legal expression almost certainly has an unintended meaning; for example, it never matches.
 
-    The expression is used as it is. The message says what the expression does, and where. Like all of
-    Python's warnings it is shown once for each place, and can be turned into an error or switched off::
+    The expression is used unchanged. The warning describes the effect of the expression, and its position.
+    Like all Python warnings, it is shown once for each place, and can be turned into an error or disabled::
 
         warnings.simplefilter("error", bmq.ExpressionWarning)
     """

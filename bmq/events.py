@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session events: what :meth:`bmq.Session.events` yields and ``on_event`` is called with."""
+"""Session events, for :meth:`bmq.Session.events` and ``on_event``."""
 
 from bmq.protocol.client.events import (
     ClientDeprecated,

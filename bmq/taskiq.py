@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker for taskiq: its tasks are messages of a queue. Needs the extra ``bmq[taskiq]``."""
+"""A taskiq broker that sends tasks as messages of a queue. Needs the extra ``bmq[taskiq]``."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ logger = logging.getLogger("bmq.taskiq")
 TASK_ID: Final = "task_id"
 TASK_NAME: Final = "task_name"
 _DELAY: Final = "delay"
-# What an expression can ask for; other labels are in the payload alone.
+# Label names that expressions can use; other labels are only in the payload.
 _ASKABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class BmqBroker(AsyncBroker):
-    """Sends taskiq's tasks to a queue, and hands them to its workers.
+    """Sends taskiq's tasks to a queue, and passes them to its workers.
 
     ::
 
@@ -57,30 +57,31 @@ class BmqBroker(AsyncBroker):
         async def add(one: int, two: int) -> int:
             return one + two
 
-    A message has the properties ``task_id``, ``task_name``, and each label whose name is made of letters,
-    digits and underscores, as STRING. It is confirmed when taskiq acknowledges the task; until then it is
-    delivered again when its worker goes.
+    Each message has the properties ``task_id`` and ``task_name``, and a STRING property for each label whose
+    name consists of letters, digits and underscores. The message is confirmed when taskiq acknowledges the
+    task. If the worker disappears before that, the broker redelivers the message.
 
-    A task with the label ``delay``, in seconds, waits in the queue's delay queue, see
-    :meth:`bmq.Queue.post`, and is passed on by a worker when it is due.
+    A task with the label ``delay``, in seconds, waits in the queue's delay queue (see :meth:`bmq.Queue.post`)
+    until a worker passes it on at its due time.
 
     Args:
         broker: as for :func:`bmq.connect`.
-        queue: the queue's URI; with ``?id=`` workers are that application of a fanout queue.
+        queue: URI of the queue; with ``?id=``, the workers are an application of a fanout queue.
         subscription: which tasks workers take, ``task_name == "add"`` for instance; None for all.
-        max_unconfirmed_messages: how many tasks a worker process may have that are not acknowledged. What it
-            has and cannot begin waits for nobody else.
-        delay_queue_uri: the URI of the queue where delayed tasks wait, in a priority domain. If None, the
-            queue's own URI with ``.delayed`` at the end.
-        mover: whether workers pass delayed tasks on when they are due; they share that.
-        dead_letters: the URI of a queue for messages that no worker can run: they cannot be read, are no
-            tasks, or are tasks that the worker does not know; and for delayed ones that cannot be passed on.
+        max_unconfirmed_messages: limit of unacknowledged tasks in a worker process. Other workers cannot take
+            these tasks, even if the process has not started them yet.
+        delay_queue_uri: URI of the delay queue, in a priority domain. If None, the queue's own URI with the
+            suffix ``.delayed``.
+        mover: whether workers pass delayed tasks on when due; several workers share this work.
+        dead_letters: URI of the queue for messages that no worker can run: they cannot be parsed, are not
+            tasks, or are tasks unknown to the worker; and for delayed tasks that cannot be passed on. If
+            None, such messages are confirmed. In both cases, the log has one line per kind and minute.
             None confirms them. Either way the log has one line per kind and minute.
-        options: anything else that :func:`bmq.connect` takes.
+        options: further options of :func:`bmq.connect`.
 
     Raises:
         InvalidURI, InvalidExpression: the queue or the subscription is not legal.
-        UsageError: dead letters would come back to the queue.
+        UsageError: dead letters would return to the queue.
     """
 
     @renamed_arguments
@@ -110,7 +111,7 @@ class BmqBroker(AsyncBroker):
         subscriptions_for(subscription)
         self._subscription = subscription
         self._max_unconfirmed = max_unconfirmed_messages
-        # Messages wait in a queue of a priority domain, and one with applications is none.
+        # A delay queue needs a priority domain, and a queue with applications is in a fanout domain.
         self._delays = delay_queue_uri is not None or not self._uri.app_id
         self._delay_queue = QueueUri.parse(delay_queue_uri).canonical if delay_queue_uri is not None else None
         self._moves = mover and self._delays
@@ -130,21 +131,21 @@ class BmqBroker(AsyncBroker):
         """The session, between :meth:`startup` and :meth:`shutdown`.
 
         Raises:
-            StateError: it is not started.
+            StateError: the broker is not started.
         """
         if self._session is None:
             raise StateError("the broker is not started: await broker.startup()")
         return self._session
 
     async def startup(self) -> None:
-        """Connect, open the queue to post to, and call what taskiq calls when a broker starts.
+        """Connect, open the queue for posting, and run taskiq's own startup.
 
         Raises:
-            StateError: it is started.
+            StateError: the broker is already started.
             ConnectionFailed: no broker answered.
             OpenQueueError, RequestTimeout: the broker refused the queue, or did not answer in time.
 
-        Cancelling it ends the session again.
+        Cancelling the call closes the session again.
         """
         if self._session is not None:
             raise StateError("the broker is started already")
@@ -159,11 +160,11 @@ class BmqBroker(AsyncBroker):
             raise
 
     async def shutdown(self) -> None:
-        """Call what taskiq calls when a broker ends, and end the session: what was kicked is posted.
+        """Run taskiq's own shutdown, and close the session after its posts.
 
-        Tasks that are not acknowledged go to other workers.
+        Unacknowledged tasks go to other workers.
 
-        Cancelling it ends the session in the background.
+        Cancelling the call closes the session in the background.
         """
         try:
             await super().shutdown()
@@ -183,14 +184,14 @@ class BmqBroker(AsyncBroker):
                 await session.close()
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Post a task, and wait until the broker has it. Called by taskiq.
+        """Post a task, and wait until the broker has stored it. Called by taskiq.
 
         Raises:
             StateError: the broker is not started.
-            PostError: the task was not accepted.
-            UsageError: its label ``delay`` is no number of seconds, or there is no queue to wait in.
+            PostError: the broker refused the task.
+            UsageError: the label ``delay`` is not a number of seconds, or there is no delay queue.
 
-        Cancelling it leaves open whether the task was posted.
+            After a cancellation the task may or may not be posted.
         """
         output = self._output
         if output is None:
@@ -220,9 +221,9 @@ class BmqBroker(AsyncBroker):
         Raises:
             StateError: the broker is not started.
             OpenQueueError, ConfigureQueueError: the broker refused.
-            Error: the queue or the session has failed.
+            Error: the queue or the session failed.
 
-        Cancelling it loses nothing: what was not acknowledged is delivered again.
+            Cancelling the call loses no task: unacknowledged tasks are redelivered.
         """
         session = self.session
         if self._input is None:
@@ -231,8 +232,8 @@ class BmqBroker(AsyncBroker):
         if self._moves and self._moving is None:
             self._moving = asyncio.create_task(self._move(session, letters), name="bmq.taskiq mover")
         aside = PutAside("the taskiq worker", letters, logger)
-        # The subscription is taken back when taskiq wants no more; the queue stays open until the shutdown,
-        # since the tasks at work are yet to be acknowledged.
+        # The subscription is withdrawn when taskiq stops listening. The queue stays open until the shutdown,
+        # because running tasks are still to be acknowledged.
         consumer = self._input.subscribe(self._subscription, max_unconfirmed_messages=self._max_unconfirmed)
         feeding = Feeding(consumer)
         try:
@@ -250,24 +251,24 @@ class BmqBroker(AsyncBroker):
         return await session.open_output(self._dead_letters) if self._dead_letters is not None else None
 
     def _poison(self, message: Message) -> Poison | None:
-        """Return why no worker like this one can run a message; None if it can.
+        """Return the reason why no worker can run a message; None for a task.
 
-        What else listens than a worker may take other messages than tasks. A worker of some versions of
-        taskiq never acknowledges these, one of others logs each of them whole, with a traceback.
+        Other listeners than a worker may take arbitrary messages. Some versions of taskiq never acknowledge
+        messages without a task, others log each of them in full, with a traceback.
         """
         if (poison := unreadable(message)) is not None or not self.is_worker_process:
             return poison
         try:
             task = self.formatter.loads(message=message.data)
             task.parse_labels()
-        except Exception as error:  # whatever the formatter raises
+        except Exception as error:  # any exception of the formatter
             return Poison(PoisonKind.UNDECODABLE, f"no task: {described(error)}")
         if self.find_task(task.task_name) is None:
             return Poison(PoisonKind.MISDIRECTED, f"this worker has no task {task.task_name!r:.100}")
         return None
 
     async def _move(self, session: Session, letters: Queue | None) -> None:
-        """Pass on what is due."""
+        """Pass on due tasks."""
         assert self._output is not None
         waiting = self._output.delay_queue_uri
         usual = Allowed(None, QueueUri.parse(waiting))
@@ -285,7 +286,7 @@ class BmqBroker(AsyncBroker):
 
 
 def _properties(message: BrokerMessage) -> Mapping[str, str]:
-    """Return what workers can select a task by."""
+    """Return the properties by which workers can select a task."""
     labels = {
         name: str(value)
         for name, value in message.labels.items()
