@@ -23,16 +23,17 @@ __all__ = [
 
 DEFAULT_PORT = 30114
 _NO_URL = urlsplit("")
-#: The broker of a program that names none, without the environment variable.
+#: Default address, without an address in the program and without the environment variable.
 DEFAULT_ADDRESS = f"tcp://localhost:{DEFAULT_PORT}"
-#: Names the broker of programs that name none. (In the official clients it replaces the program's address.)
+#: Environment variable with the default broker. (In the official clients, it overrides the program's
+#: address.)
 ENVIRONMENT_VARIABLE = "BMQ_BROKER_URI"
-#: Said in errors: a program without an address does not show where the address comes from.
+#: Used in errors: without an address in the program, the origin of the address is not obvious.
 FROM_ENVIRONMENT = f"the address is that of {ENVIRONMENT_VARIABLE}"
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The address of a broker."""
 
     host: str
     port: int
@@ -57,7 +58,7 @@ def parse_addresses(text: str) -> list[Address]:
         except ValueError:
             parts, port = _NO_URL, 0
         if "@" in part:
-            # Not repeated in the message: what is in front of it may be a password.
+            # Do not repeat the value: the part before the @ may contain a password.
             raise InvalidURI("a broker address has no user and password; pass credentials= to bmq.connect")
         wrong_scheme = parts.scheme not in ("tcp", "tcps")
         if wrong_scheme or not parts.hostname or not port or parts.path.strip("/") or parts.query:
@@ -80,8 +81,8 @@ class Target(NamedTuple):
     """The broker to connect to.
 
     Attributes:
-        addresses: where the broker listens.
-        from_environment: whether BMQ_BROKER_URI names the broker, because the program names none.
+        addresses: addresses of the broker.
+        from_environment: whether the address comes from BMQ_BROKER_URI.
     """
 
     addresses: list[Address]
@@ -95,11 +96,11 @@ class Target(NamedTuple):
 def find_broker(broker: str | None) -> Target:
     """Return the broker to connect to.
 
-    An address in the program is always used: two addresses in one program are two brokers, whatever the
-    environment says. A program without an address gets the broker that BMQ_BROKER_URI names, or the default.
+    An address in the program has priority: two addresses in one program are two brokers, whatever the
+    environment contains. Without an address in the program, BMQ_BROKER_URI or the default is used.
 
     Args:
-        broker: the address in the program; None if the program names none.
+        broker: address in the program, or None.
 
     Raises:
         InvalidURI: the address is not legal.

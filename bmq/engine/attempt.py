@@ -25,11 +25,11 @@ __all__ = ["Attempt", "Security"]
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Whether and how attempts use TLS.
+    """TLS settings of connection attempts.
 
     Attributes:
-        ssl: the context for TLS, which all addresses then use; None for the defaults, and ``tcps://`` only.
-        server_hostname: the name in the broker's certificate, if it is not that of the address.
+        ssl: TLS context, which all addresses then use; if None, only ``tcps://`` uses TLS, with the defaults.
+        server_hostname: name in the broker's certificate, if different from the address.
     """
 
     ssl: ssl_module.SSLContext | None
@@ -41,19 +41,19 @@ class Security:
 
 
 class Attempt:
-    """A connection on its way up; the receiver of its channel until the session's connection takes over.
+    """A connection during its handshake; receives the channel's data until then.
 
     Args:
-        connection: the session's connection.
-        adopt: gets the channel once it is negotiated; returns False if another attempt was first.
-        options: of the session.
-        security: whether and how it uses TLS.
-        address: where to connect to.
-        host: the IP address of it.
+        connection: connection of the session.
+        adopt: called with the negotiated channel; returns False if another attempt was faster.
+        options: options of the session.
+        security: TLS settings.
+        address: address of the broker.
+        host: IP address of the broker.
 
-    Attributes:
-        address: where it connects to.
-        host: the IP address of it.
+        Attributes:
+            address: address of the broker.
+            host: IP address of the broker.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Attempt:
         self.host = host
         self._greeting = connection.core.greet()
         self._done: asyncio.Future[None] = connection.loop.create_future()
-        # The conversation has ended, in one way or the other.
+        # True once the handshake has succeeded or failed.
         self._over = False
 
     def __str__(self) -> str:
@@ -81,16 +81,16 @@ class Attempt:
         return str(address) if host == address.host else f"{address} ({host})"
 
     async def run(self, credentials: Callable[[], Awaitable[Credentials | None]], deadline: float) -> None:
-        """Connect and negotiate, and hand the channel over.
+        """Connect, negotiate, and hand the channel over.
 
         Args:
-            credentials: asks for the client's credentials.
-            deadline: when it fails, in the loop's time.
+            credentials: returns the client's credentials.
+            deadline: time of the timeout, by the loop's clock.
 
-        Raises:
-            ConnectionFailed: there is no broker, it does not answer in time, or it refused.
+            Raises:
+                ConnectionFailed: no broker answered, in time or at all, or the broker refused.
 
-        Cancelling it closes the connection.
+        Cancelling the call closes the connection.
         """
         timeout = max(0.0, deadline - self._connection.now())
         channel: Channel | None = None
@@ -144,9 +144,9 @@ class Attempt:
     # the channel (see Receiver)
 
     def channel_data(self, channel: Channel, data: bytes) -> None:
-        """Bytes arrived."""
+        """Process received bytes."""
         if self._over:
-            return  # it has failed, or another attempt was first: the channel is about to be closed
+            return  # the attempt failed, or another one was faster: the channel is about to be closed
         greeting = self._greeting
         answer = greeting.receive(data)
         if answer:
@@ -168,7 +168,7 @@ class Attempt:
             self._done.set_exception(error)
 
     def channel_lost(self, channel: Channel, error: Exception | None) -> None:
-        """The channel is gone."""
+        """Handle the loss of the channel."""
         if not self._over:
             self._over = True
             hint = "" if self._uses_tls else "; if it expects TLS, the address is tcps://"
@@ -176,11 +176,11 @@ class Attempt:
             self._fail(ConnectionFailed(f"the broker closed the connection during the handshake{why}{hint}"))
 
     def channel_writable(self, channel: Channel, writable: bool) -> None:
-        """The transport's buffer is full, or has room again: a handshake is short."""
+        """Ignore the state of the transport's buffer: a handshake is short."""
 
 
 def _ends_a_tls_handshake(error: OSError) -> bool:
-    """Whether an attempt may have failed with this error because the peer does not speak TLS."""
+    """Whether an attempt may have failed with this error because the peer does not use TLS."""
     if isinstance(error, ssl_module.SSLError):
         return not isinstance(error, ssl_module.SSLCertVerificationError)
     return isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)

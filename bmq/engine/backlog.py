@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The account of all received messages that a session holds.
 
-The problem: a broker decides what it sends, so every place that keeps a message needs a bound, whoever the
-message is for: a consumer that is slow, one that has left, one that never was. One account for the whole
-session knows all of them. A place that keeps messages adds them here and takes them off again.
+The problem: the broker decides how much it sends, so each place that keeps messages needs a limit, whether
+its consumer is slow, has closed, or never existed. A single account for the session covers all places. Each
+place adds its messages here, and removes them again.
 
-Beyond the limits reading pauses, and TCP holds the broker back: nothing is lost. But paused reading stops
-acknowledgements and answers too. That is right while a consumer can make room, and wrong where no consumer
-wants the messages that take the room: the pause would never end. So the session waits a few seconds for a
-consumer, and then reads on. From then on it keeps no more messages without a consumer. The broker still has
-them, unconfirmed, and delivers them again when their queue is closed or the connection is lost.
+Beyond the limits reading pauses, and TCP slows the broker down: no message is lost. But a pause also delays
+acknowledgements and answers. This is right while a consumer can free space. It is wrong if no consumer
+matches the messages that fill the limits: the pause would never end. So the session waits a few seconds for a
+consumer, and then resumes reading. From then on, it keeps no further messages without a consumer. The broker
+still has them, unconfirmed, and redelivers them when their queue is closed or the connection is lost.
 
-The same holds where every handler waits for an acknowledgement: it comes behind messages that are not read,
-and no handler takes a message before it comes. So while posts or requests have no answer, and the application
-has taken nothing for a moment, the limits are doubled, again and again, until the answer is there. Memory
-grows in a proven standstill only, and a broker sends no more than the windows of the subscriptions allow.
+The same problem arises if all handlers wait for an acknowledgement: the acknowledgement is behind unread
+messages, and no handler takes a message before it arrives. So while posts or requests are unanswered and the
+application has taken no message for a moment, the limits are doubled, repeatedly, until the answer arrives.
+Memory grows only in a proven standstill, and a broker never sends more than the windows of the subscriptions
+allow.
 
-Rejected: never to pause for messages without a consumer. A program that closes one consumer and begins the
-next one would lose the order of delivery. Never to pause while posts have no answer: a session that posts all
-the time would have no limits.
+Rejected: never pausing for messages without a consumer. A program that replaces a consumer would lose the
+order of delivery. Also rejected: never pausing while posts are unanswered. A session that posts continuously
+would have no limits.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ from bmq.protocol.client.events import SessionEvent, SlowConsumer, SlowConsumerR
 
 __all__ = ["Backlog"]
 
-# How long reading pauses for messages that no consumer wants, in seconds.
+# Duration in seconds of a pause for messages that match no consumer.
 _PATIENCE = 3.0
-# After how long a pause is a standstill, in seconds, if the application has taken no message.
+# Seconds after which a pause is a standstill, if the application has taken no message.
 _STANDSTILL = 0.25
 
 
 class Backlog:
-    """What a session holds for the application, and whether its connection is read.
+    """Counts the messages that a session holds, and pauses reading from its connection.
 
     Args:
-        connection: the session's connection.
-        options: the limits.
-        publish: hands an event to the application.
-        in_line: returns how many messages no consumer has taken; consumers count here only now and then.
+        connection: connection of the session.
+        options: limits.
+        publish: passes an event to the application.
+        in_line: returns the number of messages in line; consumers report here only occasionally.
 
-    Attributes:
-        messages: messages held.
-        bytes: bytes of them.
-        sheds: whether messages without a consumer are left to the broker, as far as the limits are reached.
+        Attributes:
+            messages: number of held messages.
+            bytes: bytes of the held messages.
+            sheds: whether messages without a consumer are left to the broker while the limits are reached.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class Backlog:
         self._unclaimed_bytes = 0
         self._slow = False
         self._patience: asyncio.TimerHandle | None = None
-        # How many times the limits may be held while an answer is awaited; the timer that looks for a
-        # standstill, and the number of messages in line when it looked last.
+        # Multiple of the limits allowed while an answer is awaited; the timer that detects a standstill, and
+        # the number of messages in line at its last run.
         self._times = 2
         self._watch: asyncio.TimerHandle | None = None
         self._seen = 0
@@ -84,7 +85,7 @@ class Backlog:
 
     @contextmanager
     def moving(self) -> Generator[None]:
-        """Move messages from one place to another: reading does not resume and pause again meanwhile."""
+        """Move messages between places without resuming and pausing in between."""
         self._moving += 1
         try:
             yield
@@ -93,27 +94,27 @@ class Backlog:
             self._look(True)
 
     def count(self, messages: int, size: int) -> None:
-        """Count messages in the line of a consumer; negative numbers take them off."""
+        """Count messages in the line of a consumer; negative numbers remove them."""
         held = self.messages = self.messages + messages
         held_bytes = self.bytes = self.bytes + size
-        # The common case, once for each arrival and each message taken, is decided without a call.
+        # Decide the common case, once for each arrival and each taken message, without a call.
         if self._slow or self.sheds or held > self._max_messages or held_bytes > self._max_bytes:
             self._look(messages > 0)
 
     def count_unclaimed(self, messages: int, size: int) -> None:
-        """Count messages that no consumer wants; negative numbers take them off."""
+        """Count messages that match no consumer; negative numbers remove them."""
         self._unclaimed_messages += messages
         self._unclaimed_bytes += size
         self.count(messages, size)
 
     def has_room(self, messages: int, size: int) -> bool:
-        """Whether a queue may keep that many more messages that no consumer wants."""
+        """Whether a queue may keep this many more messages that match no consumer."""
         return not self.sheds or not self._exceeds(
             self._unclaimed_messages + messages, self._unclaimed_bytes + size
         )
 
     def expect(self, answer: asyncio.Future[None]) -> None:
-        """A caller waits for an answer, which comes behind messages: read up to twice as much."""
+        """Allow twice the limits while a caller waits for an answer, which arrives behind messages."""
         self._expected += 1
         answer.add_done_callback(self._answered)
         if self._slow:
@@ -125,17 +126,17 @@ class Backlog:
             self._read()
 
     def restored(self) -> None:
-        """Every queue is reopened: no more answers have to be read for that."""
+        """Handle the reopening of all queues, whose answers are no longer awaited."""
         if self._slow:
             self._read()
 
     def finish(self) -> None:
-        """The session is over."""
+        """Stop at the end of the session."""
         self._be_patient(False)
         self._end_watch()
 
     def _look(self, more: bool) -> None:
-        """Pause or resume reading; pause when there are too many messages."""
+        """Pause or resume reading; pause if there are too many messages."""
         if self._moving:
             return
         if self.sheds and self._half(self._unclaimed_messages, self._unclaimed_bytes):
@@ -158,14 +159,14 @@ class Backlog:
 
     @property
     def _decisive(self) -> tuple[int, int]:
-        """How many messages and bytes decide whether reading pauses: not what is kept no more of."""
+        """The number of messages and bytes that decide about a pause, without shed messages."""
         if self.sheds:
             return self.messages - self._unclaimed_messages, self.bytes - self._unclaimed_bytes
         return self.messages, self.bytes
 
     def _read(self) -> None:
-        """Read from the connection, or pause."""
-        # The answers that callers, or queues being reopened, wait for come behind messages.
+        """Resume or pause reading."""
+        # Answers for callers, or for queues being reopened, arrive behind messages.
         answers = self._expected or not self._connection.core.restored or self._times > 2
         paused = self._slow and not (answers and not self._exceeds(*self._decisive, self._times))
         self._connection.set_reading(not paused)
@@ -184,7 +185,7 @@ class Backlog:
             self._watch = None
 
     def look_again(self) -> None:
-        """Reading has been paused for a moment: read on if nothing can move before an answer comes."""
+        """Check a pause after a moment: resume reading if no progress is possible before an answer."""
         self._watch = None
         core = self._connection.core
         if self._in_line() < self._seen or not (len(core.posts) or self._expected):
@@ -197,7 +198,7 @@ class Backlog:
 
     @property
     def _in_vain(self) -> bool:
-        """Whether reading has paused for messages that no consumer wants."""
+        """Whether reading is paused for messages that match no consumer."""
         return (
             self._slow
             and not self.sheds
@@ -205,7 +206,7 @@ class Backlog:
         )
 
     def _be_patient(self, wanted: bool) -> None:
-        """Wait for a consumer from now on, or not any more."""
+        """Start or stop waiting for a consumer."""
         if wanted and self._patience is None:
             self._patience = self._connection.loop.call_later(_PATIENCE, _give_up, weakref.ref[Backlog](self))
         elif not wanted and self._patience is not None:
@@ -213,7 +214,7 @@ class Backlog:
             self._patience = None
 
     def give_up(self) -> None:
-        """No consumer came: read on, and keep no more messages without one."""
+        """Resume reading without a consumer, and keep no further messages without one."""
         self._patience = None
         if self._in_vain:
             self.sheds = True

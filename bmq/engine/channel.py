@@ -19,10 +19,10 @@ __all__ = ["Channel", "Receiver"]
 
 logger = logging.getLogger("bmq.client")
 
-# Up to this much may wait in the transport; the rest stays in the core, where it is not copied.
+# Maximum number of bytes in the transport; the rest stays in the core, where it is not copied.
 _HIGH_WATER = 1024 * 1024
 _LOW_WATER = 256 * 1024
-# How long closing waits for the peer to take what is written, in seconds.
+# Seconds for which closing waits for the peer to accept written bytes.
 _LINGER = 1.0
 
 
@@ -42,32 +42,32 @@ _keep_receive_buffers()
 
 
 class Receiver(Protocol):
-    """What a channel reports to."""
+    """The receiver of a channel's reports."""
 
     def channel_data(self, channel: Channel, data: bytes) -> None:
-        """Bytes arrived."""
+        """Process received bytes."""
         ...
 
     def channel_lost(self, channel: Channel, error: Exception | None) -> None:
-        """The connection is gone; reported once."""
+        """Handle the loss of the connection. Called once."""
         ...
 
     def channel_writable(self, channel: Channel, writable: bool) -> None:
-        """The transport's buffer is full, or has room again."""
+        """Handle a full transport buffer, or its recovery."""
         ...
 
 
 class Channel(asyncio.Protocol):
-    """Moves bytes between a transport and its receiver; knows nothing of the protocol.
+    """Moves bytes between a transport and its receiver, without knowledge of the protocol.
 
-    It holds its receiver weakly. The event loop holds the channel, and would otherwise keep a session alive
-    that the program has dropped without closing it.
+    The channel holds its receiver weakly. The event loop holds the channel, and would otherwise keep a
+    session alive after the program has dropped it without closing.
 
     Args:
-        receiver: gets what arrives.
-        liveness: seconds of silence that are tolerated, which the operating system's probes follow; None for
-            the system's own times.
-        tracer: logs everything that is sent and received; None for nothing.
+        receiver: receiver of the bytes.
+        liveness: tolerated silence in seconds, also for the operating system's probes; None for the system's
+            defaults.
+        tracer: logs all sent and received bytes; None for no trace.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Channel(asyncio.Protocol):
         self._liveness = liveness
         self._transport: asyncio.Transport | None = None
         self._reading = True
-        # What arrives before start().
+        # Bytes received before start().
         self._early: list[bytes] | None = []
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -97,7 +97,7 @@ class Channel(asyncio.Protocol):
             try:
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:
-                pass  # the peer has closed it already, which the loop reports next
+                pass  # the peer has already closed it, which the loop reports next
             probe(raw, self._liveness)
 
     def data_received(self, data: bytes) -> None:
@@ -145,35 +145,35 @@ class Channel(asyncio.Protocol):
         self._receiver = weakref.ref(receiver)
 
     def start(self) -> None:
-        """Hand the receiver what came so far, and everything from now on."""
+        """Pass all bytes received so far to the receiver, and all further bytes."""
         early, self._early = self._early, None
         receiver = self._receiver()
         if early and receiver is not None:
             receiver.channel_data(self, b"".join(early))
         if self._transport is None and receiver is not None:
-            receiver.channel_lost(self, None)  # it was gone before
+            receiver.channel_lost(self, None)  # it was lost before
 
     def fileno(self) -> int:
-        """The file descriptor; -1 once it is closed."""
+        """The file descriptor; -1 after closing."""
         raw = self._transport.get_extra_info("socket") if self._transport else None
         return -1 if raw is None else int(raw.fileno())
 
     @property
     def write_buffer_size(self) -> int:
-        """How many bytes wait to be taken by the operating system."""
+        """Number of bytes that wait for the operating system."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     @property
     def backlog(self) -> int:
-        """How many written bytes the peer's kernel has not taken, as far as the system says."""
+        """Number of written bytes that the peer's kernel has not acknowledged, if the system provides it."""
         raw = self._transport.get_extra_info("socket") if self._transport else None
         return self.write_buffer_size + (0 if raw is None else unacknowledged(raw))
 
     def write(self, pieces: list[bytes]) -> int:
-        """Send whole events, each in one piece or several, with one write; drop them if it is closing.
+        """Send whole events, each in one or several pieces, with one write; drop them when closing.
 
         Returns:
-            How many bytes they have, sent or dropped.
+            Number of bytes, sent or dropped.
         """
         size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
         transport = self._transport
@@ -188,7 +188,7 @@ class Channel(asyncio.Protocol):
             else:
                 transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         except Exception:
-            # A bug in the event loop costs this connection, not the session.
+            # A bug in the event loop ends this connection, not the session.
             logger.exception("writing failed; the connection is closed")
             transport.abort()
         return size
@@ -201,14 +201,14 @@ class Channel(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-            # A broker may stop reading from a client that does not read. The kernel would count the closed
+            # A broker may stop reading from a client that does not read. The kernel would treat the closed
             # window as a lost connection.
             raw = self._transport.get_extra_info("socket")
             if raw is not None and self._liveness is not None:
                 limit_unacknowledged(raw, self._liveness if reading else None)
 
     def close(self) -> None:
-        """Close once everything written is sent, or after a second if the peer does not take it."""
+        """Close after all written bytes are sent, or after a second if the peer does not accept them."""
         if self._transport is not None:
             self._transport.close()
             if self._linger is None:
@@ -220,5 +220,5 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     async def wait_closed(self) -> None:
-        """Wait until the connection is gone, after :meth:`close` or :meth:`abort`: a second at most."""
+        """Wait up to a second for the end of the connection, after :meth:`close` or :meth:`abort`."""
         await asyncio.shield(self._gone)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted of received messages: as they arrive and as they are confirmed, several at a time."""
+"""Counters of received messages, updated in groups on arrival and on confirmation."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from bmq.wire.push import DATA, FLAGS, Push
 
 __all__ = ["Arrival", "Confirming", "ReceiveCounts", "size_of"]
 
-#: When messages arrived, by the event loop's clock, and how many connections were lost before. Messages that
-#: arrived together refer to the same one.
+#: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages that
+#: arrived together share the same tuple.
 Arrival = tuple[float, int]
 
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 
 
 class ReceiveCounts:
-    """What became of messages.
+    """The counters of a consumer, a queue or a session.
 
     Args:
-        whole: counts the same for a whole of which this is a part: a consumer's queue, a queue's session.
+        whole: counters of the whole to which these belong: a consumer's queue, a queue's session.
 
     Attributes:
         received: messages that arrived.
-        received_bytes: the size of their payloads and properties as they travelled.
-        redelivered: how many of them the broker marked as out of order.
-        confirmed: messages that were confirmed.
-        confirmed_again: messages that were delivered again and confirmed again, unseen.
-        durations: the time from a message's arrival to its confirmation.
-        losses: how many connections were lost; kept up to date by the session's alone.
-        pending: how many messages of each arrival are not confirmed, the oldest first; the session's alone.
+        received_bytes: size of their payloads and properties, as transmitted.
+        redelivered: received messages that the broker marked as out of order.
+        confirmed: confirmed messages.
+        confirmed_again: messages that were redelivered, and confirmed again without a call of the
+            application.
+        durations: time from a message's arrival to its confirmation.
+        losses: number of lost connections; maintained by the session's counters only.
+        pending: number of unconfirmed messages of each arrival, the oldest first; session only.
     """
 
     __slots__ = (
@@ -66,13 +67,13 @@ class ReceiveCounts:
         self.pending: dict[Arrival, int] = {}
         self._all: tuple[ReceiveCounts, ...] = (self, *whole._all) if whole is not None else (self,)
         self._session = self._all[-1]
-        # What has arrived on the connection there was after so many losses, and is not confirmed.
+        # Number of unconfirmed messages that arrived on the connection after a number of losses.
         self._unconfirmed = 0
         self._seen_losses = 0
 
     @property
     def core(self) -> QueueCore | None:
-        """The queue they are of; None for a session."""
+        """The queue of the counters; None for a session."""
         if self._core is None and self._whole is not None:
             self._core = self._whole.core
         return self._core
@@ -83,16 +84,16 @@ class ReceiveCounts:
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages that arrived on the present connection are not confirmed."""
+        """Number of unconfirmed messages that arrived on the present connection."""
         core = self.core
         over = core is not None and core.state is QueueState.CLOSED
         return 0 if over or self._seen_losses != self._session.losses else self._unconfirmed
 
     def arrived(self, messages: list[Push], size: int) -> None:
-        """Messages have arrived; ``size`` is that of their payloads and properties."""
+        """Count arrived messages; ``size`` is the size of their payloads and properties."""
         count = len(messages)
         redelivered = 0
-        # Nearly always all have the same flags, or there is only one.
+        # Almost always all messages have the same flags, or there is only one.
         all_flags = (messages[0][FLAGS],) if count == 1 else {message[FLAGS] for message in messages}
         for flags in all_flags:
             if flags & _OUT_OF_ORDER:
@@ -100,7 +101,7 @@ class ReceiveCounts:
         self.came(count, size, redelivered)
 
     def came(self, count: int, size: int, redelivered: int) -> None:
-        """The same, of messages of which so many are marked as out of order."""
+        """Count arrived messages, of which ``redelivered`` are marked as out of order."""
         core = self.core
         to_confirm = 0 if core is not None and core.at_most_once else count
         losses = self._session.losses
@@ -113,7 +114,7 @@ class ReceiveCounts:
             each._unconfirmed += to_confirm
 
     def delivered(self, arrival: Arrival, count: int) -> None:
-        """A session's: so many messages that are to be confirmed have arrived together."""
+        """Count messages that arrived together and await confirmation. Session only."""
         pending = self.pending
         if arrival in pending:
             pending[arrival] += count
@@ -123,65 +124,65 @@ class ReceiveCounts:
             self._tidy()
 
     def oldest(self) -> float | None:
-        """A session's: when the oldest message arrived that is not confirmed; None if there is none."""
+        """Return the arrival of the oldest unconfirmed message; None if there is none. Session only."""
         self._tidy()
         for arrived, _ in self.pending:
             return arrived
         return None
 
     def _tidy(self) -> None:
-        """Forget arrivals of which nothing is left.
+        """Forget arrivals without unconfirmed messages.
 
-        Messages that moved to another consumer count as arriving there. Messages that went back to the
-        broker, or were confirmed by nothing but their GUID, have no arrival. For those, the oldest are
-        forgotten first: the age may be too small then, never too large.
+        Messages that moved to another consumer count as arriving there. Messages that returned to the broker,
+        or were confirmed by a GUID alone, have no arrival. For these, the oldest arrivals are forgotten
+        first: the age may then be too small, but never too large.
         """
         excess = sum(self.pending.values()) - self.unconfirmed
         while excess > 0:
             arrival = next(iter(self.pending))
             count = self.pending.pop(arrival)
             if count > excess:
-                # Still the oldest: the order of the others does not matter for long.
+                # Still the oldest: the order of the others rarely matters.
                 self.pending = {arrival: count - excess, **self.pending}
             excess -= count
 
     def hold(self, count: int) -> None:
-        """So many more messages are here and not confirmed; fewer if it is negative."""
+        """Count more unconfirmed messages; fewer if negative."""
         losses = self._session.losses
         if self._seen_losses != losses:
             self._unconfirmed, self._seen_losses = 0, losses
         self._unconfirmed += count
 
     def took_over(self, count: int, size: int) -> None:
-        """A consumer got messages that another one, or none, had before: its queue has counted them."""
+        """Count messages that moved here after their arrival; the queue has already counted them."""
         self.received += count
         self.received_bytes += size
         self.hold(count)
 
     def discarded(self, count: int) -> None:
-        """Messages that had arrived, and that nobody wants, were confirmed."""
+        """Count arrived messages that were confirmed because no consumer matches them."""
         for each in self._all:
             each.confirmed += count
             each.hold(-count)
 
     def again(self, count: int) -> None:
-        """Messages that had been confirmed arrived, and were confirmed again."""
+        """Count confirmed messages that arrived and were confirmed again."""
         for each in self._all:
             each.confirmed_again += count
 
     def repeated(self, count: int) -> None:
-        """Messages that had arrived turned out to be here twice."""
+        """Correct the counts for arrived messages that are already here."""
         for each in self._all:
             each.hold(-count)
 
     def ended(self) -> None:
-        """The queue is gone: nothing of it waits to be confirmed."""
+        """End the counters of a closed queue: no message awaits confirmation."""
         if self._seen_losses == self._session.losses:
             self._session.hold(-self._unconfirmed)
         self._unconfirmed = 0
 
     def settled(self, count: int, arrival: Arrival | None, time: float) -> None:
-        """Messages that arrived together were confirmed; None if it is not known when they arrived."""
+        """Count confirmed messages that arrived together; ``arrival`` is None if unknown."""
         if arrival is None:
             for each in self._all:
                 each.confirmed += count
@@ -207,13 +208,13 @@ class ReceiveCounts:
 
 
 class Confirming:
-    """Counts confirmations: those of messages that arrived together and are confirmed in one turn at once.
+    """Counts confirmations in groups: messages that arrived together and are confirmed in one turn.
 
     Attributes:
-        counts: whose messages are being confirmed.
-        arrival: when they arrived.
-        turn: the turn of the event loop in which they are confirmed, by its clock.
-        count: how many were, and are not counted yet.
+        counts: counters of the messages.
+        arrival: arrival of the messages.
+        turn: turn of the event loop, by its clock.
+        count: number of confirmations not counted yet.
     """
 
     __slots__ = ("arrival", "count", "counts", "turn")
@@ -227,18 +228,18 @@ class Confirming:
     def begin(
         self, counts: ReceiveCounts, arrival: Arrival | None, turn: tuple[float, int], count: int = 1
     ) -> None:
-        """Confirm messages of others than before."""
+        """Begin a group of messages with other counters or another arrival."""
         if self.count:
             self.finish()
         core = counts.core
-        # What is said after the end, or where nothing is kept, confirms nothing.
+        # After the end, and for queues without stored messages, a confirmation has no effect.
         if core is not None and core.state is not QueueState.CLOSED and not core.at_most_once:
             self.counts, self.arrival, self.turn, self.count = counts, arrival, turn, count
         else:
             self.counts, self.count = None, 0
 
     def finish(self) -> None:
-        """Count what is not counted yet."""
+        """Count the present group."""
         count, self.count = self.count, 0
         if count and self.counts is not None and self.turn is not None:
             self.counts.settled(count, self.arrival, self.turn[0])
@@ -246,5 +247,5 @@ class Confirming:
 
 
 def size_of(messages: list[Push]) -> int:
-    """The size of messages' payloads and properties as they travelled, in bytes."""
+    """Return the size of messages' payloads and properties as transmitted, in bytes."""
     return sum([len(message[DATA]) for message in messages])

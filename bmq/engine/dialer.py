@@ -42,34 +42,34 @@ __all__ = ["Dialer"]
 
 logger = logging.getLogger("bmq.client")
 
-# After this many losses in this many seconds the delays go on growing instead of starting again: otherwise a
-# broker that accepts connections and closes them would be tried a hundred times a second.
+# After this many losses in this many seconds the delays keep growing. Otherwise a broker that accepts
+# connections and closes them would be tried a hundred times a second.
 _BURST = 20
 _BURST_SECONDS = 10.0
 _OVER = (SessionState.CLOSING, SessionState.CLOSED)
-# How long an address has before the next one is tried beside it, in seconds. With many addresses or little
-# time the head start is shorter, so that all of them begin in time.
+# Head start of an address in seconds before the next one is tried concurrently. With many addresses or little
+# time, the head start is shorter, so that all addresses start in time.
 _HEAD_START = 2.0
-# Failures of so many IP addresses are remembered; names may stand for other ones every day.
+# Maximum number of remembered failures of IP addresses; a name may resolve to new addresses every day.
 _MOST_FAILURES = 1000
 
 
 class Dialer:
-    """Brings a session's connection up, the first time and after every loss.
+    """Establishes a session's connection, the first time and after each loss.
 
     Args:
-        connection: the connection to bring up.
+        connection: connection to establish.
         options: delays and timeouts.
-        publish: hands an event to the application.
-        not_connected_yet: called when an attempt of the first connect has failed, and others follow.
-        addresses: where brokers listen.
-        credentials: the client's credentials, or a callable that returns them.
-        ssl: the context for TLS, which all addresses then use; None for the defaults, and ``tcps://`` only.
-        server_hostname: the name in the broker's certificate, if it is not that of the address.
+        publish: passes an event to the application.
+        not_connected_yet: called after a failed attempt of the first connect, if others follow.
+        addresses: addresses of the broker.
+        credentials: client's credentials, or a callable that returns them.
+        ssl: TLS context, which all addresses then use; if None, only ``tcps://`` uses TLS, with the defaults.
+        server_hostname: name in the broker's certificate, if different from the address.
 
     Attributes:
-        reconnects: how often the connection was restored.
-        last_failure: why the last attempt failed, or None.
+        reconnects: number of restored connections.
+        last_failure: error of the last attempt, or None.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class Dialer:
         self._addresses = addresses
         self._credentials = credentials
         self._security = Security(ssl, server_hostname)
-        # The address that is connected; None while there is none.
+        # The connected address; None without a connection.
         self._current: tuple[Address, str] | None = None
-        # The number of the last failure of addresses, and of IP addresses of theirs.
+        # Sequence number of the last failure of each address and IP address.
         self._failed: dict[Hashable, int] = {}
         self._failures = itertools.count(1)
         self._racing: dict[asyncio.Task[None], None] = {}
@@ -108,19 +108,19 @@ class Dialer:
 
     @property
     def target(self) -> str:
-        """The addresses, for people."""
+        """The addresses as text."""
         return ", ".join(map(str, self._addresses))
 
     @property
     def address(self) -> Address:
-        """The address that is connected, or is tried next."""
+        """The connected address, or the next address to try."""
         return self._current[0] if self._current is not None else self._in_order()[0]
 
     async def first_connect(self) -> None:
         """Connect for the first time.
 
         Raises:
-            ConnectionFailed: as :meth:`bmq.Session.start` says.
+            ConnectionFailed: as for :meth:`bmq.Session.start`.
             SessionClosed: the session was closed meanwhile.
         """
         self._task = asyncio.ensure_future(self._first_connect())
@@ -136,7 +136,7 @@ class Dialer:
         self._reconnect_if_lost()
 
     def channel_lost(self) -> None:
-        """The connection is gone: reconnect unless the session does not want to."""
+        """Reconnect after the loss of a connection, unless the session is ending."""
         if self._current is not None:
             self._put_last(*self._current)
             self._current = None
@@ -144,13 +144,13 @@ class Dialer:
             self._reconnect_if_lost()
 
     def stop(self) -> None:
-        """Stop connecting and reconnecting: the session ends, and its core knows that in the same turn."""
+        """Stop connecting: the session ends, and its core is informed in the same turn."""
         for task in (self._task, self._renewal, *self._racing):
             if task is not None:
                 task.cancel()
 
     def renew_credentials(self) -> None:
-        """Authenticate again on the live connection."""
+        """Renew the credentials on the live connection."""
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.ensure_future(self._renew())
 
@@ -180,7 +180,7 @@ class Dialer:
             try:
                 credentials = source()
             except asyncio.CancelledError as error:
-                # This task was not cancelled: the callable asked something that was for its result().
+                # This task was not cancelled: the callable awaited a cancelled future or task.
                 raise ConnectionFailed("the credentials callable failed with CancelledError") from error
             if inspect.isawaitable(credentials):
                 credentials = await credentials
@@ -222,10 +222,10 @@ class Dialer:
         ) from self.last_failure
 
     def _note_failure(self, error: ConnectionFailed) -> None:
-        """Remember why an attempt failed: whatever waits for a connection may fail because of that.
+        """Record the error of an attempt, as the cause of errors for callers that wait for a connection.
 
         Raises:
-            ConnectionFailed: too many connections in a row ended because of what the peer sent.
+            ConnectionFailed: too many consecutive connections ended because of the peer's data.
         """
         self.last_failure = error
         self._connection.core.note_trouble(error, self._connection.now())
@@ -236,7 +236,7 @@ class Dialer:
 
     @property
     def _last(self) -> str:
-        """The end of a sentence about attempts."""
+        """Return the last part of a sentence about attempts."""
         return f"; the last one ended with: {self.last_failure}" if self.last_failure is not None else ""
 
     # reconnecting
@@ -255,7 +255,7 @@ class Dialer:
             self._task.add_done_callback(self._reconnected)
 
     async def _reconnect(self) -> tuple[str, BaseException | None]:
-        """Try until it works; return "", or why no more attempts are made and the error behind that."""
+        """Try until an attempt succeeds; return "", or the reason for giving up with its error."""
         options = self._options
         trouble = self._connection.core.trouble
         self._forget_failure()
@@ -274,13 +274,13 @@ class Dialer:
         return "", None
 
     def _reconnected(self, task: asyncio.Task[tuple[str, BaseException | None]]) -> None:
-        # In a callback, because a task that is cancelled before its first step runs nothing of its coroutine.
+        # In a callback, because a task that is cancelled before its first step never runs its coroutine.
         self._task = None
         if self._connection.core.state in _OVER:
             return
         cause: BaseException | None = None
         if task.cancelled() or task.exception():
-            # Not by close(), which calls stop(): somebody cancels all tasks. Nobody would try again.
+            # Cancelled by other code than close(), which calls stop(): no task would try again.
             reason = "the task that reconnects was cancelled"
         else:
             reason, cause = task.result()
@@ -288,7 +288,7 @@ class Dialer:
             self._connection.core.give_up(reason, self._connection.now(), cause)
             self._connection.transmit()
         else:
-            # The connection may have been lost again as soon as it was restored.
+            # The connection may have been lost again immediately.
             self._reconnect_if_lost()
 
     async def _attempts(self) -> None:
@@ -327,14 +327,14 @@ class Dialer:
     # one attempt
 
     async def _try_all(self) -> None:
-        """Try every address within ``connect_timeout``: the first that is negotiated is used."""
+        """Try all addresses within ``connect_timeout``, and use the first negotiated connection."""
         addresses, timeout = self._in_order(), self._options.connect_timeout
         deadline = self._connection.now() + timeout
         begun: list[Address] = []
         runners = [partial(self._try_address, address, deadline, begun) for address in addresses]
         await race(runners, _head_start(timeout, len(addresses)), self._racing)
         if self._current is not None:
-            # Addresses that had their head start and did not use it.
+            # Addresses whose head start has ended without success.
             for address in begun[: begun.index(self._current[0])]:
                 self._put_last(address)
 
@@ -378,7 +378,7 @@ class Dialer:
         return True
 
     def _in_order(self) -> list[Address]:
-        """The addresses, the one that failed last at the end."""
+        """Return the addresses, the latest failure last."""
         return sorted(self._addresses, key=lambda address: self._failed.get(address, 0))
 
     def _put_last(self, address: Address, host: str | None = None) -> None:

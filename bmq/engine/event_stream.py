@@ -45,7 +45,7 @@ class _Subscriber(AsyncIterator[SessionEvent]):
                 break
             await turn.wait()
             if self._waiting:
-                break  # not when another loop over the same iterator was faster
+                break  # false if another loop over the same iterator was faster
         return self._waiting.popleft()
 
 
@@ -54,11 +54,11 @@ def _raise(error: BaseException) -> None:
 
 
 class EventStream:
-    """Hands every event to every subscriber that somebody still holds.
+    """Passes each event to all live subscribers.
 
     Args:
-        callback: called with each event, in the event loop; what it raises is logged. KeyboardInterrupt and
-            SystemExit end the event loop too, in its next turn.
+        callback: called with each event, in the event loop. Its exceptions are logged; KeyboardInterrupt and
+            SystemExit also end the event loop, in its next turn.
     """
 
     def __init__(self, callback: Callable[[SessionEvent], None] | None) -> None:
@@ -74,21 +74,22 @@ class EventStream:
         return subscriber
 
     def publish(self, event: SessionEvent) -> None:
-        """Hand an event out."""
+        """Pass an event to the subscribers."""
         for subscriber in list(self._subscribers):
             subscriber.put(event)
         if self._callback is not None:
             try:
                 self._callback(event)
             except (KeyboardInterrupt, SystemExit) as error:
-                # They end the event loop, as from any callback of it, but not in the middle of our work.
+                # These exceptions end the event loop, as from any other callback, but outside the client's
+                # own code.
                 asyncio.get_running_loop().call_soon(_raise, error)
             except BaseException:
-                # CancelledError too: the callback asked something that was cancelled for its result().
+                # Includes CancelledError: the callback may have awaited a cancelled future.
                 logger.exception("the session event callback failed on %r", event)
 
     def end(self) -> None:
-        """The session is over: subscribers end after the last event."""
+        """End the iterators of all subscribers after the last event."""
         self._ended = True
         for subscriber in list(self._subscribers):
             subscriber.end()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backpressure for posts: room in the window of those without an outcome."""
+"""Backpressure for posts, by the window of unacknowledged posts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class _Flush:
     """Tasks that wait for the outcomes of the posts to one queue.
 
     Attributes:
-        first: the number of the first posts of the queue without outcome.
-        waiters: for each task, in the order of arrival, the number of the last posts that it waits for.
+        first: number of the queue's first posts without an outcome.
+        waiters: for each task, in the order of arrival, the number of the last posts that the task waits for.
     """
 
     __slots__ = ("first", "waiters")
@@ -30,7 +30,7 @@ class _Flush:
         self.waiters: OrderedDict[asyncio.Future[None], int] = OrderedDict()
 
     def done(self, before: int | None = None) -> None:
-        """Let tasks go on: those that wait for posts with lower numbers; all for None."""
+        """Wake the tasks that wait for posts with lower numbers; all tasks if None."""
         waiters = self.waiters
         while waiters:
             waiter = next(iter(waiters))
@@ -42,15 +42,15 @@ class _Flush:
 
 
 class Flow:
-    """Who waits for room in the window of unacknowledged posts.
+    """The tasks that wait for space in the window of unacknowledged posts.
 
     Args:
-        connection: the session's connection.
-        options: the limits.
+        connection: connection of the session.
+        options: limits.
 
-    Attributes:
-        room: hands out the room for posts.
-        for_outcomes: the tasks that wait for the outcomes of a queue's posts; for reading only.
+        Attributes:
+            room: distributes the space of the window.
+            for_outcomes: tasks that wait for the outcomes of a queue's posts; read-only.
     """
 
     def __init__(self, connection: Connection, options: SessionOptions) -> None:
@@ -61,7 +61,7 @@ class Flow:
         self.for_outcomes: dict[QueueCore, _Flush] = {}
 
     def full(self, queue: QueueCore) -> BufferFull:
-        """Say how full the window is."""
+        """Return the error that describes the full window."""
         options = self._options
         waiting = ", and other tasks wait to post to this queue" if queue in self.room.lines else ""
         return BufferFull(
@@ -71,7 +71,7 @@ class Flow:
         )
 
     async def outcomes(self, queue: QueueCore) -> None:
-        """Wait until everything posted to a queue until now has its outcome."""
+        """Wait until all posts to a queue so far have their outcomes."""
         if not queue.unacked:
             return
         flush = self.for_outcomes.get(queue)
@@ -87,7 +87,7 @@ class Flow:
                 del self.for_outcomes[queue]
 
     def posts_left(self) -> None:
-        """Posts have left the window."""
+        """Handle posts that have left the window."""
         if self.room.lines:
             self.room.wake()
         if not self.for_outcomes:
@@ -102,7 +102,7 @@ class Flow:
     # the end
 
     def finish(self) -> None:
-        """The session is over: nobody waits any more."""
+        """Wake all waiting tasks at the end of the session."""
         self.room.finish()
         for flush in self.for_outcomes.values():
             flush.done()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health: that of a session, and that of its host, which suspends queues that want it."""
+"""The health of a session, and of its host, which can suspend queues."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = ["Ages", "Health", "HealthWatch", "HostHealth", "HostHealthMonitor", "
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One thing that is not as it should be.
+    """A problem of a session.
 
     Attributes:
-        what: a sentence for people.
-        since: since when, in UTC.
-        serious: whether the session is not ready because of it; else it is degraded.
+        what: description in a sentence.
+        since: start of the problem, in UTC.
+        serious: whether the problem makes the session not ready; otherwise the session is degraded.
     """
 
     what: str
@@ -49,20 +49,20 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a session is; see :meth:`bmq.Session.health`.
+    """The health of a session; see :meth:`bmq.Session.health`.
 
     Attributes:
-        ready: it is connected, and its queues are open.
-        degraded: it is ready, but something is not as it should be.
-        troubles: what is not, the oldest first.
-        since: since when it has been like this (ready, degraded, or not ready), in UTC.
-        silent_seconds: the time since the last byte from the broker, its heartbeat requests aside; None while
-            there is no connection, while the session itself does not read because the application does not
-            keep up, and where ``liveness`` is None.
-        oldest_unacked_seconds: the age of the oldest post without outcome; None if there is none.
-        oldest_unconfirmed_seconds: the time since the arrival of the oldest message of the present connection
-            that is not confirmed; None if there is none. After messages have moved between consumers
-            it may be less. It makes no session degraded: some applications hold messages on purpose.
+        ready: whether the session is connected and its queues are open.
+        degraded: whether the session is ready, but has problems.
+        troubles: problems, the oldest first.
+        since: start of the present state (ready, degraded, or not ready), in UTC.
+        silent_seconds: time since the last byte from the broker, except for its heartbeat requests. None
+            without a connection, while the session pauses reading because the application is too slow, and if
+            ``liveness`` is None.
+        oldest_unacked_seconds: age of the oldest post without an outcome; None without such posts.
+        oldest_unconfirmed_seconds: time since the arrival of the oldest unconfirmed message on the present
+            connection; None without such messages. May be too small after messages have moved between
+            consumers. Never makes a session degraded: some applications hold messages on purpose.
     """
 
     ready: bool
@@ -80,7 +80,7 @@ class Health:
 
 
 class Ages(TypedDict):
-    """The ages of the oldest things that a session waits for, in seconds; see :class:`Health`."""
+    """Ages in seconds of the oldest post, message and byte that a session waits for; see :class:`Health`."""
 
     silent_seconds: float | None
     oldest_unacked_seconds: float | None
@@ -88,22 +88,22 @@ class Ages(TypedDict):
 
 
 class HealthWatch:
-    """Concludes from a session's events how it is."""
+    """Derives a session's health from its events."""
 
     def __init__(self) -> None:
         self._troubles: dict[Hashable, Trouble] = {}
-        # The troubles of queues that wait to be reopened, or did on this connection.
+        # Problems of queues that wait to be reopened, or did on this connection.
         self._delays: dict[Hashable, None] = {}
         self._level = 0
         self._since = _world.now()
         self._begin("connection", "not connected yet")
 
     def report(self, ages: Ages, stalls: Mapping[str, str]) -> Health:
-        """Return how the session is.
+        """Return the health of the session.
 
         Args:
-            ages: its ages at this moment.
-            stalls: what has stalled, by cause, in words that fit this moment.
+            ages: present ages of the session.
+            stalls: present stalls, by cause, with their descriptions.
         """
         for cause, what in stalls.items():
             trouble = self._troubles.get(("stalled", cause))
@@ -113,7 +113,7 @@ class HealthWatch:
         return Health(self._level < 2, self._level == 1, troubles, self._since, **ages)
 
     def note(self, event: SessionEvent) -> None:
-        """Take an event."""
+        """Process an event."""
         match event:
             case Connected() | StateRestored():
                 self._end("connection")
@@ -153,26 +153,26 @@ class HealthWatch:
                 pass
 
     def opened(self, uri: str) -> None:
-        """The application has opened a queue."""
+        """Record that the application has opened a queue."""
         self._end(("closed", uri))
 
     def closed(self, uri: str, *, delayed: bool) -> None:
-        """The application has closed a queue.
+        """Record that the application has closed a queue.
 
         Args:
-            uri: the queue's.
-            delayed: whether another queue of this URI waits to be reopened.
+            uri: URI of the queue.
+            delayed: whether another queue with this URI waits to be reopened.
         """
         if not delayed:
             self._end(("delayed", uri))
         self._end(("suspended", uri))
 
     def hung(self, workers: object, what: str | None) -> None:
-        """Some workers wait for threads that go on after their deadline.
+        """Record that workers wait for threads that exceeded their deadline.
 
         Args:
-            workers: identifies the workers.
-            what: a sentence for people; None: they wait no longer.
+            workers: identity of the workers.
+            what: description in a sentence; None if they no longer wait.
         """
         if what is None:
             self._end(("hung", workers))
@@ -204,10 +204,10 @@ class HealthWatch:
 
 
 class HostHealthMonitor(Protocol):
-    """Says whether this host is healthy.
+    """A source of this host's health.
 
-    Iterating yields the present state first and then every change: True for healthy. An async generator
-    function is enough, called once for each session::
+    The iterator yields the present state first, and then each change: True for healthy. An async generator
+    function is enough, which is called once for each session::
 
         async def disk_space():
             while True:
@@ -221,10 +221,10 @@ class HostHealthMonitor(Protocol):
 
 
 class HostHealth:
-    """A :class:`HostHealthMonitor` that is set by the application; several sessions may share it.
+    """A :class:`HostHealthMonitor` with a state set by the application. Several sessions may share it.
 
     Args:
-        healthy: the state to begin with.
+        healthy: initial state.
     """
 
     def __init__(self, healthy: bool = True) -> None:
@@ -237,7 +237,7 @@ class HostHealth:
         return self._healthy
 
     def set(self, healthy: bool) -> None:
-        """Change the state; call it in the event loop of the sessions."""
+        """Change the state. Call this method in the event loop of the sessions."""
         self._healthy = healthy
         for event in self._changed:
             event.set()

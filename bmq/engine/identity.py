@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How this client introduces itself to brokers."""
+"""This client's identity in the negotiation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FEATURES = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
 
 
 def introduce(process_name: str) -> tuple[ClientIdentity, GuidGenerator]:
-    """Return the identity of a new session, and what makes its GUIDs: the two belong together."""
+    """Return the identity of a new session and its GUID generator, which belong together."""
     session_id = next(_world.current().session_ids)
     wall = _world.time_ns()
     host = _world.hostname()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operating system's own checks of a TCP connection: probes when idle, a limit for unacknowledged bytes.
 
-The session's heartbeats find a silent broker. These options find a dead path while the event loop is
-blocked, and end sockets after the session has left them. The options are an addition: heartbeats find the
-same links on a platform without them. Each option is set by itself, because platforms differ.
+The session's heartbeats detect a silent broker. These options detect a dead path while the event loop is
+blocked, and close sockets that the session has abandoned. On a platform without the options, heartbeats still
+detect the same failures. Each option is set separately, because platforms differ.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 try:
     from fcntl import ioctl as _ioctl
     from termios import TIOCOUTQ as _UNSENT
-except ImportError:  # a system without the modules, or without the question
+except ImportError:  # a system without the modules, or without the query
     _can_ask = False
 else:
     _can_ask = True
@@ -24,23 +24,23 @@ __all__ = ["limit_unacknowledged", "probe", "unacknowledged"]
 
 # Probes without an answer after which a connection is lost.
 _PROBES = 3
-# Unacknowledged bytes end a connection after this many times the tolerated silence. A broker that sends, but
-# for a while reads nothing, is slow and not dead; the kernel cannot tell the two apart.
+# Unacknowledged bytes end a connection after this multiple of the tolerated silence. A broker that sends, but
+# reads nothing for a while, is slow and not dead; the kernel cannot distinguish the two.
 _PATIENCE = 2
 
 
 def probe(raw: socket.socket, liveness: float | None) -> None:
-    """Have the kernel probe an idle connection.
+    """Enable the kernel's probes of an idle connection.
 
     Args:
         raw: the socket.
-        liveness: seconds of silence that are tolerated; None for the system's own times.
+        liveness: tolerated silence in seconds; None for the system's defaults.
     """
     _set(raw, socket.SOL_SOCKET, "SO_KEEPALIVE", 1)
     if liveness is None:
         return
     part = max(1, min(32767, math.ceil(liveness / _PROBES)))
-    # macOS calls the first one TCP_KEEPALIVE.
+    # macOS calls the first option TCP_KEEPALIVE.
     idle = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"
     _set(raw, socket.IPPROTO_TCP, idle, part)
     _set(raw, socket.IPPROTO_TCP, "TCP_KEEPINTVL", part)
@@ -49,18 +49,18 @@ def probe(raw: socket.socket, liveness: float | None) -> None:
 
 
 def limit_unacknowledged(raw: socket.socket, liveness: float | None) -> None:
-    """Limit how long written bytes may stay unacknowledged.
+    """Limit the time for which written bytes may stay unacknowledged.
 
     Args:
         raw: the socket.
-        liveness: seconds of silence that are tolerated; None for the system's own limit.
+        liveness: tolerated silence in seconds; None for the system's limit.
     """
     milliseconds = 0 if liveness is None else max(1, min(2**31 - 1, int(_PATIENCE * liveness * 1000)))
     _set(raw, socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", milliseconds)
 
 
 def unacknowledged(raw: socket.socket) -> int:
-    """Return how many written bytes the peer's kernel has not acknowledged; 0 if the system does not say."""
+    """Return the number of written bytes that the peer's kernel has not acknowledged; 0 if unknown."""
     if not _can_ask:
         return 0
     count = array.array("i", [0])
@@ -77,4 +77,4 @@ def _set(raw: socket.socket, level: int, name: str, value: int) -> None:
         try:
             raw.setsockopt(level, option, value)
         except OSError:
-            pass  # the peer has closed it already, or this system refuses the value
+            pass  # the peer has already closed it, or this system refuses the value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be set for a session."""
+"""The options of a session."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ __all__ = [
     "check_compression",
 ]
 
-#: Credentials, or something to call for them at every authentication (so that they can rotate).
+#: Credentials, or a callable that returns them. Called at each authentication, so that credentials can
+#: rotate.
 CredentialsSource = Credentials | Callable[[], Credentials | Awaitable[Credentials]]
 
 
-# The control messages of any broker may be this large, in bytes.
+# The control messages of every broker may have this size, in bytes.
 _MIN_EVENT_SIZE = 4096
 _TIMES = (
     "connect_timeout",
@@ -50,27 +51,27 @@ _COUNTS = (
     "max_buffered_bytes",
     "max_message_size",
 )
-# Longer names make a negotiation that brokers refuse.
+# Brokers refuse a negotiation with a longer name.
 _LONGEST_NAME = 1000
 _SWITCHES = ("drop_confirmed_redeliveries", "reconnect", "retry_first_connect")
 
 
 def check_compression(value: object) -> Compression:
-    """Return a compression.
+    """Return a checked compression.
 
     Raises:
-        InvalidArgument: the value is none.
+        InvalidArgument: the value is not a compression.
     """
     return _checks.instance("compression", value, Compression, "one of bmq.Compression")
 
 
 class Trace(Enum):
-    """What the wire trace logs: every event that is sent and received, field by field.
+    """Content of the wire trace, which logs each sent and received event, field by field.
 
     Attributes:
-        OFF: nothing.
-        ON: everything but payloads, the values of properties, and credentials.
-        PAYLOADS: everything but credentials.
+        OFF: no trace.
+        ON: all fields except payloads, property values and credentials.
+        PAYLOADS: all fields except credentials.
     """
 
     OFF = "off"
@@ -90,55 +91,57 @@ class SessionOptions:
     """Options of a session. Times are in seconds, sizes in bytes.
 
     Attributes:
-        process_name: how the broker's log names this process.
-        connect_timeout: for one attempt to connect, all addresses together: TCP, TLS, authentication and
-            negotiation.
-        liveness: how long the broker may be silent. After a third of this time without a byte from the broker
-            the session asks for a heartbeat; after half of it the session is degraded; after all of it the
-            connection is dropped and made again. A broker answers these requests whatever its configuration.
-            While the session itself pauses reading, or the event loop is blocked, silence does not count. The
-            operating system's probes (``TCP_USER_TIMEOUT``, TCP keepalive) follow from it too. None leaves
-            the detection to the broker's configuration, which has no heartbeats by default.
-        open_timeout: for opening a queue, configuring it included; also for reopening it.
-        configure_timeout: for changing a queue's subscriptions or options.
-        close_timeout: for closing a queue.
-        disconnect_timeout: for the whole of :meth:`Session.close`.
-        compression: how payloads are compressed when posted, unless the queue or the post says otherwise.
-        compression_level: zlib's level: 1 is the fastest, 9 the smallest, -1 zlib's default, 0 stores only.
-        compression_threshold: payloads of fewer bytes are not compressed.
-        max_unacked_messages: how many posts of all queues may be without outcome before ``post`` waits. At
-            the limit each queue that is open for writing may still use its equal share of the limit.
-        max_unacked_bytes: how many bytes of payloads and properties they may have; the same holds.
-        max_buffered_messages: how many received messages may wait for the application before reading from
-            the connection pauses.
-        max_buffered_bytes: how many bytes of them.
-        max_event_size: the largest event accepted from the broker.
-        max_message_size: the largest payload, decompressed, accepted from the broker.
-        repeat_subscriptions_after: how long a queue's subscriptions with expressions may receive nothing
-            before they are sent to the broker again. A real broker under load stops delivering to such
-            subscriptions until something happens to the queue; sending it what it has changes nothing else.
-            The pauses between repetitions grow, and are short again once one has helped: 10 ms where messages
-            had waited behind a full window. 0 switches this off.
-        repeat_subscriptions_every: the longest of these pauses.
-        longest_delay: a post that is to wait for longer is a ``UsageError``: a broker deletes what has waited
-            for the ``messageTtl`` of its domain, due or not, and tells nobody. None does not look.
-            :func:`bmq.delays.longest_delay` asks a broker.
-        drop_confirmed_redeliveries: whether a message that is delivered again although this session had
-            confirmed it is confirmed again instead of being handed to the application. That happens after a
-            lost connection, and after the loss of a cluster's primary. Confirmations are remembered for one
-            to two minutes, five after a reconnect, and the last 32,768 at least.
-        reconnect: whether a lost connection is restored.
-        reconnect_delays: makes the delays between attempts, the first included.
-        retry_first_connect: whether a first connection that fails is retried too.
-        reconnect_timeout: how long to try before the session gives up; None for ever.
-        busy_poll: for how long after it sent or received something the session keeps the event loop from
-            sleeping, so that what comes meanwhile is handled at once. Resuming a sleeping core takes some 40
-            microseconds of each round trip; this keeps a whole core busy for as long as there is traffic.
-            0 lets it sleep.
-        trace: what is logged of every event, by the logger ``bmq.trace`` at DEBUG; where logging is not
-            configured, it is written to standard error. The environment variable BMQ_TRACE sets the default:
-            1, or ``payloads``. It is slow.
-        is_retryable: says whether an attempt that failed with this error is worth another one.
+        process_name: name of this process in the broker's log.
+        connect_timeout: timeout of an attempt to connect, for all addresses together: TCP, TLS,
+            authentication and negotiation.
+        liveness: tolerated silence of the broker. After a third of this time without a byte from the broker,
+            the session sends a heartbeat request. After half of the time, the session is degraded; after the
+            full time, the session drops the connection and reconnects. A broker answers heartbeat requests
+            regardless of its configuration. Silence does not count while the session pauses reading, or while
+            the event loop is blocked. The option also configures the operating system's probes
+            (``TCP_USER_TIMEOUT``, TCP keepalive). None leaves the detection to the broker's configuration,
+            which has no heartbeats by default.
+        open_timeout: timeout for opening or reopening a queue, including its configuration.
+        configure_timeout: timeout for changing a queue's subscriptions or options.
+        close_timeout: timeout for closing a queue.
+        disconnect_timeout: timeout for all steps of :meth:`Session.close`.
+        compression: default compression of posted payloads; queues and posts can override it.
+        compression_level: zlib's level: 1 is the fastest, 9 the smallest, -1 zlib's default, 0 without
+            compression.
+        compression_threshold: minimum size for compression; smaller payloads are sent uncompressed.
+        max_unacked_messages: limit of posts without an outcome, for all queues together; at the limit,
+            ``post`` waits. Even then, each queue open for writing may use its equal share of the limit.
+        max_unacked_bytes: limit of their payloads and properties, with the same rule.
+        max_buffered_messages: limit of received messages that wait for the application; at the limit, reading
+            from the connection pauses.
+        max_buffered_bytes: limit of the bytes of these messages.
+        max_event_size: largest event accepted from the broker.
+        max_message_size: largest decompressed payload accepted from the broker.
+        repeat_subscriptions_after: time without messages after which a queue's subscriptions with expressions
+            are sent to the broker again. Under load, a real broker stops delivering to such subscriptions
+            until the queue changes in any way; sending the same subscriptions has no other effect. The pauses
+            between repetitions grow. They become short again after a successful repetition: 10 ms if messages
+            had waited behind a full window. 0 disables the repetition.
+        repeat_subscriptions_every: longest pause between repetitions.
+        longest_delay: maximum delay of a post; a longer delay raises ``UsageError``. A broker deletes
+            messages after the ``messageTtl`` of their domain, due or not, without notice. If None, delays are
+            not checked. :func:`bmq.delays.longest_delay` queries a broker.
+        drop_confirmed_redeliveries: whether a redelivered message that this session has confirmed is
+            confirmed again, instead of being handed to the application. Such redeliveries occur after a lost
+            connection, and after the loss of a cluster's primary. Confirmations are remembered for one to two
+            minutes, for five after a reconnect; the last 32,768 at least.
+        reconnect: whether to restore a lost connection.
+        reconnect_delays: creates the delays between attempts, including the first delay.
+        retry_first_connect: whether to retry a failed first connection.
+        reconnect_timeout: time until the session gives up reconnecting; None for no limit.
+        busy_poll: time after sent or received data for which the session keeps the event loop awake, so that
+            further data is handled at once. Waking a sleeping core adds about 40 microseconds to each round
+            trip. With this option, the session keeps a whole core busy during traffic. 0 allows the core to
+            sleep.
+        trace: content of the wire trace, which the logger ``bmq.trace`` writes at DEBUG; without a logging
+            configuration, the trace goes to standard error. The environment variable BMQ_TRACE sets the
+            default: 1, or ``payloads``. The trace is slow.
+        is_retryable: function that decides, from the error of a failed attempt, whether to make another one.
     """
 
     process_name: str = field(default_factory=_world.program)
@@ -195,7 +198,7 @@ class SessionOptions:
 
 
 class SessionFields(TypedDict, total=False):
-    """The fields of :class:`bmq.SessionOptions` as keywords, for type checkers."""
+    """The fields of :class:`bmq.SessionOptions` as keyword arguments, for type checkers."""
 
     process_name: str
     connect_timeout: float

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine knows of the layer above: protocols of a few methods each.
+"""The engine's interfaces to the layer above, as small protocols.
 
 The receiver of a subscription's messages is :class:`bmq.protocol.client.ports.Sink`.
 """
@@ -18,33 +18,33 @@ __all__ = ["OpenQueue", "Receipts"]
 
 
 class OpenQueue(Protocol):
-    """A queue that was opened, or is being opened."""
+    """A queue that is open, or being opened."""
 
     uri: str
     counts: ReceiveCounts
 
     @property
     def in_line(self) -> tuple[int, int]:
-        """How many messages wait for the application, and their size."""
+        """Number and size of the messages that wait for the application."""
         ...
 
     def shut(self, error: Error | None) -> None:
-        """The queue is closed: receivers end, with ``error`` if there is one."""
+        """End the receivers of a closed queue, with ``error`` if not None."""
         ...
 
     def forget_delivered(self) -> None:
-        """The connection is lost: messages that wait unseen will be delivered again."""
+        """Drop messages in line after the loss of the connection: the broker redelivers them."""
         ...
 
 
 class Receipts(Protocol):
-    """Gives posts their outcomes."""
+    """Distributes the outcomes of posts."""
 
     @property
     def ack(self) -> Callable[[bytes, str], object]:
-        """Makes the result of an accepted post from its GUID and the queue's URI."""
+        """Function that creates the result of an accepted post from its GUID and the queue's URI."""
         ...
 
     def settle(self, acked: Acked, core: ClientCore) -> None:
-        """Posts have their outcomes; the core knows the error of the connection."""
+        """Process outcomes of posts; the core has the error of the connection."""
         ...

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coroutines beside each other, each with a head start before the next ("happy eyeballs", RFC 8305)."""
+"""Concurrent coroutines, each with a head start before the next ("happy eyeballs", RFC 8305)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def race(
     head_start: float,
     racing: dict[asyncio.Task[None], None],
 ) -> None:
-    """Run coroutines beside each other until the first success; cancel the others.
+    """Run coroutines concurrently until the first success; cancel the others.
 
     The first coroutine starts at once. The next one starts after a failure, or after ``head_start`` seconds
     without a result.
@@ -70,8 +70,8 @@ async def race(
             await asyncio.wait(running)
             for task in running:
                 if not task.cancelled():
-                    task.exception()  # seen: another one was first
-    # One that says what a peer did wrong is more of a cause than one that was refused.
+                    task.exception()  # retrieved: another coroutine was faster
+    # A peer's violation explains more than a refused connection.
     cause = next((each for each in failures if violation_in(each) is not None), failures[-1])
     raise ConnectionFailed("; ".join(map(str, failures))) from cause
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a session: for whatever goes wrong one line when it begins, and one when it is over.
+"""The log of a session: one line when a problem begins, and one when it ends.
 
-Both have the same level, WARNING, so that a program that configures no logging sees both. What goes on, or
-happens again and again, is logged rarely. Records say what they are about in attributes of their own:
-``broker``, ``queue``.
+Both lines have the level WARNING, so that a program without a logging configuration shows both. Continuing
+and repeated problems are logged rarely. Records have attributes for their subject: ``broker``, ``queue``.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ __all__ = ["Reporter"]
 
 logger = logging.getLogger("bmq.client")
 
-# An outage is logged again after so many seconds, then after twice as many, up to the second number.
+# An outage is logged again after this many seconds, then at doubled intervals up to the second number.
 _FIRST_REMINDER = 10.0
 _RARELY = 600.0
-# That the application is slow is logged at most once in so many seconds.
+# A slow application is logged at most once in this many seconds.
 _SLOW_EVERY = 60.0
-# A stall of one cause is logged at most once in so many seconds.
+# Stalls of one cause are logged at most once in this many seconds.
 _STALLS_EVERY = 60.0
 _MOVES = {
     "silence": "is heard again",
@@ -61,7 +60,7 @@ _MOVES = {
 
 
 class Reported(Protocol):
-    """A session, as its log knows it."""
+    """A session, as needed for its log."""
 
     @property
     def core(self) -> ClientCore:
@@ -85,42 +84,42 @@ class Reported(Protocol):
 
     @property
     def options(self) -> SessionOptions:
-        """What the session was made with."""
+        """The options of the session."""
         ...
 
     @property
     def open_queues(self) -> Sequence[object]:
-        """The queues that were opened and are not closed."""
+        """The open queues."""
         ...
 
 
 class Reporter:
     """Writes the log of one session.
 
-    Everything comes through :meth:`note`; only the reminders of an outage need a timer.
+    All events pass through :meth:`note`; only the reminders of an outage need a timer.
     """
 
     def __init__(self, driver: Reported) -> None:
         self._driver = weakref.ref(driver)
         self._connected = False
-        # When the connection was lost whose queues are not reopened yet.
+        # Time of the loss of a connection whose queues are not reopened yet.
         self._down_since: float | None = None
         self._interval = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._self = weakref.ref[Reporter](self)
-        # How many posts were sent again before the connection was restored.
+        # Number of posts sent again before the connection was restored.
         self._sent_again = 0
         self._slow_since: float | None = None
         self._slow_said = float("-inf")
         self._slow_unsaid = 0
         self._limit = LogLimit(logger, _STALLS_EVERY, asyncio.get_running_loop().time)
-        # The stalls whose begin was logged.
+        # Stalls whose beginning was logged.
         self._stalls: set[str] = set()
-        # The queues whose delay was logged.
+        # Queues whose delay was logged.
         self._delayed: set[str] = set()
 
     def note(self, event: SessionEvent) -> None:
-        """Log what happened, if it is worth a line."""
+        """Log an event, if relevant."""
         driver = self._driver()
         if driver is None:
             return
@@ -189,7 +188,7 @@ class Reporter:
                 logger.debug("%r", event, extra=_about(driver, getattr(event, "queue_uri", None)))
 
     def not_connected_yet(self, error: Exception) -> None:
-        """An attempt to connect for the first time has failed, and others follow."""
+        """Log a failed attempt of the first connect; others follow."""
         driver = self._driver()
         if driver is not None and self._down_since is None:
             logger.warning("%s; trying again", error, extra=_about(driver))
@@ -198,9 +197,9 @@ class Reporter:
     def _lost(self, driver: Reported, reason: str) -> None:
         self._stalls.clear()
         if self._down_since is not None:
-            return  # lost again before everything was restored
+            return  # lost again before the end of the restoration
         if not driver.options.reconnect:
-            return  # the line about the end of the session says it
+            return  # the line about the end of the session reports it
         logger.warning(
             "the connection to %s was lost: %s; reconnecting, %s and %s are kept",
             driver.dialer.address,
@@ -221,7 +220,7 @@ class Reporter:
         self._interval = min(_RARELY, self._interval * 2)
 
     def remind(self) -> None:
-        """The outage goes on."""
+        """Log that the outage continues."""
         driver = self._driver()
         if driver is None or self._down_since is None:
             return
@@ -261,7 +260,7 @@ class Reporter:
         self._over()
 
     def _ended(self, driver: Reported, reason: str) -> None:
-        # When connecting for the first time fails, the caller gets an error instead.
+        # If the first connect fails, the caller receives an error instead.
         if reason and self._connected:
             logger.error(
                 "the session with %s is over: %s", driver.dialer.target, reason, extra=_about(driver)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long to wait between attempts to connect."""
+"""Delays between attempts to connect."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["exponential_backoff"]
 def exponential_backoff(
     first: float = 0.01, base: float = 0.1, factor: float = 2.0, cap: float = 1.0
 ) -> Iterator[float]:
-    """Return delays in seconds: the first almost nothing, then exponential with full jitter.
+    """Return delays in seconds: the first close to zero, then exponential with full jitter.
 
     Args:
-        first: the first delay is at most this. Delays are random: clients do not all come back at once.
-        base: the second delay is at most this.
-        factor: how much this limit grows from each delay to the next.
-        cap: no delay is longer. By default no client stays away much longer than its broker did.
+        first: limit of the first delay. Delays are random, so that clients do not reconnect simultaneously.
+        base: limit of the second delay.
+        factor: growth of the limit from each delay to the next.
+        cap: maximum of the limit. With the default, clients return soon after their broker.
 
     Raises:
-        InvalidArgument: a limit is no duration, or ``factor`` is below 1.
+        InvalidArgument: a limit is not a duration, or ``factor`` is below 1.
     """
     return _delays(
         _checks.seconds("first", first),

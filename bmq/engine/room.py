@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room for posts: which task posts next while the window of unacknowledged posts is full.
+"""Space for posts: which task posts next while the window of unacknowledged posts is full.
 
-The queues of a session share one window. Three promises hold.
+The queues of a session share one window. Three guarantees hold.
 
 - **First come, first served.** The tasks that wait to post to a queue form a line. A later post to the same
-  queue joins the line even if the window has room again: the room is reserved for the tasks in front.
-- **A queue whose posts are not acknowledged does not stop the other queues.** Each queue that is open for
-  writing has an equal share of the window, and may use the share while the window as a whole is full. All
-  queues together hold less than twice the window, or a post each where there are more queues than places.
-- **A place in line costs the same whatever the length of the line**: to take, to leave, and to be served.
-  Room for 100 posts wakes 100 tasks. Waking all of 10,000 tasks would send 9,900 back into the line.
+  queue joins the line even if the window has space again: the space is reserved for earlier tasks.
+- **A queue without acknowledgements does not stop the other queues.** Each queue open for writing has an
+  equal share of the window, and may use the share while the window as a whole is full. All queues together
+  hold less than twice the window, or one post each if there are more queues than places.
+- **The cost of a place in line does not depend on the length of the line**: to join, to leave, and to be
+  served. Space for 100 posts wakes 100 tasks. Waking all of 10,000 tasks would send 9,900 back into the line.
 
-The room of a woken task is reserved until the task has run. A woken task that is cancelled passes the room to
-the next task.
+The space of a woken task is reserved until the task has run. A woken task that is cancelled passes the space
+to the next task.
 
-``post_many`` waits for room for many messages at once, since one event with many posts costs less than many
-events.
+``post_many`` waits for space for many messages at once, because one event with many posts costs less than
+many events.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Room", "Want"]
 
 
 class Want(NamedTuple):
-    """The room that a task waits for.
+    """The space that a task waits for.
 
     Attributes:
         messages: number of messages that have to fit.
@@ -50,8 +50,8 @@ class _Line:
 
     Attributes:
         waiters: their futures, in the order of their arrival, and the room that each waits for.
-        messages: reserved for tasks that were woken and have not run since.
-        bytes: the same in bytes.
+        messages: number of messages reserved for woken tasks that have not run yet.
+        bytes: number of bytes reserved for them.
     """
 
     __slots__ = ("bytes", "messages", "waiters")
@@ -62,21 +62,21 @@ class _Line:
         self.bytes = 0
 
 
-# Stands for the line of a queue for which no task waits.
+# Placeholder for the line of a queue without waiting tasks.
 _NO_LINE: Final = _Line()
 
 
 class Room:
-    """Hands out the room in the window of unacknowledged posts.
+    """Distributes the space in the window of unacknowledged posts.
 
     Args:
-        connection: the session's connection; nothing is handed out while it takes no more.
-        max_messages: how many posts the window takes.
-        max_bytes: how many bytes of them.
+        connection: connection of the session; no space is available while its transport is full.
+        max_messages: limit of posts in the window.
+        max_bytes: limit of their bytes.
 
-    Attributes:
-        queues: how many queues are open for writing.
-        lines: the queues for which a task waits, or was woken and has not run since; for reading only.
+        Attributes:
+            queues: number of queues open for writing.
+            lines: queues with tasks that wait, or that were woken and have not run yet; read-only.
     """
 
     def __init__(self, connection: Connection, max_messages: int, max_bytes: int) -> None:
@@ -84,7 +84,7 @@ class Room:
         self._posts = connection.core.posts
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        # Reserved for tasks of all lines that were woken and have not run since.
+        # Reserved for woken tasks of all lines that have not run yet.
         self._messages = 0
         self._bytes = 0
         self._over = False
@@ -92,11 +92,11 @@ class Room:
         self.lines: OrderedDict[QueueCore, _Line] = OrderedDict()
 
     def is_free(self, queue: QueueCore) -> bool:
-        """Whether a post to a queue may be made at once: there is room, and no task in front."""
+        """Whether a post to a queue may be made at once: the window has space, and no task is waiting."""
         return queue not in self.lines and self._fits(queue, _NO_LINE, 1, 1)
 
     def left(self, queue: QueueCore) -> tuple[int, int]:
-        """Return how many messages and bytes may be posted to a queue at once; 1 at least."""
+        """Return the number of messages and bytes that may be posted to a queue at once; at least 1."""
         line = self.lines.get(queue, _NO_LINE)
         messages = self._max_messages - len(self._posts) - self._messages
         size = self._max_bytes - self._posts.bytes - self._bytes
@@ -108,15 +108,15 @@ class Room:
         return max(messages, 1), max(size, 1)
 
     def many(self, messages: int, size: int) -> Want:
-        """Return the room that is worth waiting for where many messages are posted: half a share at most."""
+        """Return the space worth waiting for when many messages are posted: at most half a share."""
         own_messages, own_size = self._share()
         messages, size = max(min(messages, own_messages // 2), 1), max(min(size, own_size // 2), 1)
         return Want(messages, size, size)
 
     async def wait(self, queue: QueueCore, want: Want) -> None:
-        """Wait in line until a post may be made. The caller makes the post before anything else happens.
+        """Wait in line until a post may be made. The caller must then post without awaiting.
 
-        Cancelling it gives the place up.
+        Cancelling the call leaves the line.
         """
         line = self.lines.get(queue)
         if line is None:
@@ -131,33 +131,33 @@ class Room:
             if not waiter.cancelled():
                 self._release(line, want)
             self._forget(queue, line)
-            self.wake()  # the next task may want less
+            self.wake()  # the next task may need less
             raise
         self._release(line, want)
         self._forget(queue, line)
 
     def wake(self) -> None:
-        """Let tasks go on, as many as there is room for."""
+        """Wake as many tasks as the window has space for."""
         if self._connection.writable:
-            # The queue that was served first is the last one the next time.
+            # The queue served first is served last the next time.
             for queue, line in list(self.lines.items()):
                 if self._serve(queue, line):
                     self.lines.move_to_end(queue)
 
     def closed(self, queue: QueueCore) -> None:
-        """A queue takes no more posts: let the tasks that wait find out."""
+        """Wake the waiting tasks of a closed queue, so that they detect the closing."""
         line = self.lines.get(queue)
         if line is not None:
             self._dismiss(line)
 
     def finish(self) -> None:
-        """The session is over: no task waits any more."""
+        """Wake all tasks at the end of the session."""
         self._over = True
         for line in self.lines.values():
             self._dismiss(line)
 
     def _serve(self, queue: QueueCore, line: _Line) -> bool:
-        """Wake the first tasks of a line, as many as there is room for; return whether there were any."""
+        """Wake the first tasks of a line, as space allows; return whether there were any."""
         served = False
         waiters = line.waiters
         while waiters and (self._connection.writable or self._over):
@@ -194,7 +194,7 @@ class Room:
             self.lines.pop(queue, None)
 
     def _fits(self, queue: QueueCore, line: _Line, messages: int, size: int) -> bool:
-        """Whether posts fit into the window, or into their queue's share of it."""
+        """Whether posts fit into the window, or into their queue's share."""
         posts = self._posts
         if (
             len(posts) + self._messages + messages <= self._max_messages
@@ -208,6 +208,6 @@ class Room:
         )
 
     def _share(self) -> tuple[int, int]:
-        """Each queue's share of the window, in messages and bytes."""
+        """Return each queue's share of the window, in messages and bytes."""
         queues = self.queues or 1
         return self._max_messages // queues, self._max_bytes // queues

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire trace: every event of a session, field by field, in the log. Imported only when it is on."""
+"""The wire trace: logs each event of a session, field by field. Imported only when enabled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Tracer"]
 
 logger = logging.getLogger("bmq.trace")
 
-# An event of many messages is cut off after so many lines.
+# Maximum number of lines for an event of many messages.
 _MOST_LINES = 200
 _WHOLE = 2**31
 
@@ -26,26 +26,26 @@ class Tracer:
     """Logs the events of one connection.
 
     Args:
-        broker: the address, for the log.
-        payloads: whether payloads and the values of properties are shown; credentials never are.
+        broker: address for the log.
+        payloads: whether to show payloads and property values; credentials are never shown.
     """
 
     def __init__(self, broker: str, *, payloads: bool) -> None:
         self._broker = broker
         self._payloads = payloads
         self._sent, self._received = Framer(_WHOLE), Framer(_WHOLE)
-        # Whoever switches it on wants to see it, also where nobody has configured logging.
+        # An enabled trace must be visible, even without a logging configuration.
         if not logger.isEnabledFor(logging.DEBUG):
             logger.setLevel(logging.DEBUG)
         if not logger.hasHandlers():
             logger.addHandler(logging.StreamHandler())
 
     def sent(self, data: bytes) -> None:
-        """Events, or parts of them, were sent."""
+        """Log sent events, or parts of events."""
         self._trace(self._sent, data, "sent to")
 
     def received(self, data: bytes) -> None:
-        """Events, or parts of them, were received."""
+        """Log received events, or parts of events."""
         self._trace(self._received, data, "received from")
 
     def _trace(self, framer: Framer, data: bytes, way: str) -> None:
@@ -56,7 +56,7 @@ class Tracer:
             if error is not None:
                 logger.debug("what was %s %s is no event: %s", way, self._broker, error)
         except Exception:
-            # It only looks on: whatever is wrong with it, the session goes on.
+            # An error of the trace must not affect the session.
             logger.exception("the trace failed")
 
     def _log(self, way: str, event: Event) -> None:

@@ -14,18 +14,18 @@ from bmq.errors import ConnectionFailed, ProtocolError
 
 __all__ = ["MOST", "USEFUL", "Violations", "violation_in"]
 
-#: So many connections in a row may end like this.
+#: Maximum number of consecutive connections that end with a violation.
 MOST = 10
-#: A connection that lasted for so many seconds was useful.
+#: A connection of at least this many seconds was useful.
 USEFUL = 60.0
-# The second pause in seconds, and the longest; the delay of the session's options, which is random, is added.
+# The second pause in seconds, and the longest; the random delay of the session's options is added.
 _BASE = 0.5
 _CAP = 30.0
 _FACTOR = 2.0
 
 
 def violation_in(error: BaseException | None) -> ProtocolError | None:
-    """Return what the peer did wrong, if that is behind an error."""
+    """Return the peer's violation behind an error, or None."""
     while error is not None:
         if isinstance(error, ProtocolError):
             return error
@@ -34,10 +34,10 @@ def violation_in(error: BaseException | None) -> ProtocolError | None:
 
 
 class Violations:
-    """Counts them for one session.
+    """Counts the violations of one session.
 
     Attributes:
-        count: how many there were in a row.
+        count: number of consecutive violations.
     """
 
     __slots__ = ("count",)
@@ -46,15 +46,15 @@ class Violations:
         self.count = 0
 
     def lasted(self, seconds: float) -> None:
-        """Note that a connection has ended, for any reason."""
+        """Record the end of a connection, for any reason."""
         if seconds >= USEFUL:
             self.count = 0
 
     def note(self, error: BaseException | None, target: str) -> bool:
-        """Note why a connection or an attempt ended; return whether the peer was wrong.
+        """Record the end of a connection or an attempt; return whether the peer violated the protocol.
 
         Raises:
-            ConnectionFailed: there were too many.
+            ConnectionFailed: too many violations.
         """
         violation = violation_in(error)
         if violation is None:
@@ -68,7 +68,7 @@ class Violations:
         return True
 
     def pause(self, delay: float) -> float:
-        """Return how long to wait before the next attempt, where ``delay`` would do after other losses."""
+        """Return the pause before the next attempt, given the ``delay`` after other losses."""
         if self.count < 2:
             return delay
         return delay + backoff(self.count - 1, _BASE, _CAP, _FACTOR)
