@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnConsumer", "ColumnLine", "Receipt", "Taken"]
 
-# Events of fewer messages are read message by message: that is as fast.
+# Smaller events are read message by message, which is equally fast.
 _WORTH_IT = 100
 
 
 class Receipt(NamedTuple):
-    """What it takes to confirm messages: it does not keep what they are.
+    """The data needed to confirm messages, without their content.
 
     Attributes:
-        guids: their GUIDs.
-        arrivals: how many of them arrived together, and when, one after the other.
-        messages: the messages, if somebody wants to see each that is confirmed.
+        guids: GUIDs of the messages.
+        arrivals: for each group of messages that arrived together, their number and arrival, in order.
+        messages: the messages, if interceptors observe confirmations.
     """
 
     guids: Array
@@ -48,11 +48,11 @@ class Receipt(NamedTuple):
     messages: list[Message]
 
     def part(self, start: int, stop: int) -> Receipt:
-        """Return that of some rows."""
+        """Return the receipt of a range of rows."""
         return Receipt(self.guids[start:stop], _part(self.arrivals, start, stop), self.messages[start:stop])
 
     def where(self, wanted: Array) -> Receipt:
-        """Return that of the rows for which ``wanted``, a truth value each, is true."""
+        """Return the receipt of the rows for which ``wanted``, a boolean for each row, is true."""
         arrivals: list[tuple[int, Arrival]] = []
         first = 0
         for count, arrival in self.arrivals:
@@ -68,9 +68,9 @@ class Taken(NamedTuple):
     """Messages that were taken.
 
     Attributes:
-        columns: the messages.
-        arrivals: how many of them arrived together, and when, one after the other.
-        messages: the messages, if somebody wants to see each that is confirmed.
+        columns: the messages as columns.
+        arrivals: for each group of messages that arrived together, their number and arrival, in order.
+        messages: the messages, if interceptors observe confirmations.
     """
 
     columns: PushColumns
@@ -78,11 +78,11 @@ class Taken(NamedTuple):
     messages: list[Message]
 
     def receipt(self) -> Receipt:
-        """Return what it takes to confirm them."""
+        """Return the receipt of the messages."""
         return Receipt(self.columns.guids.copy(), self.arrivals, self.messages)
 
     def part(self, start: int, stop: int) -> Taken:
-        """Return those of some rows."""
+        """Return a range of the messages."""
         arrivals = _part(self.arrivals, start, stop)
         return Taken(self.columns.part(start, stop), arrivals, self.messages[start:stop])
 
@@ -99,7 +99,7 @@ def _part(arrivals: list[tuple[int, Arrival]], start: int, stop: int) -> list[tu
 
 
 class _Event(NamedTuple):
-    """Messages that arrived together and wait: as columns, or, when they are few, as they are."""
+    """Messages in line that arrived together: as columns or, if few, as messages."""
 
     messages: PushColumns | list[Push]
     places: Places
@@ -123,11 +123,11 @@ class _Event(NamedTuple):
 class ColumnLine(Line):
     """A line whose messages are taken as columns.
 
-    What arrives waits event by event, behind the messages in line, if there are any: those that others have
-    passed on. Where interceptors look at messages there are no columns before they have.
+    Arrivals wait event by event, behind any single messages in line, which other consumers have passed on.
+    With interceptors that observe messages, columns are built after the interceptors' calls.
 
     Args:
-        end: the queue.
+        end: queue of the line.
         selector: as for :meth:`bmq.Queue.subscribe`.
         options: limits and priority.
     """
@@ -143,20 +143,20 @@ class ColumnLine(Line):
             for subscription in self.definition.subscriptions:
                 subscription.columns = True
 
-    # what it is
+    # attributes
 
     @property
     def buffered(self) -> int:
-        """How many messages wait for the application."""
+        """Number of messages that wait for the application."""
         return len(self.messages) + self._event_rows
 
     @property
     def in_line(self) -> tuple[int, int]:
-        """How many messages wait for the application, and their size."""
+        """Number and size of the messages that wait for the application."""
         messages, size = super().in_line
         return messages + self._event_rows, size
 
-    # what arrives
+    # arrivals
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         if not self.active or self._message_by_message or (self.messages and not self._events):
@@ -167,7 +167,7 @@ class ColumnLine(Line):
             self._wait(_Event(messages, places, arrival), size)
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
-        """Take in an event's messages that have just arrived."""
+        """Accept the messages of an event that has just arrived."""
         if not self.active:
             self.subscriptions.deliver(list(columns.pushes()), [(0, number)], arrival)
             return
@@ -186,7 +186,7 @@ class ColumnLine(Line):
         return super().numbered()
 
     def line_up(self) -> None:
-        """Put events into the line of messages, for those who look at them one by one."""
+        """Convert events into messages in line, for callers that take single messages."""
         for event in self._events:
             if not self.messages:
                 self.runs.clear()
@@ -208,14 +208,14 @@ class ColumnLine(Line):
     # taking
 
     def take(self, rows: int, size: int) -> Taken:
-        """Take messages that wait.
+        """Take messages from the line.
 
         Args:
-            rows: how many at most.
-            size: how many bytes of them, unless it is one message.
+            rows: maximum number of messages.
+            size: maximum number of bytes, unless the result is a single message.
 
         Raises:
-            QueueClosed: there is none, and there will be none.
+            QueueClosed: the line is empty, and the consumer is closed.
         """
         if not self.buffered:
             self.raise_if_closed()
@@ -263,7 +263,7 @@ class ColumnLine(Line):
         return Taken(PushColumns.concat(parts or [PushColumns.of([])]), arrivals, [])
 
     def _take_messages(self, rows: int, size: int) -> Taken:
-        """Take messages of the line."""
+        """Take single messages from the line."""
         count = total = 0
         for push in self.messages:
             total += len(push[-1])
@@ -281,7 +281,7 @@ class ColumnLine(Line):
         return Taken(columns, arrivals, batch if self._message_by_message else [])
 
     def messages_of(self, taken: Taken, rows: Sequence[int]) -> list[Message]:
-        """Return some messages that were taken; the rows count up."""
+        """Return some of the taken messages; the rows must be ascending."""
         if taken.messages:
             return [taken.messages[row] for row in rows]
         messages: list[Message] = []
@@ -295,10 +295,10 @@ class ColumnLine(Line):
         return messages
 
     def confirm_taken(self, receipt: Receipt) -> None:
-        """Confirm messages that were taken.
+        """Confirm taken messages.
 
         Raises:
-            UsageError: this is not the event loop that the session belongs to.
+            UsageError: the call is outside the session's event loop.
         """
         end = self.end
         if receipt.messages:
@@ -311,15 +311,15 @@ class ColumnLine(Line):
 
 
 class ColumnConsumer(Consumer):
-    """Receives what its subscription selects; its line hands messages out as columns.
+    """A consumer whose line hands messages out as columns.
 
     Args:
-        queue: the queue.
+        queue: queue of the consumer.
         selector: as for :meth:`bmq.Queue.subscribe`.
         options: limits and priority.
 
-    Attributes:
-        line: its messages.
+        Attributes:
+            line: line of the consumer.
     """
 
     def __init__(self, queue: Queue, selector: Selector, options: SubscriptionOptions) -> None:
@@ -328,7 +328,7 @@ class ColumnConsumer(Consumer):
 
 
 def _after(event: _Event, count: int) -> _Event:
-    """What is left of an event after some messages."""
+    """Return the rest of an event after its first messages."""
     some = event.messages
     rest = some[count:] if isinstance(some, list) else some.part(count, some.count)
     places: Places = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deadline around something to wait for, with an error that says what did not happen."""
+"""Deadlines whose error names the missing result."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["within"]
 
 
 class within:
-    """``async with within(seconds, "no message arrived"):`` ends what takes longer.
+    """``async with within(seconds, "no message arrived"):`` cancels the block at a deadline.
 
     Args:
-        seconds: None for no deadline.
-        what: how the error begins; "within ... s" follows.
+        seconds: time until the deadline; None for no deadline.
+        what: beginning of the error's text; "within ... s" is appended.
 
     Raises:
-        InvalidArgument: ``seconds`` is no duration.
-        TimedOut: the time was up.
+        InvalidArgument: ``seconds`` is not a duration.
+        TimedOut: the deadline passed.
     """
 
     __slots__ = ("_seconds", "_timeout", "_what")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer asks for, and messages with their place in the order of delivery."""
+"""The definition of a subscription, and messages with their delivery numbers."""
 
 from __future__ import annotations
 
@@ -34,39 +34,40 @@ __all__ = [
     "properties_of",
 ]
 
-# The SDKs' range: half of what the field holds, so that sums do not overflow.
+# The range of the official SDKs: half of the field's range, so that sums do not overflow.
 _MAX_PRIORITY = 2**30
 _MIN_PRIORITY = -(2**30)
 
-# To route a message, this side inflates at most so many bytes of properties. Real properties take less than a
-# kilobyte and shrink to a fifth. A broker that sends a megabyte must not cost this side a gigabyte.
+# Maximum number of property bytes that this client decompresses to route a message. Real properties take less
+# than a kilobyte, and compress to a fifth. A broker's megabyte must not become a gigabyte here.
 _MOST_INFLATED = 64 * 1024
 _ALWAYS_INFLATED = 4 * 1024
 _MOST_INFLATED_RATIO = 32
 
 
 class Unread(Enum):
-    """Stands for the properties of a message that is not inflated to route it."""
+    """Placeholder for the properties of a message that is not decompressed for routing."""
 
     UNREAD = "not inflated"
 
 
 _UNREAD = Unread.UNREAD
 
-#: A message and its delivery number: messages of a session are numbered as they arrive.
+#: A delivery number and its message: the messages of a session are numbered in the order of arrival.
 Numbered = tuple[int, Push]
 
 
 class Definition:
-    """What a consumer receives, and how.
+    """The definition of a consumer's subscription.
 
     Attributes:
-        line: whose it is.
-        selector: what it was made from.
-        expressions: the selector as expressions; None is everything.
-        options: limits and priority, all expressions together.
-        discard: what the selector does not match, if that is to be discarded; else None.
-        subscriptions: one for each expression, the limits divided among them, and those that discard.
+        line: line of the consumer.
+        selector: selector given by the application.
+        expressions: expressions of the selector; None for all messages.
+        options: limits and priority of all expressions together.
+        discard: complement of the selector, if other messages are to be discarded; otherwise None.
+        subscriptions: one subscription for each expression, with the limits divided among them, and the
+            subscriptions that discard.
     """
 
     __slots__ = ("_everything", "discard", "expressions", "line", "options", "selector", "subscriptions")
@@ -93,7 +94,7 @@ class Definition:
         )
         self.subscriptions = [SubscriptionCore(str(each or ""), divided, line, self) for each in expressions]
         if discard is not None:
-            # A catch-all matches what is wanted too: its priority must be below the filter's.
+            # A catch-all also matches the wanted messages: its priority must be below the filter's.
             below = SubscriptionOptions(
                 divided.max_unconfirmed_messages, divided.max_unconfirmed_bytes, options.priority - 1
             )
@@ -104,7 +105,7 @@ class Definition:
             ]
 
     def takes(self, message: RoutedMessage) -> bool:
-        """Whether a message is for the consumer; False if that cannot be known."""
+        """Whether a message matches the consumer; False if unknown."""
         if self._everything:
             return True
         properties = message.properties
@@ -113,7 +114,7 @@ class Definition:
         )
 
     def discards(self, message: RoutedMessage) -> bool:
-        """Whether a message is to be confirmed unseen; False if that cannot be known."""
+        """Whether a message is to be discarded; False if unknown."""
         if self.discard is None:
             return False
         properties = message.properties
@@ -121,10 +122,10 @@ class Definition:
 
 
 class _Drain:
-    """Confirms unseen what a filter does not want, and nothing else.
+    """Confirms the messages that a filter does not match, and no others.
 
-    Other brokers drop a message for a subscriber whose filter does not match; this does the same. Every
-    message is evaluated again before it is confirmed: one that is wanted goes to the consumer.
+    Some other brokers drop messages that do not match a subscriber's filter; this class has the same effect.
+    Each message is evaluated again before it is confirmed, and a matching message goes to the consumer.
     """
 
     __slots__ = ("_complement", "_line")
@@ -134,7 +135,7 @@ class _Drain:
         self._complement = complement
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Take in messages that have just arrived."""
+        """Accept messages that have just arrived."""
         line = self._line
         unwanted: list[Push] = []
         wanted: list[Numbered] = []
@@ -151,27 +152,27 @@ class _Drain:
             line.end.discard(unwanted, arrival)
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
-        """Take in the messages of an event."""
+        """Accept the messages of an event."""
         self.deliver(list(columns.pushes()), [(0, number)], arrival)
 
     def again(self, count: int) -> None:
-        """Count messages that were delivered again although they were confirmed."""
+        """Count confirmed messages that were delivered again."""
         self._line.counts.again(count)
 
 
 def compile_selector(
     selector: Selector, *, discard: bool, strict: bool = True
 ) -> tuple[Selector, list[Expression | None], Complement | None]:
-    """Return a selector, its expressions, and its complement: None unless that is to be discarded.
+    """Return a selector, its expressions, and its complement; the complement is None without discarding.
 
     Raises:
-        InvalidExpression: it is not legal.
+        InvalidExpression: the selector is not legal.
     """
     if isinstance(selector, str):
         selector = str.__str__(selector) or None
     if selector is None and not discard:
         return None, [None], None
-    # Imported with the first filter: programs that only post do without.
+    # Imported with the first filter: programs that only post do not need the module.
     from bmq.subscriptions import Expression, complement, subscriptions_for
 
     if isinstance(selector, str):
@@ -180,10 +181,10 @@ def compile_selector(
 
 
 def check_selector(selector: object) -> None:
-    """Check the type of a selector; its expression is checked when it is compiled.
+    """Check the type of a selector; compiling checks its expression.
 
     Raises:
-        InvalidArgument: the value is no selector.
+        InvalidArgument: the value is not a selector.
     """
     if selector is not None and not isinstance(selector, str):
         from bmq.subscriptions import check_selector_type
@@ -192,10 +193,10 @@ def check_selector(selector: object) -> None:
 
 
 def checked_options(messages: object, size: object, priority: object) -> SubscriptionOptions:
-    """Return limits and priority.
+    """Return checked limits and priority.
 
     Raises:
-        InvalidArgument: one of them is no integer, or out of its range.
+        InvalidArgument: a value is not an integer, or out of range.
     """
     return SubscriptionOptions(
         _checks.integer("max_unconfirmed_messages", messages),
@@ -207,10 +208,10 @@ def checked_options(messages: object, size: object, priority: object) -> Subscri
 def changed_options(
     base: SubscriptionOptions, priority: object, messages: object, size: object
 ) -> SubscriptionOptions:
-    """Return options with some of them changed.
+    """Return options with some values changed.
 
     Raises:
-        InvalidArgument: one of them is no integer, or out of its range.
+        InvalidArgument: a value is not an integer, or out of range.
     """
     return checked_options(
         base.max_unconfirmed_messages if messages is None else messages,
@@ -228,10 +229,10 @@ def numbered(messages: list[Push], places: Places) -> Iterator[Numbered]:
 
 
 class RoutedMessage:
-    """A message whose properties are read when the first expression asks for them.
+    """A message whose properties are read when the first expression needs them.
 
     Args:
-        push: the message.
+        push: message.
     """
 
     __slots__ = ("_properties", "_read", "push")
@@ -243,7 +244,7 @@ class RoutedMessage:
 
     @property
     def properties(self) -> Properties | Unread | None:
-        """The properties, see :func:`properties_of`."""
+        """The properties; see :func:`properties_of`."""
         if not self._read:
             self._properties = properties_of(self.push)
             self._read = True
@@ -251,11 +252,11 @@ class RoutedMessage:
 
 
 def properties_of(message: Push) -> Properties | Unread | None:
-    """Return a message's properties in order to route it.
+    """Return the properties of a message for routing.
 
     Returns:
-        None if the message has none or they are malformed: brokers treat both alike. Unread if they inflate
-            to more than routing is worth.
+        The properties. None for absent or malformed properties, which brokers treat alike. Unread if their
+        decompressed size exceeds the limit.
     """
     _, _, _, flags, schema_id, compression, data = message
     if not flags & PushFlags.MESSAGE_PROPERTIES:
@@ -266,7 +267,7 @@ def properties_of(message: Push) -> Properties | Unread | None:
             if size > min(_MOST_INFLATED, max(_ALWAYS_INFLATED, _MOST_INFLATED_RATIO * len(data))):
                 return _UNREAD
         properties = read_properties(data, schema_id, compression)
-        len(properties)  # decodes them
+        len(properties)  # decodes the properties
     except ProtocolError:
         return None
     return properties

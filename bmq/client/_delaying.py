@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts that are due later: what is posted instead, and where."""
+"""Delayed posts: their properties and destination."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def delayed(
     destination: str | None,
     longest: float | None,
 ) -> dict[str, PropertyInput]:
-    """Return the properties of a message that waits.
+    """Return the properties of a delayed message.
 
     Args:
-        properties: the message's own.
-        delay: seconds from now.
-        not_before: when it is due, instead.
-        destination: the queue it is passed on to; None when it stays where it is.
-        longest: how many seconds it may wait.
+        properties: message's own properties.
+        delay: delay in seconds.
+        not_before: due time, in place of a delay.
+        destination: queue to which the message is passed on; None if it stays in its queue.
+        longest: maximum delay in seconds.
 
     Raises:
-        UsageError: the time is given twice, is none, or too far away.
+        UsageError: both times are given, or the time is not legal or too far in the future.
     """
     now = _world.time()
     if delay is not None and not_before is not None:
@@ -66,5 +66,5 @@ def delayed(
     return {**(properties or {}), **added}
 
 
-# The year 5138: whoever gives more has given milliseconds.
+# The year 5138: a larger number must be in milliseconds.
 _FOREVER = 1e11

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session's end of an open queue: what the engine, the consumers and the messages know of the queue."""
+"""The inner part of a queue, shared by the engine, the consumers and the messages."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ __all__ = ["QueueEnd", "drain", "left_over"]
 
 logger = logging.getLogger("bmq.client")
 
-# When handlers and posts have used up the time for closing, the broker still has this many seconds to answer.
+# Seconds for the broker's answer after handlers and posts have used up the time for closing.
 _FOR_THE_ANSWER = 1.0
 
 
 class QueueEnd:
-    """One open queue, for everything below the public objects.
+    """An open queue, for all modules below the public objects.
 
     Args:
-        driver: the session.
-        uri: the queue, as it was opened.
-        hooks: the interceptors.
-        options: the limits and the priority of consumers that say nothing else.
+        driver: session of the queue.
+        uri: URI given when opening.
+        hooks: interceptors.
+        options: default limits and priority of consumers.
 
     Attributes:
-        driver: the session.
-        parsed_uri: the queue, as it was opened.
-        uri: the same as text; set by the opening.
-        hooks: the interceptors.
-        connection: the session's connection.
-        backlog: the session's account of messages that it holds.
-        received: what the session counts of received messages.
-        max_message_size: the largest payload that a message may have, decompressed.
-        queue: the object that the application has.
-        core: the protocol's queue; set by the opening.
-        counts: numbers of received messages.
+        driver: session of the queue.
+        parsed_uri: URI given when opening.
+        uri: URI as text, available after opening.
+        hooks: interceptors.
+        connection: session's connection.
+        backlog: session's account of held messages.
+        received: session's counters of received messages.
+        max_message_size: maximum decompressed size of a payload.
+        queue: public object of the queue.
+        core: protocol's queue, available after opening.
+        counts: counters of received messages.
         confirming: counts confirmations.
-        handlers: who is handling messages of the queue.
-        subscriptions: the consumers.
-        options: the limits and the priority of consumers that say nothing else.
-        over: whether consumers receive nothing any more, because the queue closes or has failed. The
-            protocol's queue begins to close later, when handlers and posts are done.
-        default: the line of the default subscription; None if the queue has none.
+        handlers: messages in the hands of handlers.
+        subscriptions: consumers.
+        options: default limits and priority of consumers.
+        over: whether consumers receive no more messages, because the queue is closing or has failed. The
+            protocol's queue begins to close later, after handlers and posts.
+        default: line of the default subscription, or None.
     """
 
     queue: Queue
@@ -89,7 +89,7 @@ class QueueEnd:
         self._close_task: asyncio.Task[None] | None = None
 
     def opened(self, core: QueueCore) -> None:
-        """The protocol has begun to open the queue."""
+        """Store the protocol's queue at the beginning of the opening."""
         self.core = core
         self.uri = core.uri_text
         self.counts.core = core
@@ -101,7 +101,7 @@ class QueueEnd:
 
     @property
     def in_line(self) -> tuple[int, int]:
-        """How many messages wait for the application, and their size."""
+        """Number and size of the messages that wait for the application."""
         waiting = [line.in_line for line in self.subscriptions.members]
         unclaimed = self.subscriptions.unclaimed
         return (
@@ -110,11 +110,11 @@ class QueueEnd:
         )
 
     def check_open(self) -> None:
-        """Raise unless the queue can be used.
+        """Check that the queue can be used.
 
         Raises:
-            QueueClosed, SessionClosed: it is closed.
-            UsageError: this is not the event loop the session belongs to.
+            QueueClosed, SessionClosed: the queue or the session is closed.
+            UsageError: the call is outside the session's event loop.
         """
         self.driver.check_open()
         if self.closed:
@@ -125,8 +125,8 @@ class QueueEnd:
     def confirm(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> None:
         """Confirm a message."""
         connection = self.connection
-        # This is done for every message, and to ask for the running loop can take a system call. Where
-        # something is scheduled in the session's loop, its thread tells as much.
+        # Executed for each message, and asking for the running loop may take a system call. If a send is
+        # scheduled in the session's loop, comparing threads is enough.
         if not connection.scheduled or get_ident() != connection.thread:
             connection.check_loop()
         connection.core.confirm(self.core, guid)
@@ -143,7 +143,7 @@ class QueueEnd:
             confirming.begin(counts, arrival, connection.turn)
 
     def confirm_messages(self, line: Line, messages: list[Message]) -> None:
-        """Confirm messages of one consumer, none of which is confirmed."""
+        """Confirm unconfirmed messages of one consumer."""
         self.confirm_many([push_of(message)[GUID] for message in messages])
         if line.in_hand is not None:
             line.in_hand.release(messages)
@@ -160,14 +160,14 @@ class QueueEnd:
             self.hooks.confirmed(line.consumer, messages)
 
     def confirm_guids(self, guids: list[bytes]) -> None:
-        """Confirm messages of which nothing is known but the GUIDs."""
+        """Confirm messages known only by their GUIDs."""
         self.confirm_many(guids)
         for guid in guids:
             self.subscriptions.in_hand.pop(guid, None)
         self.confirming.begin(self.counts, None, self.connection.turn, len(guids))
 
     def discard(self, messages: list[Push], arrival: Arrival) -> None:
-        """Confirm messages unseen that have just arrived."""
+        """Confirm messages that have just arrived, without handing them out."""
         self.counts.arrived(messages, size_of(messages))
         self.confirm_many([message[GUID] for message in messages])
         self.confirming.begin(self.counts, arrival, self.connection.turn, len(messages))
@@ -178,17 +178,17 @@ class QueueEnd:
         self.connection.core.confirm_many(self.core, guids)
         self.connection.transmit_soon()
 
-    # life
+    # life cycle
 
     async def close(self, timeout: float | None, *, at_once: bool) -> None:
-        """Close the queue in good order; see :meth:`bmq.Queue.close`."""
+        """Close the queue in an orderly way; see :meth:`bmq.Queue.close`."""
         if self._close_task is None or self._close_task.cancelled():
             if self.core.state is QueueState.CLOSED:
                 return
             seconds = self.driver.options.close_timeout if timeout is None else timeout
             closing = self._close(self.connection.now() + seconds, asyncio.current_task(), at_once)
             self._close_task = self.driver.keep(closing)
-            self.core.leaving = True  # an open of the same queue waits from now on
+            self.core.leaving = True  # from now on, an open of the same queue waits
         await asyncio.shield(self._close_task)
 
     async def _close(self, deadline: float, closer: asyncio.Task[object] | None, at_once: bool) -> None:
@@ -206,10 +206,10 @@ class QueueEnd:
         try:
             await self.driver.close_queue(self.core, deadline, at_once=at_once)
         except QueueClosed:
-            pass  # the session, or a failure, has closed it meanwhile
+            pass  # the session, or a failure, has already closed it
 
     def shut(self, error: Error | None) -> None:
-        """The queue is closing or closed: end its consumers."""
+        """End the consumers of a queue that is closing or closed."""
         self.over = True
         lines = dict.fromkeys(self.subscriptions.members)
         if self.default is not None:
@@ -220,12 +220,12 @@ class QueueEnd:
         self.subscriptions.finish()
 
     def forget_delivered(self) -> None:
-        """The connection is lost: messages that wait unseen will be delivered again."""
+        """Drop messages in line after the loss of the connection: the broker redelivers them."""
         self.subscriptions.forget_delivered()
 
 
 async def drain(queues: Iterable[QueueEnd], deadline: float, closer: asyncio.Task[object] | None) -> None:
-    """Wait for handlers in flight, then for the outcomes of posts: handlers may post."""
+    """Wait for handlers in progress, and then for the outcomes of posts, because handlers may post."""
     queues = list(queues)
     try:
         async with asyncio.timeout_at(deadline):
@@ -238,7 +238,7 @@ async def drain(queues: Iterable[QueueEnd], deadline: float, closer: asyncio.Tas
 
 
 def left_over(posts: int, handlers: int, queues: int = 0) -> str:
-    """Say what was not done in time, for people; "" when there is nothing."""
+    """Return a text about the unfinished work; "" if there is none."""
     left = (
         (posts, "posts without outcome"),
         (handlers, "messages being handled"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers in flight: who is inside ``async with message`` while a queue closes."""
+"""Handlers in progress: the tasks inside ``async with message`` while a queue closes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ __all__ = ["Handlers"]
 
 _Task: TypeAlias = asyncio.Task[object]
 
-# Entries of tasks that have ended are removed when there are more than these, and twice as many as after the
-# last time.
+# Minimum number of entries at which entries of ended tasks are removed; and growth since the last removal.
 _SOME = 64
 
 
 class Handlers:
-    """The messages of one queue that are being handled, and the tasks that do it.
+    """The messages of one queue in the hands of handlers, with their tasks.
 
-    What is handled outside of ``async with`` is not known here: such a message is either confirmed in time,
-    or delivered again. A task that has ended handles nothing any more, even if it never left its block.
+    Messages handled outside of ``async with`` are not tracked: they are confirmed in time or redelivered. An
+    ended task handles no message, even if it never left its block.
     """
 
     __slots__ = ("_held", "_many", "_waiters")
@@ -37,7 +36,7 @@ class Handlers:
         return sum(1 for _ in self._tasks())
 
     def enter(self, held: object) -> None:
-        """The current task begins to handle a message or a batch."""
+        """Record that the current task begins to handle a message or a batch."""
         task = asyncio.current_task()
         self._held[held] = weakref.ref(task) if task is not None else None
         if len(self._held) > self._many:
@@ -51,14 +50,14 @@ class Handlers:
             waiter.ended(1)
 
     def busy(self, closer: _Task | None) -> int:
-        """Return how many messages are being handled, not counting those of the task that closes."""
+        """Return the number of messages in progress, except for the closing task's own."""
         return sum(1 for task in self._tasks() if task is None or task is not closer)
 
     async def idle(self, closer: _Task | None) -> None:
-        """Wait until nobody but the task that closes handles a message.
+        """Wait until only the closing task has messages in progress.
 
-        It looks again when half of them may be done: to look at all of them each time one is done would take
-        a time that grows with the square of their number.
+        The check runs again when half of the messages may be finished. A check after each message would take
+        time proportional to the square of their number.
         """
         while busy := self.busy(closer):
             waiter = _Waiter((busy + 1) // 2)
@@ -76,16 +75,16 @@ class Handlers:
                     task.remove_done_callback(done)
 
     def _tasks(self) -> Iterator[_Task | None]:
-        """The task of each message that is being handled; None if that is not in a task."""
+        """The task of each message in progress; None for a message outside of tasks."""
         for by in self._held.values():
             if _at_work(by):
                 yield by() if by is not None else None
 
 
 class _Waiter:
-    """One who waits until so many messages are done.
+    """A waiter for a number of finished messages.
 
-    A message that is confirmed, and whose task ends then, counts twice: the waiter looks once too early.
+    A confirmed message whose task then ends counts twice: the waiter checks too early once.
     """
 
     __slots__ = ("_left", "future")
@@ -95,7 +94,7 @@ class _Waiter:
         self._left = count
 
     def ended(self, count: int, _: object = None) -> None:
-        """So many messages are not handled any more."""
+        """Count finished messages."""
         self._left -= count
         if self._left <= 0 and not self.future.done():
             self.future.set_result(None)

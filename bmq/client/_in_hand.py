@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that handlers have, so that no message is handed to two handlers at the same time.
+"""Messages in the hands of handlers, so that no message is handed to two handlers at the same time.
 
-A broker delivers an unconfirmed message again after a lost connection, and after the loss of a cluster's
-primary even on a connection that lasts. A broker that has lost its memory marks no such message as
-redelivered, so nothing but the GUID shows that the message is here already. A loop of a program receives the
-message again, as documented. A handler does not: whoever calls handlers lets :class:`InHand` follow the
-consumer's messages from their arrival until they are confirmed, given back or given up. A message that
-arrives meanwhile under the same GUID is the same message. It is dropped, and the first one counts as having
-arrived anew: its outcome is the outcome of both.
+The problem: a broker redelivers an unconfirmed message after a lost connection, and after the loss of a
+cluster's primary even on the same connection. A broker that has lost its memory does not mark such a message
+as redelivered, so only the GUID shows that the message is already here. A loop in a program receives the
+message again, as documented. A handler must not: code that calls handlers lets :class:`InHand` follow the
+consumer's messages from their arrival until they are confirmed, put back or given up. A message that arrives
+meanwhile with the same GUID is the same message. The new message is dropped, and the first one counts as
+arrived again: its outcome is the outcome of both.
 
-Messages are compared on arrival. A comparison when a handler takes a message would find the first one
-confirmed at times, and would need a memory of confirmations of its own.
+Messages are compared on arrival. A comparison at the time of handling would sometimes find the first message
+already confirmed, and would need its own memory of confirmations.
 
-All consumers of a queue that feed handlers share one :class:`InHand`: the broker may deliver a message again
-to another subscription.
+All consumers of a queue that feed handlers share one :class:`InHand`: the broker may redeliver a message to
+another subscription.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["InHand"]
 
 
 class InHand(dict[bytes, "Message | None"]):
-    """The messages that handlers of one queue have, by GUID; None for a message in a consumer's line."""
+    """The messages of one queue in the hands of handlers, by GUID; None for a message in line."""
 
     __slots__ = ()
 
     def sort_out(
         self, messages: Iterable[Numbered], arrival: Arrival, *, counted: bool = False
     ) -> list[Numbered]:
-        """Return the messages that are new here, and note those; the others have arrived again.
+        """Return and record the new messages; the others have arrived again.
 
         Args:
             messages: messages for one consumer.
-            arrival: when they arrived.
-            counted: whether their queue has counted them.
+            arrival: arrival of the messages.
+            counted: whether the queue has counted them.
         """
         fresh: list[Numbered] = []
         for each in messages:
@@ -59,10 +59,10 @@ class InHand(dict[bytes, "Message | None"]):
                     counts.hold(1)
                 else:
                     counts.arrived([push], len(push[DATA]))
-            # Otherwise the connection lasts, and the message counts as unconfirmed already.
+            # Otherwise the connection is the same, and the message already counts as unconfirmed.
         return fresh
 
     def release(self, messages: Iterable[Message]) -> None:
-        """Forget messages that nothing here handles any more."""
+        """Forget messages that no handler has any longer."""
         for message in messages:
             self.pop(push_of(message)[GUID], None)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The line of a consumer: its messages in the order of delivery, and the life of its subscription.
 
-The problem: the messages of one queue go to several consumers, and consumers come and go while messages flow.
-Each consumer must hand out its messages in the order in which the broker delivered them, also messages that
-another consumer had before. A message must cost little: a line holds the received tuples, and nothing else is
-stored for each message.
+The problem: the messages of one queue go to several consumers, and consumers come and go during delivery.
+Each consumer must hand out its messages in the order of delivery, including messages that another consumer
+had before. The cost of a message must be low: a line holds the received tuples, and stores nothing else for
+each message.
 
 Invariants:
 
@@ -93,18 +93,18 @@ class ConsumerInput(Enum):
 
 
 _S, _I = ConsumerState, ConsumerInput
-# States are compared one by one: the hash of an enumerator is a call, and a line is asked for each event.
+# States are compared individually: the hash of an enumerator is a call, and this runs for each event.
 _OPENING, _OPEN, _CLOSING, _CLOSED = _S.OPENING, _S.OPEN, _S.CLOSING, _S.CLOSED
 
 
 class ConsumerLife(Machine):
-    """The life of one consumer, and what callers wait for meanwhile.
+    """The life cycle of one consumer, and its waiting callers.
 
     Attributes:
-        state: where the consumer is in its life.
-        opening: the task that opens the consumer, while it runs.
-        resumed: done when the consumer is paused no longer; None unless it is paused.
-        waiting: the callers that wait for a message.
+        state: state of the consumer.
+        opening: running task that opens the consumer, or None.
+        resumed: future that is done on resume; None unless the consumer is paused.
+        waiting: callers that wait for a message.
     """
 
     __slots__ = ("_error", "opening", "resumed", "waiting")
@@ -120,7 +120,7 @@ class ConsumerLife(Machine):
 
     @property
     def active(self) -> bool:
-        """Whether the broker has the subscription, or was asked for it."""
+        """Whether the broker has the subscription, or a request for it is pending."""
         return self.state is _OPEN or self.state is _OPENING
 
     @property
@@ -139,7 +139,7 @@ class ConsumerLife(Machine):
             resumed.set_result(None)
 
     def _end(self, error: Error | None = None) -> None:
-        """Receivers end, with ``error`` if there is one."""
+        """End the receiving calls, with ``error`` if not None."""
         self._error = error
         self.waiting.wake(len(self.waiting))
         self._go_on()
@@ -176,27 +176,27 @@ class Line(ConsumerLife):
     """The messages of one consumer that wait for the application.
 
     Args:
-        end: the queue.
-        selector: what the subscription was made from.
-        expressions: the selector as expressions; None is everything.
+        end: queue of the consumer.
+        selector: selector given by the application.
+        expressions: expressions of the selector; None for all messages.
         options: limits and priority.
-        discard: what the selector does not match, if that is to be discarded; else None.
+        discard: complement of the selector, if other messages are to be discarded; otherwise None.
 
     Attributes:
-        end: the queue.
-        consumer: the object that the application has.
-        definition: what the consumer receives, and how.
-        counts: numbers of its messages.
-        messages: the messages that wait for the application.
-        used: whether the program has received, or tried to.
-        loops: how many loops over it there are. Garbage collection counts down in any thread and at any time,
-            so only the log depends on it.
-        feeding: how often :class:`bmq.client.in_hand.Feeding` feeds handlers from it.
-        in_hand: the messages that handlers have meanwhile; None unless handlers are fed.
-        turn: the event loop's turn.
-        connection: the session's connection.
-        workers: what handles its messages, for reports. A mapping from consumers to workers would keep
-            both for ever, because workers refer to their consumer.
+        end: queue of the consumer.
+        consumer: public object of the consumer.
+        definition: definition of the subscription.
+        counts: counters of the messages.
+        messages: messages that wait for the application.
+        used: whether the program has received, or tried to receive.
+        loops: number of loops over the consumer. Garbage collection decreases the number in any thread and at
+            any time, so only the log depends on it.
+        feeding: number of times that :class:`bmq.client.in_hand.Feeding` feeds handlers from the consumer.
+        in_hand: messages in the hands of handlers; None unless handlers are fed.
+        turn: turn of the event loop.
+        connection: session's connection.
+        workers: workers of the consumer, for reports. A mapping from consumers to workers would keep both for
+            ever, because workers refer to their consumer.
     """
 
     consumer: Consumer
@@ -224,49 +224,49 @@ class Line(ConsumerLife):
         self.feeding = 0
         self.in_hand: InHand | None = None
         self.workers: object | None = None
-        # The messages that wait, how many ever joined, and their runs: see the essay above.
+        # Messages in line, total number that ever joined, and their runs: see the module's docstring.
         self.messages: deque[Push] = deque()
         self.arrived = 0
         self.runs: deque[tuple[int, int, Arrival]] = deque()
-        # When the next messages in line arrived, and how many of them did so together.
+        # Arrival of the next messages in line, and the number of messages with this arrival.
         self._arrived_at: Arrival = (0.0, 0)
         self._together = 0
-        # The bytes that the session's backlog counts as waiting here, and what has left since it was told.
+        # Bytes that the session's backlog counts for this line, and messages taken since the last report.
         self._counted_bytes = 0
         self.taken = 0
         self.taken_bytes = 0
 
-    # what it is
+    # attributes
 
     @property
     def buffered(self) -> int:
-        """How many messages wait for the application."""
+        """Number of messages that wait for the application."""
         return len(self.messages)
 
     @property
     def in_line(self) -> tuple[int, int]:
-        """How many messages wait for the application, and their size."""
+        """Number and size of the messages that wait for the application."""
         return len(self.messages), self._counted_bytes - self.taken_bytes
 
     @property
     def left(self) -> bool:
-        """Whether the program has received, and no receiver waits now."""
+        """Whether the program has received, and no receiver is waiting now."""
         return self.used and not self.waiting and self.opening is None
 
     @property
     def next(self) -> int:
-        """The index of the next message in line among those that ever joined the line."""
+        """The index of the next message in line among all messages that ever joined."""
         return self.arrived - len(self.messages)
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """Take messages back that were taken and not handled; see :meth:`bmq.Consumer.put_back`."""
+        """Return unhandled messages to the line; see :meth:`bmq.Consumer.put_back`."""
         in_hand = self.in_hand
         if in_hand is not None:
             messages = list(messages)
             in_hand.release(messages)
-            messages = [message for message in messages if not message.stale]  # they are delivered again
+            messages = [message for message in messages if not message.stale]  # the broker redelivers these
         pushes = [push_of(message) for message in messages if not message.confirmed]
-        # In front of all that has a number of its own, and of what was put back before.
+        # Before all messages with their own numbers, and before messages put back earlier.
         self.line_up()
         first = (min(0, self._first_number()) if self.messages else 0) - len(pushes)
         returned: list[Numbered] = [(first + index, push) for index, push in enumerate(pushes)]
@@ -279,16 +279,16 @@ class Line(ConsumerLife):
             self.count(len(pushes), self._merge(returned, self._now()))
 
     def _now(self) -> Arrival:
-        """The arrival of messages that come now."""
+        """The arrival for messages that join now."""
         return self.connection.now(), self.end.received.losses
 
-    # life
+    # life cycle
 
     def start(self) -> asyncio.Task[None]:
-        """Begin to receive; return the task that is done when the broker has agreed.
+        """Begin to receive; return the task that ends with the broker's acceptance.
 
         Raises:
-            QueueClosed, SessionClosed: consumers cannot be added any more.
+            QueueClosed, SessionClosed: no consumers can be added any more.
         """
         opening = self.opening
         if opening is None or not self.active:
@@ -303,7 +303,7 @@ class Line(ConsumerLife):
         if self.opening is opening:
             self.opening = None
         if not opening.cancelled():
-            opening.exception()  # those who wait for the task get the error; the next receiver tries again
+            opening.exception()  # waiting callers get the error; the next receiving call tries again
 
     async def open(self) -> None:
         """Wait until the broker has the subscription; see :meth:`bmq.Consumer.open`."""
@@ -319,14 +319,14 @@ class Line(ConsumerLife):
                 break
 
     def shut(self, error: Error | None) -> None:
-        """No more messages will arrive; receivers end, with ``error`` if there is one."""
+        """Close the line: no more messages will arrive. Receivers end, with ``error`` if not None."""
         self.fire(_I.SHUT, error)
 
     def raise_if_closed(self) -> None:
-        """Raise if no more messages will arrive.
+        """Raise an error if no more messages will arrive.
 
         Raises:
-            Error: why.
+            Error: the reason.
         """
         if self.state is _CLOSED or self.state is _CLOSING:
             raise self._error or QueueClosed(f"{self.consumer!r} is closed")
@@ -336,15 +336,15 @@ class Line(ConsumerLife):
 
         Raises:
             StopAsyncIteration: the consumer is closed.
-            Error: it was closed by a failure.
+            Error: a failure closed the consumer.
         """
         if self.state is _CLOSED or self.state is _CLOSING:
             raise self._error or StopAsyncIteration
 
     async def arrival(self) -> None:
-        """Wait until there may be a message, or the consumer is closed; activate it first if need be.
+        """Wait until there may be a message, or the consumer is closed; activate the consumer if necessary.
 
-        Cancelling it does not stop the activation: others may wait for that, or the same caller again.
+        Cancelling the call does not stop the activation: other callers may wait for it.
         """
         if self.resumed is not None:
             await asyncio.shield(self.resumed)
@@ -353,33 +353,33 @@ class Line(ConsumerLife):
             before = self.buffered
             opening = self.start()
             if self.buffered > before:
-                return  # messages that had waited for such a consumer
+                return  # messages that were waiting for such a consumer
             await asyncio.wait((opening,))
             if not opening.cancelled() and not self.over:
                 opening.result()
-            return  # messages may have come with the answer
+            return  # messages may have arrived with the answer
         waiter = self.waiting.join()
         try:
             await waiter
         except asyncio.CancelledError:
             if self.waiting.leave(waiter) and self.buffered:
-                self.waiting.wake()  # the message that this caller was to take is for the next one
+                self.waiting.wake()  # pass this caller's message on to the next caller
             raise
 
-    # what arrives
+    # arrivals
 
     def again(self, count: int) -> None:
-        """Count messages that were delivered again although they were confirmed."""
+        """Count confirmed messages that were delivered again."""
         self.counts.again(count)
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
-        """Take in the messages of an event."""
+        """Accept the messages of an event."""
         self.deliver(list(columns.pushes()), [(0, number)], arrival)
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Take in messages that have just arrived."""
+        """Accept messages that have just arrived."""
         state = self.state
-        if state is not _OPEN and state is not _OPENING:  # a queue that closes takes nothing any more
+        if state is not _OPEN and state is not _OPENING:  # a closing queue accepts no messages
             self.subscriptions.deliver(messages, places, arrival)
             return
         if self.in_hand is not None:
@@ -417,7 +417,7 @@ class Line(ConsumerLife):
         self.count(len(messages), size)
 
     def take_over(self, messages: list[Numbered]) -> None:
-        """Take in messages that others had, or nobody. They count as arriving now."""
+        """Accept messages from another consumer, or from none. They count as arriving now."""
         arrival = self._now()
         if self.in_hand is not None:
             messages = self.in_hand.sort_out(messages, arrival, counted=True)
@@ -426,10 +426,10 @@ class Line(ConsumerLife):
         self.count(len(messages), size)
 
     def _merge(self, messages: list[Numbered], arrival: Arrival) -> int:
-        """Put messages into the line, each at its place in the order of delivery; return their size.
+        """Insert messages into the line in the order of delivery; return their size.
 
-        Only what comes later than the first of them moves. Nearly always that is nothing, or a few messages
-        of the same event; what was put back comes in front of everything.
+        Only messages after the first inserted one move. In most cases there are none, or a few messages of
+        the same event. Messages that were put back go before all others.
         """
         self.line_up()
         line, runs = self.messages, self.runs
@@ -459,7 +459,7 @@ class Line(ConsumerLife):
         return sum([len(push[DATA]) for _, push in messages])
 
     def sort_line(self, in_hand: InHand) -> None:
-        """Drop messages from the line that are in hand, or in the line before; note the others."""
+        """Drop messages that are in hand, or occur earlier in the line; record the others as in hand."""
         self.line_up()
         messages = list(self.numbered())
         self.clear()
@@ -469,10 +469,10 @@ class Line(ConsumerLife):
         self.count(len(fresh), self._merge(fresh, arrival))
 
     def line_up(self) -> None:
-        """Have all that waits in the line of messages."""
+        """Convert all waiting data to messages in line."""
 
     def _first_number(self) -> int:
-        """The delivery number of the next message in line; there must be one."""
+        """The delivery number of the next message in line; the line must not be empty."""
         first = self.arrived - len(self.messages)
         runs = self.runs
         while len(runs) > 1 and runs[1][0] <= first:
@@ -483,7 +483,7 @@ class Line(ConsumerLife):
         return runs[0][1]
 
     def _prepend(self, messages: list[Numbered], arrival: Arrival) -> None:
-        """Put messages in front of all others; :meth:`_first_number` was called."""
+        """Insert messages before all others; requires a call of :meth:`_first_number`."""
         index = self.arrived - len(self.messages)
         for number, push in reversed(messages):
             index -= 1
@@ -495,7 +495,7 @@ class Line(ConsumerLife):
             self.messages.appendleft(push)
 
     def numbered(self) -> Iterator[Numbered]:
-        """What waits, with its delivery numbers."""
+        """The messages in line, with their delivery numbers."""
         index = self.arrived - len(self.messages)
         runs = list(self.runs)
         at = 0
@@ -507,20 +507,20 @@ class Line(ConsumerLife):
             index += 1
 
     def count(self, count: int, size: int) -> None:
-        """Count messages that joined the line, and let those who wait take them."""
+        """Count messages that joined the line, and wake waiting callers."""
         self._counted_bytes += size
         self._backlog.count(count, size)
         self.waiting.wake(count)
 
     def take_back(self) -> list[Numbered]:
-        """Remove and return the messages that wait unseen."""
+        """Remove and return the messages in line."""
         messages = list(self.numbered())
         self.counts.hold(-len(messages))
         self.clear()
         return messages
 
     def clear(self) -> None:
-        """Drop the messages that wait unseen."""
+        """Drop the messages in line."""
         if self.in_hand is not None:
             for push in self.messages:
                 self.in_hand.pop(push[GUID], None)
@@ -531,10 +531,10 @@ class Line(ConsumerLife):
         self._together = 0
         self.count_taken()
 
-    # how messages are taken out
+    # taking messages
 
     def pop(self) -> Message:
-        """Take the next message out of the line; there must be one."""
+        """Take the next message out of the line, which must not be empty."""
         messages = self.messages
         push = messages.popleft()
         self.taken += 1
@@ -572,7 +572,7 @@ class Line(ConsumerLife):
         return batch
 
     def _made(self, pushes: list[Push], index: int) -> list[Message]:
-        """Make messages of the first in line; ``index`` is the first one's among those that ever joined."""
+        """Create messages from the first in line, whose index among all that ever joined is ``index``."""
         made: list[Message] = []
         while (at := len(made)) < len(pushes):
             if not self._together:
@@ -584,7 +584,7 @@ class Line(ConsumerLife):
         return made
 
     def _look_at_arrival(self, index: int) -> None:
-        """See when a message arrived, the first that is left, and how many of the next ones did so too."""
+        """Find the arrival of the first message left, and the number of following messages that share it."""
         runs = self.runs
         while len(runs) > 1 and runs[1][0] <= index:
             runs.popleft()
@@ -598,7 +598,7 @@ class Line(ConsumerLife):
             self.taken = self.taken_bytes = 0
 
     async def some(self, timeout: float | None) -> None:
-        """Wait until there is a message, and a share of the event loop's turn to hand it out in."""
+        """Wait for a message, and for a share of the event loop's turn in which to hand it out."""
         if timeout is not None:
             try:
                 async with within(timeout, f"no message of {self.end.uri} arrived"):
@@ -614,16 +614,16 @@ class Line(ConsumerLife):
                     return
                 await self.give_way()
                 if self.buffered:
-                    return  # not when another caller was faster
+                    return  # false if another caller was faster
             else:
                 self.raise_if_closed()
                 await self.arrival()
 
     async def give_way(self) -> None:
-        """Let the event loop have its turn before another message is handed out."""
+        """Let the event loop run before another message is handed out."""
         try:
             await self.turn.wait()
         except asyncio.CancelledError:
             if self.buffered:
-                self.waiting.wake()  # the message that this caller was to take is for the next one
+                self.waiting.wake()  # pass this caller's message on to the next caller
             raise

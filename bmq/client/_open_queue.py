@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of :class:`bmq.Queue`: how modules recognise a queue that the queue's own module imports."""
+"""The base class of :class:`bmq.Queue`, by which modules recognise a queue without importing its module."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["OpenQueue", "end_of"]
 
 
 class OpenQueue:
-    """Whether an object is a :class:`bmq.Queue`, for ``isinstance``."""
+    """Base class of :class:`bmq.Queue`, for ``isinstance``."""
 
     #: The inner part of the queue.
     _end: QueueEnd
 
 
-#: The inner part of a queue, for the modules of the client.
+#: Accessor of a queue's inner part, for the modules of the client.
 end_of: Callable[[OpenQueue], QueueEnd] = attrgetter("_end")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a queue offers and other packages do: imported when it is first used, and the only such place.
+"""Methods of a queue that other packages implement: the only place for imports on first use.
 
-The client stands below these packages. Programs that do without them do not pay for their import.
+The client is below these packages. Programs that do not use them do not pay for their import.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 def typed_queue(queue: Queue, of: type[T], codec: str | Codec[Any]) -> TypedQueue[T]:
-    """Return a queue for values of a type; see :meth:`bmq.Queue.typed`."""
+    """Return a typed view of a queue; see :meth:`bmq.Queue.typed`."""
     from bmq.client.typed import TypedQueue
 
     return TypedQueue(queue, of, codec)
 
 
 def tables_of(queue: Queue, selector: Selector, **options: Unpack[TablesOptions]) -> Tables:
-    """Receive as tables; see :meth:`bmq.Queue.tables`."""
+    """Receive tables; see :meth:`bmq.Queue.tables`."""
     try:
         from bmq.client.tables import Tables
     except ModuleNotFoundError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subscriptions of a queue: its consumers, what the broker has of them, and what nobody wants."""
+"""The subscriptions of a queue: its consumers, their state at the broker, and unclaimed messages."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ logger = logging.getLogger("bmq.client")
 _I = ConsumerInput
 _OPENING, _OPEN = ConsumerState.OPENING, ConsumerState.OPEN
 
-# Messages nobody here wants are mentioned once they have waited this long, in seconds: not while one consumer
-# makes way for the next, or everything is being closed.
+# Unclaimed messages are reported after this time in seconds: not while one consumer replaces another, or
+# while everything is being closed.
 _MENTION_UNCLAIMED_AFTER = 3.0
-# The default subscription is mentioned once nothing was received from it for this long, in seconds.
+# The default subscription is reported after this time in seconds without a receiving call.
 _MENTION_IDLE_AFTER = 10.0
 
 
 class Subscriptions:
     """The consumers of one queue that have begun to receive.
 
-    They are handed to the protocol as one set of subscriptions, and :meth:`configured` says what became of
-    it: there, and only there, changes that failed are undone.
+    The protocol receives them as one set of subscriptions. :meth:`configured` processes the result, and is
+    the only place where failed changes are undone.
 
     Attributes:
-        members: the consumers that have begun, paused ones too, in the order in which they began.
-        unclaimed: messages that no consumer here wants.
-        in_hand: messages that handlers have.
+        members: consumers that have begun, including paused ones, in the order of their beginning.
+        unclaimed: messages that match no consumer of the queue.
+        in_hand: messages in the hands of handlers.
     """
 
     def __init__(self, end: QueueEnd) -> None:
@@ -60,12 +60,12 @@ class Subscriptions:
         self.in_hand = InHand()
         self._limited = LogLimit(logger, clock=driver.connection.now)
         self._mention: asyncio.TimerHandle | None = None
-        # The next look at the default subscription beside others.
+        # The next check of an idle default subscription.
         self._watching: asyncio.TimerHandle | None = None
 
     @property
     def active(self) -> list[Line]:
-        """The consumers whose subscriptions the broker has, or was asked for, in the order they began."""
+        """The consumers whose subscriptions the broker has, or is asked for, in the order of beginning."""
         return [line for line in self.members if line.state is _OPEN or line.state is _OPENING]
 
     @property
@@ -75,7 +75,7 @@ class Subscriptions:
         return [line.consumer for line in self.active if line in has]
 
     def wanted(self) -> list[SubscriptionCore]:
-        """The subscriptions that the broker is to have."""
+        """The subscriptions that the broker should have."""
         return [
             each
             for line in self.members
@@ -94,7 +94,7 @@ class Subscriptions:
         """Add a consumer; return a future for the broker's answer.
 
         Raises:
-            QueueClosed, SessionClosed: consumers cannot be added any more.
+            QueueClosed, SessionClosed: no consumers can be added any more.
         """
         self._end.check_open()
         if line.over:
@@ -116,16 +116,16 @@ class Subscriptions:
         return asked
 
     def _drop(self, line: Line, because: ConsumerInput) -> None:
-        """End the part of a consumer in the set; the broker still has to be asked."""
+        """Remove a consumer from the set; the broker must still be asked."""
         line.fire(because)
         del self.members[line]
 
     def _rest(self, newcomer: Line) -> Line | None:
-        """Take the default subscription back if the program has left it; return its consumer then.
+        """Withdraw the default subscription if the program has stopped using it; return its consumer.
 
-        Leaving a loop over the queue says nothing to the queue. The default subscription would go on to
-        receive what the new consumer wants, up to its limits, for nobody. The next call that receives from
-        the queue activates it again, as every consumer is.
+        Leaving a loop over the queue sends no signal to the queue. An unused default subscription would
+        continue to receive messages that match the new consumer, up to its limits. The next receiving call on
+        the queue activates it again, like any consumer.
         """
         default = self._end.default
         if (
@@ -147,11 +147,11 @@ class Subscriptions:
         return default
 
     def watch_default(self) -> None:
-        """Log once when the default subscription holds messages that nothing receives, beside others.
+        """Log once if the default subscription holds unused messages beside other consumers.
 
-        The default subscription takes messages that the other consumers want, up to its limits. Nothing else
-        is done: the program may receive from the queue again at any time. Call this when a program receives
-        from the queue, and when a consumer begins.
+        The default subscription takes messages that match the other consumers, up to its limits. The log line
+        is the only effect: the program may receive from the queue again at any time. Called when a program
+        receives from the queue, and when a consumer begins.
         """
         default = self._end.default
         if self._watching is None and default is not None and self._is_beside(default):
@@ -164,7 +164,7 @@ class Subscriptions:
         return default.active and len(self.active) > 1 and not self._end.core.at_most_once
 
     def look_at_default(self, taken: int) -> None:
-        """Log messages of the default subscription if none was received since ``taken`` were."""
+        """Log messages of the default subscription if no message was received since ``taken``."""
         self._watching = None
         default = self._end.default
         if default is None or not self._is_beside(default):
@@ -184,7 +184,7 @@ class Subscriptions:
         )
 
     async def begun(self, line: Line, asked: asyncio.Future[None]) -> None:
-        """Wait until the broker has agreed; if it does not, the consumer is removed, and may begin again."""
+        """Wait for the broker's acceptance; after a refusal, remove the consumer, which may begin again."""
         try:
             await asked
         except BaseException as error:
@@ -196,13 +196,13 @@ class Subscriptions:
                 self._ask_again()
             if not line.active:
                 with self._driver.backlog.moving():
-                    self._place(line.take_back())  # it may have been given messages all the same
+                    self._place(line.take_back())  # it may have received messages nevertheless
             raise
         if line.state is _OPENING and self._is_latest(line):
-            line.fire(_I.AGREED)  # without a connection, what was agreed before is agreed at once
+            line.fire(_I.AGREED)  # without a connection, a change agreed before is agreed at once
 
     def _is_latest(self, line: Line) -> bool:
-        """Whether the consumer was not paused and begun again since the task that asks was made."""
+        """Whether the consumer was not paused and restarted since the asking task was created."""
         return line.opening is None or line.opening is asyncio.current_task()
 
     async def end(self, line: Line) -> None:
@@ -214,7 +214,7 @@ class Subscriptions:
             line.fire(_I.GONE)
 
     async def pause(self, line: Line) -> None:
-        """Take a consumer's subscription back for a time; see :meth:`bmq.Consumer.pause`."""
+        """Withdraw a consumer's subscription for a time; see :meth:`bmq.Consumer.pause`."""
         self._driver.connection.check_loop()
         await self._remove(line, _I.PAUSE)
 
@@ -227,7 +227,7 @@ class Subscriptions:
             self.members[line] = None
         if not was_active:
             return
-        # Before the broker answers: what still arrives for it comes later in the order of delivery.
+        # Before the broker's answer: messages that still arrive come later in the order of delivery.
         with self._driver.backlog.moving():
             self._place(line.take_back())
         try:
@@ -235,13 +235,13 @@ class Subscriptions:
         except QueueClosed:
             pass
         except ConfigureQueueError:
-            self._ask_again()  # refused because of another change; this one has still to be made
+            self._ask_again()  # refused because of another change; this change is still pending
         except RequestTimeout:
             self._ask_again()
             raise
 
     async def redefine(self, line: Line, definition: Definition) -> None:
-        """Give a consumer another definition; when that fails, it has again what the broker agreed to."""
+        """Change a consumer's definition; after a failure, restore the definition agreed with the broker."""
         line.definition = definition
         if line.state is not _OPEN and line.state is not _OPENING:
             return
@@ -256,9 +256,9 @@ class Subscriptions:
             raise
 
     def configured(self, failed: bool) -> None:
-        """The broker has agreed to the changes, or not: then consumers are what it agreed to before.
+        """Process the broker's answer: after a refusal, restore the last accepted definitions.
 
-        Those that have left since stay away.
+        Consumers that have closed since stay closed.
         """
         if failed:
             agreed = _definitions(self._end.core.agreed)
@@ -276,49 +276,49 @@ class Subscriptions:
                     line.fire(_I.AGREED)
 
     def _restore(self, lines: Iterable[Line]) -> None:
-        """Make consumers what the broker has agreed to."""
+        """Restore the definitions that the broker has accepted."""
         agreed = _definitions(self._end.core.agreed)
         for line in lines:
             line.definition = agreed.get(line, line.definition)
 
     def _has_left(self) -> bool:
-        """Whether the broker has the subscription of a consumer that is not here any more."""
+        """Whether the broker has the subscription of a consumer that has closed here."""
         return any(not line.active for line in _definitions(self._end.core.agreed))
 
     def _ask(self) -> asyncio.Future[None]:
-        """Ask the broker for what the consumers want now."""
+        """Request the present subscriptions of the consumers."""
         return self._driver.configure(self._end.core, self.wanted())
 
     def _ask_again(self) -> None:
-        """Ask the broker once more for what the consumers want, after an attempt that failed."""
+        """Request the subscriptions of the consumers again, after a failed attempt."""
         if not self._end.closed:
             self._ask().add_done_callback(_seen)
 
-    # messages without a consumer of their own (see QueueOwner)
+    # messages without a consumer (see QueueOwner)
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Take in messages that have just arrived for a consumer that has left, or for an unknown one."""
+        """Accept messages that have just arrived for a closed or unknown consumer."""
         self._end.counts.arrived(messages, size_of(messages))
         self._place(list(numbered(messages, places)))
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
-        """Take in the messages of an event."""
+        """Accept the messages of an event."""
         self.deliver(list(columns.pushes()), [(0, number)], arrival)
 
     def again(self, count: int) -> None:
-        """Count messages that were delivered again although they were confirmed."""
+        """Count confirmed messages that were delivered again."""
         self._end.counts.again(count)
 
     def give_back(self, messages: list[Numbered]) -> None:
-        """Take in messages that a consumer, which has left, had taken and not handled."""
+        """Accept unhandled messages of a closed consumer."""
         self._place(messages)
 
     def _place(self, messages: list[Numbered]) -> None:
-        """Hand messages to consumers that want them, where they belong in their lines; keep the others.
+        """Pass messages to matching consumers, in the order of delivery; keep the others.
 
-        The protocol has no way to give one message back. Closing the reading side gives all of them back, but
-        a broker delivers those first, and nothing else until somebody takes them: consumers that do not want
-        them would starve. So they stay here, unconfirmed, until one wants them or the queue closes.
+        The protocol cannot return a single message. Closing the reading side returns all messages, but a
+        broker delivers those first, and nothing else until a consumer takes them: consumers that do not match
+        them would starve. So they stay here, unconfirmed, until a consumer matches them or the queue closes.
         """
         if self._end.over or not messages:
             return
@@ -356,11 +356,11 @@ class Subscriptions:
             self._mention_unclaimed(True)
 
     def _place_unclaimed(self) -> None:
-        """Offer the unclaimed messages to the consumers there are now."""
+        """Offer the unclaimed messages to the present consumers."""
         self._place(self.unclaimed.take())
 
     def _report_dropped(self, count: int) -> None:
-        """Log that messages were not kept."""
+        """Log that messages were dropped."""
         self._limited.warning(
             "dropped",
             "%s: %d messages that no consumer here wants were not kept, since max_buffered_messages or "
@@ -371,7 +371,7 @@ class Subscriptions:
         )
 
     def _mention_unclaimed(self, later: bool) -> None:
-        """Tell the application of unclaimed messages after a while, or (False) not any more."""
+        """Schedule the report of unclaimed messages, or cancel it (False)."""
         if self._mention is not None:
             self._mention.cancel()
             self._mention = None
@@ -382,7 +382,7 @@ class Subscriptions:
             )
 
     def mention(self) -> None:
-        """Tell the application of unclaimed messages."""
+        """Report unclaimed messages to the application."""
         uri, count = self._end.uri, len(self.unclaimed)
         if count:
             logger.warning(
@@ -395,17 +395,17 @@ class Subscriptions:
             )
             self._driver.publish(UnclaimedMessages(uri, count))
 
-    # the connection and the end
+    # the connection, and the end
 
     def forget_delivered(self) -> None:
-        """What was delivered and not seen by the application will be delivered again: drop it."""
+        """Drop messages in line after the loss of the connection: the broker redelivers them."""
         if not self._end.core.at_most_once:
             for line in self.members:
                 line.clear()
             self._forget_unclaimed()
 
     def finish(self) -> None:
-        """The queue is closing or closed: nobody claims anything any more."""
+        """Drop unclaimed messages of a queue that is closing or closed."""
         if self._watching is not None:
             self._watching.cancel()
         self._forget_unclaimed()
@@ -416,7 +416,7 @@ class Subscriptions:
 
 
 def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[Line, Definition]:
-    """Return the definitions that subscriptions are of, for each consumer."""
+    """Return the definition of each consumer among subscriptions."""
     found: dict[Line, Definition] = {}
     for subscription in subscriptions:
         definition = subscription.context
@@ -427,7 +427,7 @@ def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[Line, Defini
 
 def _seen(repeating: asyncio.Future[None]) -> None:
     if not repeating.cancelled():
-        repeating.exception()  # nobody waits for this one: an error shows at the next change
+        repeating.exception()  # no caller waits for this request: an error shows at the next change
 
 
 def _look_at_default(subscriptions: weakref.ref[Subscriptions], taken: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of one queue that no consumer here wants."""
+"""The messages of one queue that match no consumer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _number = itemgetter(0)
 
 
 class Unclaimed:
-    """Keeps messages until a consumer wants them, and counts them in the session's backlog.
+    """Keeps messages until a consumer matches them, and counts them in the session's backlog.
 
-    Messages are appended as they come and put into the order of delivery when they are taken. To keep that
-    order all the time would mean to move all of them for each event.
+    Messages are appended on arrival, and sorted into the order of delivery when they are taken. Keeping them
+    sorted would move all messages for each event.
 
     Args:
-        backlog: the session's account of what it holds.
+        backlog: session's account of held messages.
 
     Attributes:
         bytes: bytes of the messages.
@@ -38,7 +38,7 @@ class Unclaimed:
         return len(self._messages)
 
     def keep(self, messages: list[Numbered]) -> int:
-        """Keep messages, the first ones if there is no room for all; return how many were not kept."""
+        """Keep messages, only the first ones if space is short; return the number of dropped messages."""
         size = sum([len(push[DATA]) for _, push in messages])
         kept: list[Numbered] = messages
         if not self._backlog.has_room(len(messages), size):
