@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 from typing import Any
+from weakref import WeakSet
 
 import bmq
 from bmq.broker import DomainConfig, Mode
@@ -44,6 +45,19 @@ FAULTS = (
     "pause",
     "kill",
 )
+
+
+class _Witness(bmq.Interceptor):
+    """Remembers the sessions that post and confirm."""
+
+    def __init__(self) -> None:
+        self.sessions: WeakSet[bmq.Session] = WeakSet()
+
+    def on_post(self, queue: bmq.Queue, posts: Sequence[Any]) -> None:
+        self.sessions.add(queue.session)
+
+    def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+        self.sessions.add(consumer.queue.session)
 
 
 class World:
@@ -84,6 +98,7 @@ class World:
         self._chance = Random(sim.seed)
         self.verdict: Verdict | None = None
         self._programs: dict[str, SimulatedProcess] = {}
+        self._witness = _Witness()
 
     def uri(self, name: str, mode: str = "priority") -> str:
         """Return the URI of a queue."""
@@ -91,12 +106,20 @@ class World:
 
     def connect(self, recorder: Recorder, **options: Any) -> bmq.connect:
         """Return a session that is recorded."""
-        given: dict[str, Any] = {"interceptors": [recorder], "on_event": recorder.on_event, **self.options}
+        given: dict[str, Any] = {
+            "interceptors": [recorder, self._witness],
+            "on_event": recorder.on_event,
+            **self.options,
+        }
         return bmq.connect(self.broker.uri, **{**given, **options})
 
     def app(self, recorder: Recorder, **options: Any) -> bmq.App:
         """Return an app that is recorded."""
-        given: dict[str, Any] = {"interceptors": [recorder], "on_event": recorder.on_event, **self.options}
+        given: dict[str, Any] = {
+            "interceptors": [recorder, self._witness],
+            "on_event": recorder.on_event,
+            **self.options,
+        }
         return bmq.App(self.broker.uri, retry_first_connect=True, **{**given, **options})
 
     def program(self, name: str, main: Callable[[Recorder], Awaitable[Any]]) -> SimulatedProcess:
@@ -198,7 +221,49 @@ class World:
             await self.sim.until(lambda: not self.history.pending(), timeout=within, every=0.05)
         except TimeoutError:
             pass  # the check names the messages
-        return self.check(within=within, **rules)
+        verdict = self.check(within=within, **rules)
+        await self.balance()
+        return verdict
+
+    async def balance(self) -> None:
+        """Compare the broker's books: with nothing under way, no queue counts a byte too many or too few.
+
+        Confirmations may still travel when the history ends, so the comparison waits for them.
+        """
+        if self.history.pending():
+            return
+        try:
+            await self.sim.until(lambda: not self.wrong(), timeout=60, every=0.5)
+        except TimeoutError:
+            raise AssertionError(f"the broker's books do not balance: {'; '.join(self.wrong())}") from None
+
+    def wrong(self) -> list[str]:
+        """Return what does not balance in the broker's queues."""
+        found: list[str] = []
+        for uri in self.broker.broker.queues:
+            queue = self.broker.broker.queues[uri]
+            stored = {each.guid: each for each in queue.messages}
+            if queue.bytes != sum(each.size for each in stored.values()):
+                found.append(f"{uri} counts {queue.bytes} bytes for {len(stored)} messages")
+            for name, app in queue.apps.items():
+                if not stored.keys() >= set(app.unconfirmed):
+                    found.append(f"{uri} waits for the confirmation of deleted messages by {name}")
+            counts = queue.stats()
+            if counts.posted_bytes < counts.posted or counts.pushed_bytes < counts.pushed:
+                found.append(f"{uri} counts fewer bytes than messages")
+            if queue.mode != "broadcast" and counts.pushed < counts.confirmed:
+                found.append(f"{uri} counts more confirmations than deliveries")
+        for session in list(self._witness.sessions):
+            counts = session.stats()
+            for kind in ("unacked", "buffered"):
+                messages, size = getattr(counts, f"{kind}_messages"), getattr(counts, f"{kind}_bytes")
+                if bool(messages) != bool(size):
+                    found.append(f"{session} counts {size} bytes for {messages} {kind} messages")
+            if counts.received < counts.buffered_messages + counts.unconfirmed:
+                found.append(f"{session} counts more messages at hand than received")
+            if counts.posted and not counts.posted_bytes or counts.received and not counts.received_bytes:
+                found.append(f"{session} counts messages without bytes")
+        return found
 
     def check(self, **rules: Any) -> Verdict:
         """Check the history; a failure has the last events as a note."""
