@@ -83,11 +83,11 @@ demo-spark: $(SPARK_DEMO) ## a few minutes: a Spark pipeline from queue to queue
 PYTEST   := $(RUN) -m pytest -n auto --maxprocesses 8 --max-worker-restart 20
 PROGRAMS := tests/programs tests/spark tests/typing tests/frameworks
 CHOSEN   := $(filter tests/%,$(ARGS))
-LOST     := tests/integration/test_lost_nodes.py
-SOAK     := $(addprefix tests/integration/test_,chaos.py groups_chaos.py delays.py answers_and_retries.py) $(LOST)
+LONG     := tests/integration/test_lost_nodes.py tests/client/test_leaks.py
+SOAK     := $(addprefix tests/integration/test_,chaos.py groups_chaos.py delays.py answers_and_retries.py) $(LONG)
 
 test: setup ## the tests of the library, on all cores; choose with ARGS="-k name" or ARGS=tests/client
-	$(PYTEST) --dist worksteal $(if $(CHOSEN),,$(addprefix --ignore=,$(PROGRAMS) $(LOST))) $(ARGS)
+	$(PYTEST) --dist worksteal $(if $(CHOSEN),,$(addprefix --ignore=,$(PROGRAMS) $(LONG))) $(ARGS)
 
 test-programs: setup ## the tests of documentation, examples, demos, benchmarks, packages, type checkers and Spark
 	$(PYTEST) --dist loadfile $(if $(CHOSEN),,$(PROGRAMS)) $(ARGS)

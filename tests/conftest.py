@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.garbage import collect
+
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 
 # The default: the same examples every time, a few seconds in all.
@@ -31,6 +33,17 @@ if os.environ.get("HYPOTHESIS_PROFILE") != "mutants":
 # What a shell runs in the background ignores SIGINT, and so would every program that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one process more than cores: a fourth of the time of the tests is waiting."""
+    return min((os.cpu_count() or 1) + 1, 8)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_heap() -> None:
+    """Let the collector leave alone what is there before the first test, 10,000 tests among it."""
+    collect()
 
 
 @pytest.fixture

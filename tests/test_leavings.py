@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 import bmq
+from tests.garbage import collect
 from tests.test_turns import MESSAGES, PATHS, Scene
 from tests.waiting import eventually
 
@@ -30,6 +30,12 @@ async def use(broker_uri: str, path: Callable[[Scene], Awaitable[None]]) -> list
     return [weakref.ref(first), weakref.ref(scene.session)]
 
 
+def gone(sessions: list[weakref.ref[bmq.Session]]) -> bool:
+    """Whether no session is left."""
+    collect()
+    return not any(session() for session in sessions)
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
 async def test_a_closed_session_is_collected(
     path: Callable[[Scene], Awaitable[None]], caplog: pytest.LogCaptureFixture
@@ -37,4 +43,4 @@ async def test_a_closed_session_is_collected(
     caplog.set_level("CRITICAL", "bmq")  # pytest keeps the tracebacks of lines
     async with bmq.broker.Broker() as broker:
         sessions = await use(broker.uri, path)
-        await eventually(lambda: gc.collect() >= 0 and not any(session() for session in sessions))
+        await eventually(lambda: gone(sessions))

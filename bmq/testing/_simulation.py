@@ -843,12 +843,16 @@ class Simulation:
         """Collect garbage at points that depend on the run alone."""
         enabled = gc.isenabled()
         gc.disable()
+        frozen = gc.get_freeze_count()
+        if frozen:
+            gc.collect()  # garbage of the run before would be frozen for good
         # Older garbage stays until the end, and living objects are not examined again and again.
         gc.freeze()
         try:
             yield
         finally:
-            gc.unfreeze()
+            if not frozen:
+                gc.unfreeze()
             if enabled:
                 gc.enable()
 

@@ -8,7 +8,6 @@ own.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import bmq
 from bmq import _loop
 from bmq.blocking import _portal
 from bmq.testing import BackgroundBroker
+from tests.garbage import collect
 
 
 @pytest.fixture(params=["asyncio", "uvloop"], autouse=True)
@@ -35,7 +35,7 @@ def loop_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(_loop, "new_event_loop", new_event_loop)
     yield
-    gc.collect()
+    collect()
     portal = _portal.forget_portal()
     if portal is not None:
         portal.end()

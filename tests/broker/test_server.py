@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import ssl
@@ -33,6 +32,7 @@ from bmq.wire.control.messages import (
 from tests.broker.core import PRIORITY, domain, subscription
 from tests.broker.wire import client, close_all, connect
 from tests.fakes.client import SocketClient
+from tests.garbage import collect
 from tests.waiting import eventually
 
 
@@ -173,12 +173,10 @@ def test_it_stops_in_the_turn_in_which_somebody_connects(
         for each in clients:
             each.close()
 
-    gc.freeze()  # the collections look at nothing that was there before
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         for turns in range(40):
             runner.run(stop_after(turns % 8))
-            gc.collect()  # a socket that nobody closed is said now
-    gc.unfreeze()
+            collect()  # a socket that nobody closed is said now
 
 
 async def test_clients_that_connect_while_it_is_stopped_are_refused(broker: Broker) -> None:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -15,25 +14,14 @@ import uvloop
 import bmq
 from tests.extras import TABLES
 from tests.fakes.broker import Peer
+from tests.garbage import collect
 
 # The file walks over every public coroutine, those of tables too.
 collect_ignore = [] if TABLES else ["test_cancelling_everything.py"]
 
-# With more objects than this left after a test, the collector leaves them alone from then on.
-_MANY = 10_000
-
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _small_heap() -> Iterator[None]:
-    """What is there before the first test is not looked at again: garbage is collected after each test."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -54,10 +42,7 @@ async def _quiet_loop(_no_other_broker: None) -> AsyncIterator[None]:
         await asyncio.sleep(0)
     left = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
-    gc.collect()
-    # Modules imported late, and caches: looking at all of them again after every test takes 70 ms.
-    if len(gc.get_objects()) > _MANY:
-        gc.freeze()
+    collect()
     await asyncio.sleep(0)
     assert not complaints, complaints
 

@@ -16,6 +16,7 @@ import uvloop
 
 import bmq
 from bmq._signals import on_interrupts
+from tests.garbage import collect
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +24,7 @@ def nothing_frozen() -> Iterator[None]:
     gc.unfreeze()
     yield
     gc.unfreeze()
+    collect()
 
 
 @pytest.mark.statement("8.6")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 import bmq
 from bmq.testing import fresh_queue_uri
+from tests.garbage import collect
 from tests.waiting import eventually
 
 TURNS = range(61)
@@ -28,7 +28,7 @@ async def clean() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     yield
     await eventually(lambda: asyncio.all_tasks() <= before | {asyncio.current_task()})
-    gc.collect()
+    collect()
     assert not unretrieved
 
 

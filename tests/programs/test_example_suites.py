@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test suites of the example services pass in a folder of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ["testing_your_service", "orders_worker", "batch_loader", "orders_api"])
+def test_the_example_suites_pass_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    for path in (ROOT / "examples" / name).iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_text(path.read_text())
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=110,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout
+    assert "passed" in run.stdout
