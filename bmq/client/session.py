@@ -428,8 +428,8 @@ class Session:
         The session is not ready before the first connection, from the loss of a connection until all queues
         are open again, and after its end. The session is degraded
 
-        - if, for half of ``liveness``, the broker does not answer a heartbeat, acknowledges no waiting post
-          of a queue, or does not answer a request for a queue;
+        - if, for half of ``liveness``, the broker is silent, does not answer a heartbeat, acknowledges no
+          waiting post of a queue, or does not answer a request for a queue;
         - while reading is paused because the application is too slow;
         - while workers take no messages because a handler's thread exceeded its deadline and still runs;
         - while queues are suspended because the host is unhealthy;

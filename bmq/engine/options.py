@@ -96,11 +96,12 @@ class SessionOptions:
             authentication and negotiation.
         liveness: tolerated silence of the broker. After a third of this time without a byte from the broker,
             the session sends a heartbeat request. After half of the time, the session is degraded; after the
-            full time, the session drops the connection and reconnects. A broker answers heartbeat requests
-            regardless of its configuration. Silence does not count while the session pauses reading, or while
-            the event loop is blocked. The option also configures the operating system's probes
-            (``TCP_USER_TIMEOUT``, TCP keepalive). None leaves the detection to the broker's configuration,
-            which has no heartbeats by default.
+            full time, the session drops the connection and reconnects. The same times apply to missing
+            answers while messages arrive, but on a busy line (8 KiB/s or more) the session keeps the
+            connection. A broker answers heartbeat requests regardless of its configuration. Silence does not
+            count while the session pauses reading, or while the event loop is blocked. The option also
+            configures the operating system's probes (``TCP_USER_TIMEOUT``, TCP keepalive). None leaves the
+            detection to the broker's configuration, which has no heartbeats by default.
         open_timeout: timeout for opening or reopening a queue, including its configuration.
         configure_timeout: timeout for changing a queue's subscriptions or options.
         close_timeout: timeout for closing a queue.

@@ -54,8 +54,14 @@ _SLOW_EVERY = 60.0
 _STALLS_EVERY = 60.0
 _MOVES = {
     "silence": "is heard again",
+    "answers": "answers again",
     "posts": "acknowledges posts again",
     "requests": "answers requests again",
+}
+# The connection's future during a stall; other stalls do not end a connection.
+_STALLED = {
+    "silence": "dropped if the silence goes on",
+    "answers": "dropped if no answer comes and few bytes arrive",
 }
 
 
@@ -273,7 +279,7 @@ class Reporter:
             "%s; the connection to %s is %s",
             reason,
             driver.dialer.address,
-            "dropped if the silence goes on" if cause == "silence" else "alive, and is kept",
+            _STALLED.get(cause, "alive, and is kept"),
         )
         if said:
             self._stalls.add(cause)

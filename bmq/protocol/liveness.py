@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Liveness: a silent peer is queried, then reported, then given up.
+"""Liveness: a peer that sends nothing, or answers nothing, is queried, then reported, then given up.
 
 A connection can die without notice: a firewall drops its packets, or the peer's process hangs. The operating
 system detects neither for minutes or hours, and a broker's heartbeats are off unless its operator enabled
@@ -22,6 +22,15 @@ verdict.** An event loop that was blocked, or a process that was stopped, polls 
 meanwhile are still in the socket, and the request may not even be written. A rule based on the clock alone
 would give up a healthy broker. With this rule the broker always has time to answer, and between the last two
 polls the loop reads. A loop that is blocked repeatedly still reaches the verdict, later.
+
+**A peer that sends may still receive nothing**: a middlebox acknowledges the client's bytes and drops them,
+while messages continue to arrive. :class:`Answers` queries such a peer too, with the same stages; only
+answers count. A missing answer is weaker evidence than silence, because the answer may be on its way behind
+a backlog: on a slow line, a full window takes minutes. So the verdict requires a line with room to spare. If
+the bytes received since the last answer, or the unacknowledged posts, would keep a line of 8 KiB/s busy, a
+missing answer is only reported. Rejected alternatives: a verdict based on the clock alone drops slow lines,
+which then receive the same backlog again; the size of the window proves nothing, because a peer without
+confirmations stops within the window, and is then silent.
 """
 
 from __future__ import annotations
@@ -30,7 +39,7 @@ from enum import IntEnum
 
 from bmq.protocol.heartbeat import Pulse
 
-__all__ = ["Liveness"]
+__all__ = ["Answers", "Liveness"]
 
 # Fractions of the limit after which a silent peer is queried, and reported.
 _ASK_AFTER = 1 / 3
@@ -39,6 +48,10 @@ _QUIET_AFTER = 1 / 2
 _ANSWER_WITHIN = 1 / 10
 # Length of the last turn to read, in seconds; a twentieth for shorter limits.
 _LAST_TURN = 0.01
+# Bytes per second. A slower flow leaves room on every line in use, so no answer waits behind a backlog.
+_SLOWEST_LINE = 8 * 1024
+# Fraction of the limit by which a poll may be late; after a later poll, the event loop is to blame.
+_ON_TIME = 1 / 4
 
 
 class _Stage(IntEnum):
@@ -119,3 +132,69 @@ class Liveness:
             case _Stage.DOUBTED:
                 self.deadline = None
                 return Pulse.DEAD
+
+
+class Answers:
+    """Watches for answers on one connection, while the peer sends other bytes.
+
+    Args:
+        limit: seconds without an answer after which the peer is given up, if the line has room to spare.
+        now: the time.
+
+    Attributes:
+        answered: when the last answer arrived: an acknowledgement, a response, or a heartbeat response.
+        received: bytes received since the clock was started; to be counted by the owner.
+    """
+
+    __slots__ = ("_limit", "_silence", "_started", "answered", "received")
+
+    def __init__(self, limit: float, now: float) -> None:
+        self._limit = limit
+        self._silence = Liveness(limit, now)
+        self._started = self.answered = now
+        self.received = 0
+
+    @property
+    def deadline(self) -> float | None:
+        """When :meth:`poll` is to be called; None while paused, and after the verdict."""
+        return self._silence.deadline
+
+    def answer(self, now: float) -> None:
+        """Note an answer."""
+        self.answered = self._started = self._silence.heard = now
+        self.received = 0
+
+    def pause(self) -> None:
+        """Nothing is read from now on: a missing answer says nothing about the peer."""
+        self._silence.pause()
+
+    def restart(self, now: float) -> None:
+        """Start the clock again: until now, an answer could not have arrived."""
+        self._started = now
+        self.received = 0
+        self._silence.resume(now)
+
+    def poll(self, now: float, unacked: int) -> Pulse:
+        """Return the action that is due at ``now``; nothing before the deadline.
+
+        Args:
+            now: the time.
+            unacked: bytes of the unacknowledged posts, which a request may have to wait behind.
+        """
+        deadline = self._silence.deadline
+        if deadline is None or now < deadline:
+            return Pulse.NOTHING
+        if now - deadline > self._limit * _ON_TIME:
+            self.restart(now)
+            return Pulse.NOTHING
+        pulse = self._silence.poll(now)
+        if pulse is Pulse.DEAD and not self._room_to_spare(now, unacked):
+            self.restart(now)
+            return Pulse.NOTHING
+        return pulse
+
+    def _room_to_spare(self, now: float, unacked: int) -> bool:
+        return (
+            self.received <= (now - self._started) * _SLOWEST_LINE
+            and unacked <= (now - self.answered) * _SLOWEST_LINE
+        )

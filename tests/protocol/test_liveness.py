@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Liveness: a silent peer is asked, reported and given up; a stalled clock convicts nobody."""
+"""Liveness: a silent peer is asked, reported and given up, as is a peer that sends and answers nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from bmq.errors import ConnectionFailed
 from bmq.protocol.client.core import CoreOptions
+from bmq.protocol.client.events import Stalled, StallOver
+from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.heartbeat import Pulse
-from bmq.protocol.liveness import Liveness
+from bmq.protocol.liveness import Answers, Liveness
 from bmq.wire.constants import EventType
-from bmq.wire.event import HEADER_SIZE, pack_event_header
-from tests.protocol.bench import Bench
+from bmq.wire.event import HEADER_SIZE, HEARTBEAT_RSP, pack_event_header
+from tests.protocol.bench import Bench, guid
 
 LIMIT = 12.0
+KIB = 1024
 BLOCKED = 60.0
 
 
@@ -173,6 +176,9 @@ def test_every_byte_of_the_broker_counts(talk: str) -> None:
         bench.send(pack_event_header(100_000, EventType.PUSH))
     for number in range(1, 40):
         bench.wait(3.9)
+        if talk in ("byte", "push"):
+            assert bench.core._answers is not None
+            bench.core._answers.answer(bench.now)  # as if an answer were among the bytes
         if talk == "byte":
             bench.send(b"x")
         elif talk == "ack":
@@ -250,3 +256,171 @@ def test_garbage_that_ends_the_connection_leaves_no_deadline_behind() -> None:
     assert len(bench.failures) == 1
     bench.wait(1000.0)
     assert len(bench.failures) == 1
+
+
+# a peer that sends, and answers nothing
+
+
+def receive(
+    bench: Bench, queue: QueueCore, seconds: float, size: int, *, answers: bool = False, every: float = 0.5
+) -> None:
+    """Messages of ``size`` bytes arrive; the broker answers heartbeat requests if ``answers``."""
+    end = bench.now + seconds
+    s_ids = (bench.broker.s_ids[queue.q_id][-1],)
+    while bench.now < end - 1e-9 and not bench.failures:
+        bench.wait(every)
+        if not bench.failures:
+            bench.send(bench.broker.push(queue.q_id, [(guid(1), bytes(size))], s_ids))
+        if answers and bench.broker.pulses:
+            bench.broker.pulses = 0
+            bench.send(HEARTBEAT_RSP)
+
+
+def stalls(bench: Bench) -> list[str]:
+    return [
+        event.cause if isinstance(event, Stalled) else f"-{event.cause}"
+        for event in bench.happened
+        if isinstance(event, Stalled | StallOver)
+    ]
+
+
+SPARSE, DENSE = 100, 64 * 1024
+
+
+def test_a_link_on_which_messages_arrive_and_nothing_is_answered_is_reported_and_left() -> None:
+    """A middlebox acknowledges our bytes and drops them, and goes on to deliver."""
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    receive(bench, queue, LIMIT / 2 - 0.5, SPARSE)
+    assert stalls(bench) == []
+    receive(bench, queue, 1.0, SPARSE)
+    assert stalls(bench) == ["answers"]
+    reason = bench.core.stalls(bench.now)["answers"]
+    assert reason == "the broker has answered nothing for 6.5 s, although it was asked"
+    receive(bench, queue, LIMIT / 2 - 1.0, SPARSE)
+    assert bench.failures == []
+    receive(bench, queue, 1.0, SPARSE)
+    (error,) = bench.failures
+    assert isinstance(error, ConnectionFailed)
+    assert error.retryable
+    assert "the broker has answered nothing for 12 s" in str(error)
+
+
+@pytest.mark.parametrize("size", [SPARSE, DENSE])
+def test_a_broker_that_delivers_and_answers_is_kept_and_is_asked_every_third_of_the_limit(size: int) -> None:
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    receive(bench, queue, 1000.0, size, answers=True)
+    assert bench.failures == []
+    assert stalls(bench) == []
+    assert bench.broker.log.count("HEARTBEAT_REQ") <= 1000 / (LIMIT / 3)
+
+
+def test_an_answer_behind_a_backlog_is_waited_for() -> None:
+    """On a slow line a full window takes minutes, and the answer is behind it."""
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    receive(bench, queue, 100 * LIMIT, DENSE)
+    assert bench.failures == []
+    assert stalls(bench) == ["answers"], "reported once, however long it takes"
+    bench.send(HEARTBEAT_RSP)
+    assert stalls(bench) == ["answers", "-answers"]
+    assert bench.core.stalls(bench.now) == {}
+
+
+def test_once_few_messages_arrive_a_missing_answer_counts() -> None:
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    receive(bench, queue, 10 * LIMIT, DENSE)
+    assert bench.failures == []
+    receive(bench, queue, 3 * LIMIT, SPARSE)
+    assert len(bench.failures) == 1
+
+
+def test_a_request_behind_unacknowledged_posts_has_time_to_arrive() -> None:
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    bench.core.post(queue, guid(1), bytes(1 << 20), 1, bench.now)
+    bench.pump()
+    posted = bench.now
+    receive(bench, queue, 1000.0, SPARSE)
+    assert 120.0 <= bench.now - posted <= 150.0, "the time of 1 MiB at 8 KiB/s"
+    assert len(bench.failures) == 1
+
+
+@pytest.mark.parametrize("answer", ["ack", "alone", "control"])
+def test_every_answer_counts(answer: str) -> None:
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    for number in range(100):
+        receive(bench, queue, LIMIT / 4, SPARSE)
+        if answer == "ack":
+            bench.post(queue, number)
+            bench.ack_all()
+        elif answer == "alone":
+            assert bench.post_alone(queue, number)
+            bench.ack_all()
+        else:
+            bench.configure(queue, "", token=number)
+            bench.answer_all()
+    assert bench.failures == []
+    assert stalls(bench) == []
+
+
+@pytest.mark.parametrize("kind", ["pause", "write"])
+def test_a_missing_answer_does_not_count_while_it_cannot_arrive(kind: str) -> None:
+    """The session does not read, or its request waits behind its own output."""
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    for _ in range(100):
+        receive(bench, queue, LIMIT / 4, SPARSE)
+        if kind == "pause":
+            bench.core.pause_reading(True, bench.now)
+            bench.wait(LIMIT)
+            bench.core.pause_reading(False, bench.now)
+        else:
+            bench.core.written(bench.now)
+    assert bench.failures == []
+    receive(bench, queue, 2 * LIMIT, SPARSE)
+    assert len(bench.failures) == 1
+
+
+def test_a_loop_that_is_blocked_again_and_again_convicts_no_peer_that_sends() -> None:
+    """Each turn of the loop reads one chunk, and the answer is in a later chunk."""
+    answers = Answers(LIMIT, 0.0)
+    now = 0.0
+    for _ in range(100):
+        now += BLOCKED
+        answers.received += KIB
+        assert answers.poll(now, 0) is not Pulse.DEAD
+
+
+@given(
+    rate=st.floats(2 * 8 * KIB, 1e7),
+    backlog=st.integers(0, 50_000_000),
+    latency=st.floats(0.0, 1.0),
+    chunk=st.integers(100, 16 * KIB),
+)
+def test_a_line_that_is_never_idle_with_a_backlog_is_never_convicted(
+    rate: float, backlog: int, latency: float, chunk: int
+) -> None:
+    """Answers queue behind the backlog of a slow line, which is full at first and later idle."""
+    answers = Answers(LIMIT, 0.0)
+    now, behind = 0.0, float(backlog)
+    due: list[tuple[float, float]] = []  # bytes that go before an answer, and the earliest time
+    sent = 0.0
+    for _ in range(4000):
+        step = chunk / rate if behind > 0 else 0.1
+        now += step
+        if behind > 0:
+            behind -= chunk
+            sent += chunk
+            answers.received += chunk
+        while due and due[0][0] <= sent and due[0][1] <= now:
+            due.pop(0)
+            answers.answer(now)
+        while answers.deadline is not None and answers.deadline <= now:
+            pulse = answers.poll(answers.deadline, 0)
+            assert pulse is not Pulse.DEAD
+            if pulse is Pulse.SEND:
+                due.append((sent + max(behind, 0.0), now + latency))

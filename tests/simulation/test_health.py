@@ -126,6 +126,40 @@ async def test_a_silent_broker_degrades_the_session_before_it_is_left(
 
 
 @simulated_peer
+async def test_a_broker_that_delivers_and_answers_nothing_degrades_the_session_and_is_left(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, liveness=1, on_event=happened.append) as session:
+        queue = await session.open_queue(URI, read=True)
+        peer.hold.add("HEARTBEAT_REQ")
+        numbers = itertools.count()
+
+        async def deliver_until(condition: Callable[[], bool]) -> None:
+            while not condition():
+                peer.connection.push(next(numbers))
+                await queue.receive()
+                await asyncio.sleep(0.1)
+
+        def answers_missing() -> bool:
+            return str(session.health()).startswith("degraded: the broker has answered nothing for ")
+
+        await deliver_until(answers_missing)
+        assert session.health().ready
+        peer.answer("HEARTBEAT_REQ")
+        await deliver_until(lambda: str(session.health()) == "ready")
+        peer.hold.add("HEARTBEAT_REQ")
+        await deliver_until(lambda: any(isinstance(event, ConnectionLost) for event in happened))
+        peer.answer("HEARTBEAT_REQ")
+        await eventually(lambda: str(session.health()) == "ready")
+    reasons = [event.reason for event in happened if isinstance(event, ConnectionLost)]
+    assert [reason.split(" for ")[0] for reason in reasons] == ["the broker has answered nothing"]
+    begun, ended, *_ = lines(caplog)
+    assert begun.startswith("the broker has answered nothing for 0.5")
+    assert ended.startswith(f"{peer.uri} answers again after ")
+
+
+@simulated_peer
 async def test_a_lost_connection_ends_what_had_stalled(peer: Peer) -> None:
     async with bmq.connect(
         peer.uri, liveness=0.2, reconnect_delays=lambda: itertools.repeat(0.001)

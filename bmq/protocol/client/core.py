@@ -57,7 +57,7 @@ from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, Pulse
-from bmq.protocol.liveness import Liveness
+from bmq.protocol.liveness import Answers, Liveness
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
 from bmq.wire.control import (
@@ -91,6 +91,8 @@ _PULSE_WHILE_PAUSED = 1.0
 _RECENTLY = 60.0
 # Requests, which brokers send only by mistake, are skipped.
 _REQUESTS = (OpenQueue, ConfigureStream, ConfigureQueueStream, CloseQueue, Disconnect, AdminCommand)
+# Events that prove that the broker receives bytes of this client.
+_ANSWERS = frozenset({EventType.ACK, EventType.CONTROL, EventType.AUTHENTICATION, EventType.HEARTBEAT_RSP})
 # Seconds for which posts to reopened queues wait for the other queues.
 _RESTORE_PATIENCE = 1.0
 # Slower queues are resumed in groups, at this interval in seconds, because each resumption scans all posts.
@@ -225,6 +227,7 @@ class ClientCore(Machine):
         self._framer = Framer(options.max_incoming_event)
         self._heartbeat: Heartbeat | None = None
         self._liveness: Liveness | None = None
+        self._answers: Answers | None = None
         self._reading_paused = False
         self._pulse_owed = False
         self._pulse_at: float | None = None
@@ -288,6 +291,7 @@ class ClientCore(Machine):
             self._shared.delayed.first(),
             self._heartbeat.deadline if self._heartbeat else None,
             self._liveness.deadline if self._liveness else None,
+            self._answers.deadline if self._answers else None,
             self._pulse_at,
             self._renewal.due,
             self._renewal.ends,
@@ -391,6 +395,7 @@ class ClientCore(Machine):
         self._heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
         if self._options.liveness is not None:
             self._liveness = Liveness(self._options.liveness, now)
+            self._answers = Answers(self._options.liveness, now)
         self._renewal.authenticated(self._handshake.lifetime, now)
         self._shared.configure_stream = broker.configure_stream
         self.new_properties = broker.new_properties
@@ -418,7 +423,7 @@ class ClientCore(Machine):
         self._pulse_owed = False
         self._pulse_at = None
         self._handshake.channel_down()
-        self._heartbeat = self._liveness = None
+        self._heartbeat = self._liveness = self._answers = None
         self._stalls.lost()
         self._renewal.clear()
         self._renewing = False
@@ -476,6 +481,8 @@ class ClientCore(Machine):
         # A request from the broker proves only one direction: our requests may still be lost.
         if self._liveness is not None and data != HEARTBEAT_REQ:
             self._liveness.heard = now
+            if self._answers is not None:
+                self._answers.received += len(data)
             if self._stalls.causes:
                 self._stalls.heard(now)
         return self._take(*self._framer.feed(data), now)
@@ -540,6 +547,11 @@ class ClientCore(Machine):
                 self._liveness.pause()
             elif self._reading_paused:
                 self._liveness.resume(now)
+        if self._answers is not None:
+            if paused:
+                self._answers.pause()
+            elif self._reading_paused:
+                self._answers.restart(now)
         if self._reading_paused or paused:
             self._stalls.moved = now
             # A pause of the broker may be hidden by this pause.
@@ -557,6 +569,8 @@ class ClientCore(Machine):
         self._stalls.moved = now
         if self._liveness is not None and not self._reading_paused:
             self._liveness.heard = now
+        if self._answers is not None and not self._reading_paused:
+            self._answers.restart(now)
 
     def reauthenticate(self, credentials: Credentials | None, now: float) -> None:
         """Renew the credentials on the live session; None if no credentials are available."""
@@ -707,6 +721,8 @@ class ClientCore(Machine):
                 self._heartbeat.heard = True
             if self._liveness is not None:
                 self._liveness.heard = now
+            if self._answers is not None:
+                self._answers.answer(now)
         return outcome
 
     # what the queues report
@@ -750,9 +766,14 @@ class ClientCore(Machine):
             return False
         if kind == EventType.HEARTBEAT_REQ:
             self._pulse_owed = True
-        elif kind == EventType.PUSH:
+            return False
+        if kind == EventType.PUSH:
             return self._pushed(event, now)
-        elif kind == EventType.ACK:
+        if self._answers is not None and kind in _ANSWERS:
+            self._answers.answer(now)
+            if self._stalls.causes:
+                self._stalls.broker_answers(now)
+        if kind == EventType.ACK:
             outcomes = self.posts.acked(event, now)
             accepted = self.posts.take_accepted() if self.posts.accepted else []
             if outcomes or accepted:
@@ -911,7 +932,7 @@ class ClientCore(Machine):
             self._finish_restore(now)
 
     def _disconnect(self, now: float) -> None:
-        self._liveness = None  # nothing is sent after a disconnect, so silence has no meaning
+        self._liveness = self._answers = None  # nothing is sent after a disconnect: silence has no meaning
         self._stalls.lost()
         self._end_everything(SessionClosed("the session is closed"), now)
         self._requests.send(RequestKind.DISCONNECT, Disconnect(), None, self._stopping[0].deadline)
@@ -956,16 +977,27 @@ class ClientCore(Machine):
         if self._pulse_at is not None and now >= self._pulse_at:
             self._pulse_at = now + _PULSE_WHILE_PAUSED
             self._pulse_owed = True
+        ask = False
         if self._liveness is not None:
             pulse = self._liveness.poll(now)
-            if pulse is Pulse.SEND:
-                self._outbox.event(HEARTBEAT_REQ)
-            elif pulse is Pulse.QUIET:
+            ask = pulse is Pulse.SEND
+            if pulse is Pulse.QUIET:
                 self._stalls.silent(self._liveness.heard, now)
             elif pulse is Pulse.DEAD:
-                silence = now - self._liveness.heard
-                shown = f"{silence:.2g}" if silence < 10 else f"{silence:.0f}"
-                self._fail_channel(ConnectionFailed(f"the broker is silent for {shown} s"))
+                since = _shown(now - self._liveness.heard)
+                self._fail_channel(ConnectionFailed(f"the broker is silent for {since} s"))
+        if self._answers is not None:
+            pulse = self._answers.poll(now, self.posts.bytes)
+            ask = ask or pulse is Pulse.SEND
+            if pulse is Pulse.QUIET:
+                self._stalls.unanswered(self._answers.answered, now)
+            elif pulse is Pulse.DEAD:
+                since = _shown(now - self._answers.answered)
+                self._fail_channel(
+                    ConnectionFailed(f"the broker has answered nothing for {since} s, although it was asked")
+                )
+        if ask:
+            self._outbox.event(HEARTBEAT_REQ)
         heartbeat = self._heartbeat
         if heartbeat is None:
             return
@@ -1023,6 +1055,10 @@ class ClientCore(Machine):
         **{(state, _I.DRAIN): Transition(None, state) for state in (*_CLOSES, _S.CLOSING)},
         **{(state, _I.SEAL): Transition(None, state) for state in (_S.SEALED, _S.SEALED_LOST, _S.CLOSING)},
     }
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
 
 _E = TypeVar("_E", bound=BaseException)

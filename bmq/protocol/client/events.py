@@ -224,8 +224,8 @@ class DeliveryRevived(SessionEvent):
     queue_uri: str
 
 
-#: Causes of a stall: the connection itself, posts, or requests for queues.
-StallCause: TypeAlias = Literal["silence", "posts", "requests"]
+#: Causes of a stall: the connection itself, answers to heartbeats, posts, or requests for queues.
+StallCause: TypeAlias = Literal["silence", "answers", "posts", "requests"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +235,10 @@ class Stalled(SessionEvent):
     Reported once for each cause, until :class:`StallOver` or the loss of the connection.
 
     Attributes:
-        cause: ``"silence"``: the broker sends nothing, and does not answer a heartbeat. ``"posts"``: the
-            broker acknowledges no post of a queue. ``"requests"``: the broker does not answer a request to
-            open, configure or close a queue.
+        cause: ``"silence"``: the broker sends nothing, and does not answer a heartbeat. ``"answers"``: the
+            broker may send messages, and does not answer a heartbeat. ``"posts"``: the broker acknowledges no
+            post of a queue. ``"requests"``: the broker does not answer a request to open, configure or close
+            a queue.
         reason: description in words.
     """
 

@@ -5,7 +5,8 @@ A live connection proves little. In a cluster the session's own node may be well
 partition hangs: the node answers heartbeats, accepts posts, and acknowledges none. A broker owes a client
 three things, and each is watched for ``patience``, half of the session's ``liveness``:
 
-- bytes, after a heartbeat request (:class:`bmq.protocol.liveness.Liveness`);
+- bytes, after a heartbeat request (:class:`bmq.protocol.liveness.Liveness`), and an answer among the bytes
+  (:class:`bmq.protocol.liveness.Answers`);
 - an acknowledgement for each post. A queue has stalled when its oldest post is older than ``patience``
   and the last acknowledgement too: a deep window with a flow of acknowledgements is full, not stalled;
 - an answer to each request. The session repeats subscriptions with expressions while they receive
@@ -29,7 +30,7 @@ from bmq.protocol.client.requests import Requests
 
 __all__ = ["Stalls"]
 
-# The causes of stalls other than silence.
+# The causes of stalls that are looked for in the posts and requests.
 _OWED: Final[tuple[StallCause, ...]] = ("posts", "requests")
 # Seconds until a stall found by a timer is checked again.
 _NEXT_TURN = 0.01
@@ -59,6 +60,7 @@ class Stalls:
         "_posts",
         "_requests",
         "_silent_since",
+        "_unanswered_since",
         "causes",
         "deadline",
         "moved",
@@ -73,6 +75,7 @@ class Stalls:
         self._emit = emit
         self._doubted = False
         self._silent_since = 0.0
+        self._unanswered_since = 0.0
         self.causes: dict[StallCause, float] = {}
         self.deadline: float | None = None
         self.moved = 0.0
@@ -103,13 +106,24 @@ class Stalls:
         """Note that the broker has sent bytes."""
         self._end(["silence"], now)
 
+    def unanswered(self, answered: float, now: float) -> None:
+        """Report that the broker has answered nothing since ``answered``, although asked."""
+        self._unanswered_since = answered
+        if "silence" not in self.causes:
+            self._begin(["answers"], now)
+
+    def broker_answers(self, now: float) -> None:
+        """Note that the broker has answered a post or any request."""
+        self._end(["answers"], now)
+
     def tick(self, now: float) -> None:
         """Check the posts and requests, once the deadline has passed."""
         if self.deadline is None or self._patience is None or now < self.deadline:
             return
         found = self._found(now)
-        # A silent broker answers nothing either: report only the silence.
-        new: list[StallCause] = [c for c in found if c not in self.causes and "silence" not in self.causes]
+        # A silent broker answers no post and no request either: report only the silence.
+        mute = "silence" in self.causes or "answers" in self.causes
+        new: list[StallCause] = [cause for cause in found if cause not in self.causes and not mute]
         if new and not self._doubted:
             self._doubted = True
             self.deadline = now + min(_NEXT_TURN, self._patience / 10)
@@ -131,6 +145,9 @@ class Stalls:
         for cause in self.causes:
             if cause == "silence":
                 yield cause, f"the broker is silent for {_shown(now - self._silent_since)}"
+            elif cause == "answers":
+                answered = _shown(now - self._unanswered_since)
+                yield cause, f"the broker has answered nothing for {answered}, although it was asked"
             elif cause in found:
                 yield cause, found[cause]
 
