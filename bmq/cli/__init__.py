@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``bmq`` command: one module a verb, imported when the verb is used.
+"""The ``bmq`` command: one module for each verb, imported when the verb is used.
 
-Data goes to stdout, everything else to stderr; colours and bars appear on terminals only. The exit statuses
-are those of :class:`bmq.cli.status.ExitStatus`.
+Data goes to stdout, all other output to stderr; colours and progress bars appear only on terminals. The exit
+statuses are those of :class:`bmq.cli.status.ExitStatus`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The application behind :func:`bmq.cli.main`: its verbs, of which only the one that is used is imported."""
+"""The application behind :func:`bmq.cli.main`. Only the module of the chosen verb is imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ no answer; 4 the broker said no; 130 and 143 interrupted; 141 nobody reads the o
 
 
 def _flowing(text: str) -> str:
-    """Return help in which only paragraphs and examples have lines of their own."""
+    """Return help text with separate lines only for paragraphs and examples."""
     lines: list[str] = []
     for line in inspect.cleandoc(text).splitlines():
         if lines and lines[-1] and line and not line.startswith("$ ") and not lines[-1].startswith("$ "):
@@ -37,7 +37,7 @@ def _flowing(text: str) -> str:
 
 
 def _stub() -> None:
-    """Stand for a verb that is not used now."""
+    """Placeholder for the verbs that are not chosen."""
 
 
 def _version(wanted: bool) -> None:
@@ -68,7 +68,7 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
     """Run the command line.
 
     Args:
-        arguments: without the program's name.
+        arguments: arguments without the program's name.
         completing: True if the shell asks for candidates.
 
     Returns:

@@ -131,12 +131,12 @@ async def command(
 
 
 async def _refuse_used(target: BrokerTarget, uri: str) -> None:
-    """Refuse a queue that holds messages: bench would take and confirm them."""
+    """Refuse a queue with messages: bench would take and confirm them."""
     try:
         async with target.admin() as admin:
             depth = await admin.queue(uri).depth()
     except bmq.AdminError:
-        return  # there is no such queue yet
+        return  # the queue does not exist yet
     if depth.messages:
         raise BadInput(
             f"{uri} has {number(depth.messages)} other messages, which bench would take: name an empty "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines and exit statuses that tell which node of a cluster has answered."""
+"""Lines and exit statuses that show which node of a cluster has answered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["tell", "tell_gap"]
 
 
 def tell(standing: Standing) -> ExitStatus:
-    """Print which node answers, and return the exit status: FAILED if it is not the queue's primary."""
+    """Print which node answers, and return the exit status: FAILED unless the node is the queue's primary."""
     if not standing.gap and standing.node:
         note(f"{standing.node} at {standing.broker}, the primary of this queue, answers")
     return tell_gap(standing.gap)

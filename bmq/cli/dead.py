@@ -89,7 +89,7 @@ async def command(
 
 
 def _each(letter: bmq.Message, show: Callable[[bmq.Message], None]) -> None:
-    """Show one dead letter; report an unreadable letter, and go on."""
+    """Show one dead letter; report an unreadable letter, and continue."""
     import bmq
 
     try:
@@ -189,7 +189,7 @@ def _text(letter: bmq.Message, name: str) -> str:
 
 
 def _show(letter: bmq.Message) -> None:
-    """Print one dead letter whole."""
+    """Print one dead letter in full."""
     emit(f"GUID        {letter.guid}")
     for name in ("queue", "guid", "attempts", "error", "properties", "raw"):
         if text := _text(letter, f"deadletter.{name}"):

@@ -29,7 +29,7 @@ _LINES_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """Bytes of one side, cut into events or not."""
+    """Bytes of one side, complete events or not."""
 
     title: str
     events: tuple[bytes, ...] = ()
@@ -54,7 +54,7 @@ async def command(
     brief: Annotated[bool, typer.Option("--brief", "-s", help="One line an event.")] = False,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object an event.")] = False,
 ) -> int:
-    """Take bytes of the protocol apart, field by field: offset, name, value.
+    """Decode bytes of the protocol, field by field: offset, name, value.
 
     Errors appear at their place in the bytes, and the exit status is 1.
 

@@ -14,7 +14,7 @@ _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float]:
-    """Return ``{"p50": ..., ..., "max": ...}``: the smallest value that so many percent do not exceed."""
+    """Return ``{"p50": ..., ..., "max": ...}``: the smallest value that this percentage does not exceed."""
     ordered = sorted(values)
     if not ordered:
         return {}
@@ -35,7 +35,10 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def bars(values: Iterable[float], width: int = 40, buckets: int = 12) -> list[tuple[float, float, int, str]]:
-    """Return a histogram: from, to, how many, and a bar. The buckets grow by a constant factor."""
+    """Return a histogram: lower bound, upper bound, count, and a bar.
+
+    The buckets grow by a constant factor.
+    """
     ordered = sorted(value for value in values if value > 0)
     if not ordered:
         return []

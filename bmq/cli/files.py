@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input from files and from standard input, without holding up the event loop."""
+"""Input from files and from standard input, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["STDIN", "chunks", "lines", "whole"]
 
 STDIN = "-"
 _CHUNK = 64 * 1024
-#: Chunks that may wait, at most.
+#: Maximum number of waiting chunks.
 _AHEAD = 16
 
 
@@ -29,7 +29,7 @@ async def chunks(name: str) -> AsyncIterator[bytes]:
             while data := file.read(_CHUNK):
                 yield data
         return
-    # A thread of its own, and no buffered reader: neither Ctrl-C nor the end of the interpreter may wait for
+    # A separate thread without a buffered reader: neither Ctrl-C nor the end of the interpreter may wait for
     # input.
     loop = asyncio.get_running_loop()
     came: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -61,7 +61,7 @@ async def chunks(name: str) -> AsyncIterator[bytes]:
 
 
 async def lines(name: str) -> AsyncIterator[bytes]:
-    """Iterate over the lines of a file or of standard input, with their ends; the last may have none."""
+    """Iterate over the lines of a file or of standard input, with their line ends, if any."""
     left = b""
     async for data in chunks(name):
         *complete, left = (left + data).split(b"\n")
@@ -72,5 +72,5 @@ async def lines(name: str) -> AsyncIterator[bytes]:
 
 
 async def whole(name: str) -> bytes:
-    """Return all of a file or of standard input."""
+    """Return the whole content of a file or of standard input."""
     return b"".join([data async for data in chunks(name)])

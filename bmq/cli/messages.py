@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as text: properties on the command line, and one JSON object a message (NDJSON)."""
+"""Messages as text: properties on the command line, and one JSON object for each message (NDJSON)."""
 
 from __future__ import annotations
 

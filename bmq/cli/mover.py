@@ -107,7 +107,7 @@ async def command(
                 for mover in movers:
                     group.create_task(mover.run())
         except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None  # one line gives the reason; the other movers end too
+            raise failures.exceptions[0] from None  # one line gives the reason; the other movers end, too
         finally:
             if not quiet:
                 moved = sum(mover.moved for mover in movers)

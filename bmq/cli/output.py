@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Output of all verbs: data on stdout, all other lines on stderr.
 
-Brokers and messages hold text of strangers, and a terminal obeys some characters: control characters set the
-title, move the cursor or hide lines, and others reverse the direction of writing. Every verb prints through
-this module alone, so this module turns such characters into escapes (``\x1b``, ``\u202e``), on terminals, in
-pipes and in files alike. A verb with columns escapes the text first, with :func:`styled` or
-:func:`printable`, because an escape is wider than its character.
+Brokers and messages contain text of unknown origin, and terminals obey some characters: control characters
+set the title, move the cursor or hide lines, and others reverse the direction of writing. All verbs print
+through this module, which replaces such characters by escapes (``\x1b``, ``\u202e``), on terminals, in pipes
+and in files alike. A verb with columns escapes the text first, with :func:`styled` or :func:`printable`,
+because an escape is wider than its character.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def note(message: str, *, end: str = "\n") -> None:
-    """Tell the user something, on stderr."""
+    """Print a note for the user on stderr."""
     sys.stderr.write(printable_lines(message) + end)
     sys.stderr.flush()
 
@@ -126,7 +126,7 @@ def note(message: str, *, end: str = "\n") -> None:
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table; a column whose name ends in ``>`` holds numbers.
 
-    Cells are text as it is, never markup.
+    Cells are plain text, never markup.
     """
     made = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None)
     made.pad_edge = False
@@ -146,17 +146,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
 
 
 def styled(content: object, style: str | Style = "") -> Text:
-    """Return text for a console, one line and never markup, with control characters as escapes."""
+    """Return a single line of text for a console, never markup, with control characters as escapes."""
     return Text(printable(str(content)), style=style)
 
 
 def printable(content: str) -> str:
-    """Return text as one line that is harmless for a terminal: control characters are escapes."""
+    """Return text as one line that is safe for a terminal: control characters are escapes."""
     return printable_in_part(content, len(content))
 
 
 def printable_lines(content: str) -> str:
-    """Return text that is harmless for a terminal; lines stay lines, and tabs stay tabs."""
+    """Return text that is safe for a terminal; lines and tabs are kept."""
     if content.replace("\n", "").replace("\t", "").isprintable():
         return content
     return "".join(c if c in "\n\t" or c.isprintable() else printable(c) for c in content)

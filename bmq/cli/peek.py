@@ -36,8 +36,8 @@ async def command(
 ) -> int:
     """List the messages that wait in a queue, oldest first, without taking them.
 
-    A broker tells their GUIDs, sizes and times this way. Only a consumer sees what is in a message:
-    [bold]bmq tail[/] prints it and gives it back.
+    The broker lists GUIDs, sizes and times. Only a consumer sees the content of a message: [bold]bmq tail[/]
+    prints messages and returns them.
 
     [bold]Examples[/]
 

@@ -32,9 +32,10 @@ async def command(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue.")] = False,
 ) -> int:
-    """Delete all messages of a queue, of one application of it, or of a whole domain.
+    """Delete all messages of a queue, of one application of a queue, or of a whole domain.
 
-    It asks first on a terminal, and wants --yes elsewhere. There is no way back.
+    The command asks for confirmation on a terminal, and requires --yes elsewhere. The deletion cannot be
+    undone.
 
     [bold]Examples[/]
 

@@ -16,7 +16,7 @@ from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
 
-# So many queues that are left out are named.
+# Maximum number of omitted queues that are listed by name.
 _NAMED = 5
 
 
@@ -32,7 +32,7 @@ async def command(
     apps: Annotated[bool, typer.Option("--apps", "-a", help="One line an application.")] = False,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue.")] = False,
 ) -> int:
-    """List queues with what they hold, who has them open, and what is not confirmed.
+    """List queues with their messages, their clients, and their unconfirmed messages.
 
     [bold]Examples[/]
 
@@ -71,7 +71,7 @@ async def command(
 async def _uris(admin: Admin, domain: str | None) -> list[str]:
     if domain is None:
         return list(await admin.queues())
-    await admin.domain(domain)  # says so when there is none
+    await admin.domain(domain)  # reports an unknown domain
     return [uri for uri in await admin.queues() if uri.startswith(f"bmq://{domain}/")]
 
 
@@ -81,7 +81,7 @@ async def _internals(queue: QueueAdmin) -> Internals | None:
     try:
         return await queue.internals()
     except bmq.AdminError:
-        return None  # it has gone meanwhile, or this node has not opened it
+        return None  # the queue has gone meanwhile, or this node has not opened it
 
 
 def _some(uris: list[str]) -> str:

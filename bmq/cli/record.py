@@ -80,7 +80,7 @@ def _private(file: Path, *, over: bool) -> BinaryIO:
 
     Raises:
         BadInput: the file exists.
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if over else os.O_EXCL), 0o600)

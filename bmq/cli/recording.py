@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded conversations: one JSON line an event."""
+"""Recorded conversations: one JSON line for each event."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_recording(path: str) -> tuple[list[Recorded], str]:
     """Return the events of a recording, and the error at its end, if any.
 
     Raises:
-        BadInput: the file is no recording.
+        BadInput: the file is not a recording.
         OSError: the file cannot be read.
     """
     lines = Path(path).read_bytes().splitlines(keepends=True)

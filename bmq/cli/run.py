@@ -23,7 +23,7 @@ from bmq.cli.target import offline
 
 __all__ = ["changes", "command", "find_app"]
 
-# Seconds between two looks at the files.
+# Seconds between two checks of the files.
 _LOOK_EVERY: Final = 0.3
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -115,14 +115,14 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
 
 
 async def _supervise(target: str, directory: Path, log_level: str | None) -> int:
-    """Run the app in a process of its own, and in a new process after every change."""
+    """Run the app in a separate process, and in a new process after every change."""
     arguments = ["-m", "bmq", "run", target, "--dir", str(directory)]
     if log_level is not None:
         arguments += ["--log-level", log_level]
     changed = changes(directory)
     change = asyncio.ensure_future(anext(changed))
     while True:
-        # A session of its own: Ctrl-C reaches this process, and this process signals the app once.
+        # A separate session: Ctrl-C reaches this process, and this process signals the app once.
         process = await asyncio.create_subprocess_exec(sys.executable, *arguments, start_new_session=True)
         ended = asyncio.ensure_future(process.wait())
         try:

@@ -27,10 +27,10 @@ async def command(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; otherwise it is only said.")] = False,
 ) -> int:
-    """Find out what keeps a Spark query from going on with its checkpoint, and put it right with --yes.
+    """Find the problem that stops a Spark query or read with this checkpoint, and repair it with --yes.
 
-    A stream whose log is gone goes on without it, a log of another query is taken over, and a batch read that
-    is not confirmed is given up. The query must not run meanwhile.
+    A stream continues without its missing log, takes over a log of another query, and abandons an unconfirmed
+    batch read. The query must not run meanwhile.
 
     [bold]Examples[/]
 

@@ -18,7 +18,7 @@ from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
 
-#: What is shown; a name that ends in ``>`` is of a number.
+#: Columns; a name that ends in ``>`` holds numbers.
 _COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {
     "queue": lambda each: each.uri,
     "msgs>": lambda each: number(each.messages),
@@ -32,7 +32,7 @@ _COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {
     "expired>": lambda each: number(each.expired),
     "rejected>": lambda each: number(each.rejected),
 }
-#: What needs a terminal of so many columns.
+#: Columns that need a wide terminal, with the width.
 _WIDE = dict.fromkeys(("bytes>", "writers>", "readers>", "refused>", "expired>", "rejected>"), 130) | {
     "pushed>": 70
 }
@@ -54,9 +54,9 @@ async def command(
         bool, typer.Option("--json", "-j", help="One JSON object a queue, with all the broker tells.")
     ] = False,
 ) -> int:
-    """Show the broker's statistics by queue: what was posted, delivered and confirmed since it started.
+    """Show the broker's statistics by queue: messages posted, delivered and confirmed since its start.
 
-    A narrow terminal shows some of them, --json all. [bold]bmq top[/] shows them as they change.
+    A narrow terminal shows some of the columns, --json all of them. [bold]bmq top[/] shows changes over time.
 
     [bold]Examples[/]
 
@@ -72,7 +72,7 @@ async def command(
             gap = (await asked.standing()).gap
             queues = tuple(each for each in queues if each.uri == wanted)
         elif queue:
-            await admin.domain(queue)  # says so when there is none
+            await admin.domain(queue)  # reports an unknown domain
             queues = tuple(each for each in queues if each.domain == queue)
     status = tell_gap(gap)
     if json:

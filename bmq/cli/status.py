@@ -13,13 +13,14 @@ class ExitStatus(IntEnum):
 
     #: The command did all of its work.
     OK = 0
-    #: Not everything: a message was not accepted, an expression does not match, a step or a replay failed.
+    #: The command did only part of its work: a message was refused, an expression does not match, a step or a
+    #: replay failed.
     FAILED = 1
     #: The request was wrong: an option, a URI, an expression, a file that cannot be read.
     USAGE = 2
     #: No broker, a lost broker, or no answer in time.
     UNREACHABLE = 3
-    #: The broker said no: to the credentials, the session, a queue or a command.
+    #: The broker refused: the credentials, the session, a queue or a command.
     REFUSED = 4
     #: Ended by Ctrl-C.
     INTERRUPTED = 130

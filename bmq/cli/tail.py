@@ -142,7 +142,7 @@ async def command(
 
 
 class _Printer:
-    """Prints messages one way."""
+    """Prints messages in one of the formats."""
 
     def __init__(self, *, json: bool, fields: list[str]) -> None:
         self._json = json

@@ -205,7 +205,7 @@ def target_of(verb_name: str, options: dict[str, Any], *, timeout: float) -> Bro
 
 
 def is_broker_address(text: str) -> bool:
-    """Return whether a text is the address of a broker rather than the URI of a queue."""
+    """Whether a text is the address of a broker rather than the URI of a queue."""
     return text.startswith(("tcp://", "tcps://"))
 
 

@@ -45,7 +45,7 @@ class _Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One queue at the time of one look."""
+    """One queue at the time of a query."""
 
     statistics: QueueStatistics
     internals: Internals | None
@@ -143,8 +143,8 @@ async def command(
 ) -> int:
     """Watch the queues of a broker: depth, rates, consumers, and unconfirmed messages.
 
-    Rates are differences between two looks. The command runs until Ctrl-C. Without a terminal, the command
-    prints each look below the previous look.
+    Rates are differences between two queries. The command runs until Ctrl-C. Without a terminal, the command
+    prints each result below the previous one.
 
     [bold]Examples[/]
 
@@ -189,7 +189,7 @@ async def command(
 
 
 class _Watch:
-    """Looks at a broker again and again."""
+    """Queries a broker repeatedly."""
 
     def __init__(self, only: str | None) -> None:
         self._only = only.partition("?")[0] if only else None
@@ -202,7 +202,7 @@ class _Watch:
         self.gap = ""
 
     async def look(self, admin: Admin) -> list[_Line]:
-        """Ask the broker, and return the chosen queues."""
+        """Query the broker, and return the chosen queues."""
         self.gap = await admin.gap()
         self.statistics = await admin.statistics()
         now = time.monotonic()

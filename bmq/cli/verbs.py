@@ -5,7 +5,7 @@ from __future__ import annotations
 
 __all__ = ["VERBS"]
 
-#: The verbs, in the order of the help: the module of each, and what it is for. A module has a function
+#: The verbs, in the order of the help, each with its module and its purpose. A module has a function
 #: ``command``.
 VERBS: dict[str, tuple[str, str]] = {
     "post": ("bmq.cli.post", "Post messages: arguments, files, lines, NDJSON."),

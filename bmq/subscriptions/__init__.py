@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions: the expression language, typed filters, tag filters, and the broker's routing, all offline.
 
-Nothing here talks to a broker: an :class:`Expression` is checked and evaluated where it is made.
+No module here contacts a broker: an :class:`Expression` is checked and evaluated locally.
 """
 
 from bmq.subscriptions._builder import Filter, Operand, P

@@ -3,7 +3,7 @@
 
     (P("CustomerId") == 1234) & ((P.OrderType == "EXPRESS") | P.Urgent.exists())
 
-A comparison is a :class:`Filter`; filters combine with ``&``, ``|`` and ``~``. They are rendered with as few
+A comparison is a :class:`Filter`; filters combine with ``&``, ``|`` and ``~``. Rendering uses as few
 operators and characters as possible.
 """
 
@@ -39,7 +39,7 @@ from bmq.subscriptions._unparse import unparse
 
 __all__ = ["Filter", "Operand", "P", "PropertyFactory"]
 
-#: What a property may be compared with.
+#: Types that a property can be compared with.
 Comparable: TypeAlias = bool | int | str
 
 _MAX_NESTING: Final = 32
@@ -106,10 +106,10 @@ def _literal(value: object) -> Node:
 
 @final
 class Filter:
-    """A condition on a message's properties; made by comparing, never directly.
+    """A condition on a message's properties, created by comparisons, never directly.
 
-    ``a & b``, ``a | b`` and ``~a`` combine. Evaluation is left to right and ends at the first error: in
-    ``(P.x == 1) | (P.y == 2)`` a message without ``x`` does not match, whatever its ``y``.
+    ``a & b``, ``a | b`` and ``~a`` combine conditions. Evaluation is left to right and ends at the first
+    error: in ``(P.x == 1) | (P.y == 2)`` a message without ``x`` does not match, whatever the value of ``y``.
     """
 
     __slots__ = ("_depth", "_node")
@@ -133,15 +133,15 @@ class Filter:
         """Return the filter as one checked expression.
 
         Raises:
-            InvalidExpression: it exceeds a limit of the broker; :meth:`plan` may be able to split it.
+            InvalidExpression: the filter exceeds a limit of the broker; :meth:`plan` may be able to split it.
         """
         return built(str(self))
 
     def plan(self) -> list[Expression]:
-        """Return the filter as one expression, or as several that together match the same (see ``plan``).
+        """Return the filter as one expression, or as several with the same meaning together (see ``plan``).
 
         Raises:
-            InvalidExpression: it exceeds a limit of the broker and cannot be split.
+            InvalidExpression: the filter exceeds a limit of the broker and cannot be split.
         """
         texts = plan_tree(self._node)
         return [built(texts[0])] if len(texts) == 1 else made(texts)
@@ -200,7 +200,7 @@ class Filter:
 
 @final
 class Operand:
-    """A property, or integer arithmetic on properties; comparing it gives a :class:`Filter`."""
+    """A property, or integer arithmetic on properties. A comparison returns a :class:`Filter`."""
 
     __slots__ = ("_node",)
     __hash__ = None  # type: ignore[assignment]
@@ -252,10 +252,10 @@ class Operand:
         return Filter(Binary(operator, self._node, right))
 
     def one_of(self, *values: Comparable) -> Filter:
-        """The property equals one of these values: an ``||`` of comparisons.
+        """Return a filter: the property equals one of these values, as an ``||`` of comparisons.
 
         Raises:
-            TypeError: there are no values, or one is of a type a property cannot be compared with.
+            TypeError: there are no values, or a value has a type that properties cannot be compared with.
         """
         if not values:
             raise InvalidArgument("one_of() needs at least one value")
@@ -265,7 +265,7 @@ class Operand:
         return result
 
     def exists(self) -> Filter:
-        """The message has the property (and it is not BINARY, which an expression cannot read)."""
+        """Return a filter: the message has the property (not as BINARY, which an expression cannot read)."""
         if not isinstance(self._node, Property):
             raise InvalidArgument(f"exists() asks for one property, and {self} is a computation")
         return Filter(Exists(self._node.name))
@@ -286,7 +286,7 @@ class Operand:
         return _condition(other) | self
 
     def expression(self) -> Expression:
-        """The boolean property by itself as an expression."""
+        """Return the boolean property as an expression."""
         return _condition(self).expression()
 
     def __bool__(self) -> NoReturn:
@@ -374,10 +374,10 @@ class PropertyFactory:
     __slots__ = ()
 
     def __call__(self, name: str) -> Operand:
-        """The property of this name.
+        """Return the property with this name.
 
         Raises:
-            InvalidExpression: an expression cannot name it.
+            InvalidExpression: the name is impossible in an expression.
         """
         return Operand(Property(_name(name)))
 
@@ -393,5 +393,5 @@ class PropertyFactory:
         return "P"
 
 
-#: Where every built expression starts.
+#: The starting point of built expressions.
 P: Final = PropertyFactory()

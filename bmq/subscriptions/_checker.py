@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks whether the broker would compile an expression, in the broker's order."""
+"""Checks whether the broker would compile an expression, in the broker's order of checks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors for expressions that do not compile.
 
-The first line is the broker's own detailed message, word for word. Below it stand the expression with a caret
-under the place, what is probably meant, and what would be legal there.
+The first line is the broker's own detailed message, word for word. Below it are the expression, a caret at
+the error, the probable intention, and the legal alternatives.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ELLIPSIS: Final = "…"
 
 
 class Problem(NamedTuple):
-    """Where the parser stopped: the offending token, what could have stood there, open parentheses."""
+    """Position of the parser's error: the token, the legal alternatives, and the open parentheses."""
 
     tokens: list[Token]
     position: int
@@ -74,7 +74,7 @@ class Problem(NamedTuple):
 
 
 def point_at(text: str, offset: int) -> str:
-    """Two lines: the text, one printable character each, and a caret with the column (from 1)."""
+    """Return two lines: the text, one printable character each, and a caret with the column (from 1)."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"text is a str, not {_checks.shown(text)}")
     offset = _checks.integer("offset", offset, 0, len(text) + 1)
@@ -105,7 +105,7 @@ def _error(text: str, kind: ErrorKind, message: str, offset: int, *advice: str) 
 
 
 def too_long(text: str, size: int) -> InvalidExpression:
-    """The error for a text with more bytes than the broker takes."""
+    """Return the error for a text that exceeds the broker's limit of bytes."""
     fitting = len(text.encode("utf-8", "surrogateescape")[:MAX_LENGTH].decode("utf-8", "ignore"))
     return _error(
         text,
@@ -118,7 +118,7 @@ def too_long(text: str, size: int) -> InvalidExpression:
 
 
 def too_many_operators(text: str, count: int, offset: int) -> InvalidExpression:
-    """The error for an expression with more operators than the broker takes."""
+    """Return the error for an expression that exceeds the broker's limit of operators."""
     return _error(
         text,
         ErrorKind.TOO_COMPLEX,
@@ -130,7 +130,7 @@ def too_many_operators(text: str, count: int, offset: int) -> InvalidExpression:
 
 
 def no_properties(text: str) -> InvalidExpression:
-    """The error for an expression that reads no property at all."""
+    """Return the error for an expression without properties."""
     return _error(
         text,
         ErrorKind.NO_PROPERTIES,
@@ -141,7 +141,7 @@ def no_properties(text: str) -> InvalidExpression:
 
 
 def nul(text: str, offset: int) -> InvalidExpression:
-    """The error for a text with a NUL, which no broker may be sent."""
+    """Return the error for a text with a NUL, which must not be sent to a broker."""
     return _error(
         text,
         ErrorKind.SYNTAX,
@@ -152,7 +152,7 @@ def nul(text: str, offset: int) -> InvalidExpression:
 
 
 def unencodable(text: str, offset: int) -> InvalidExpression:
-    """The error for a text with a lone surrogate, which cannot be encoded."""
+    """Return the error for a text with a lone surrogate, which cannot be encoded."""
     return _error(
         text,
         ErrorKind.SYNTAX,
@@ -163,7 +163,7 @@ def unencodable(text: str, offset: int) -> InvalidExpression:
 
 
 def syntax_error(text: str, problem: Problem) -> InvalidExpression:
-    """The error for a token that is not legal where it stands."""
+    """Return the error for a token that is not legal at its position."""
     token = problem.tokens[problem.position]
     at = len(text[: token.offset].encode("utf-8", "surrogateescape"))
     if problem.literal:
@@ -171,7 +171,8 @@ def syntax_error(text: str, problem: Problem) -> InvalidExpression:
     else:
         expecting = _BROKER_EXPECTING.get(problem.expecting, "")
         message = f"syntax error, unexpected {token.kind}{expecting} at offset {at}"
-    # The broker reports an unexpected end at the last token; the caret shows where something is missing.
+    # The broker reports an unexpected end at the last token; the caret shows the position of the missing
+    # part.
     caret = len(text) if token.kind == END else token.offset
     lines = [message, point_at(text, caret), _hint(text, problem), f"Legal here: {_legal(problem)}."]
     return InvalidExpression(
@@ -227,7 +228,7 @@ _CHARACTERS: Final = {
 
 
 def _hint(text: str, problem: Problem) -> str:
-    """What is probably meant; empty when nothing in particular."""
+    """Return the probable intention; "" if unknown."""
     token = problem.tokens[problem.position]
     previous = problem.tokens[problem.position - 1] if problem.position else None
     if token.kind == "invalid character":

@@ -159,8 +159,7 @@ class TagFilter:
         return (not any_of or not any_of.isdisjoint(names)) and all_of <= names
 
     def subscriptions(self) -> list[Expression | None]:
-        """The subscriptions that together are this filter; ``[None]`` (without an expression) for every
-        message.
+        """Return the subscriptions of this filter; ``[None]`` (without an expression) for all messages.
 
         A message that matches several of them is delivered once. Each subscription has its own limits of
         unconfirmed messages: divide the consumer's limits among them.
@@ -308,8 +307,7 @@ class PulsarTags(TagFilter):
         return self.matches_tags(pulsar_tags(mine))
 
     def subscriptions(self) -> list[Expression | None]:
-        """The subscriptions that together are this filter; ``[None]`` (without an expression) for every
-        message.
+        """Return the subscriptions of this filter; ``[None]`` (without an expression) for all messages.
 
         Raises:
             InvalidExpression: ``all_of`` has more values than one expression can hold, or the filter needs

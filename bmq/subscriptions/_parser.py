@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens to a syntax tree.
 
-An operator-precedence parser with its own stack instead of recursion, so that no text, however nested, can
-exhaust Python's. It stops at the very token the broker's parser stops at.
+An operator-precedence parser with its own stack instead of recursion, so that no nesting can exhaust Python's
+stack. The parser stops at exactly the token at which the broker's parser stops.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["parse"]
 
 
 class _Pending(NamedTuple):
-    """An operator, or an opening parenthesis (precedence 0), that waits for its right-hand side."""
+    """An operator, or an opening parenthesis (precedence 0), that waits for its right side."""
 
     precedence: int
     token: Token
@@ -58,7 +58,7 @@ class _Parser:
                 return self._operands.pop()
 
     def _operand(self) -> bool:
-        """Take a token where an operand may begin; True when one is complete."""
+        """Process a token where an operand may begin; return True when the operand is complete."""
         token = self._take()
         kind = token.kind
         if kind in ("property", "string", "integer", "true", "false", "exists"):
@@ -93,7 +93,7 @@ class _Parser:
         return Property(text, offset)
 
     def _operator(self) -> bool:
-        """Take tokens where an operator or the end may stand; True when the expression is complete."""
+        """Process tokens where an operator or the end may follow; return True at the end."""
         while True:
             token = self._take()
             operator = _BINARY.get(token.kind)
@@ -116,7 +116,7 @@ class _Parser:
             self._pending.pop()
 
     def _reduce(self, precedence: int) -> None:
-        """Apply every waiting operator that binds at least this tightly."""
+        """Apply all waiting operators of at least this precedence."""
         while self._pending and self._pending[-1].precedence >= precedence:
             level, (kind, _, offset) = self._pending.pop()
             operand = self._operands.pop()
@@ -140,10 +140,10 @@ class _Parser:
 
 
 def parse(text: str) -> Node:
-    """Parse an expression; no limit is checked but the grammar.
+    """Parse an expression; only the grammar is checked, and no limits.
 
     Raises:
-        InvalidExpression: with code SYNTAX.
+        InvalidExpression: with the code SYNTAX.
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"an expression is a str, not {_checks.shown(text)}")

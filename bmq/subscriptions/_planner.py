@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fitting a filter into the broker's limits.
+"""Fits a filter into the broker's limits.
 
-Several subscriptions of one consumer are joined by *or*, and a message that matches several of them comes
-once. So a filter too big for one expression can be split wherever an ``||`` is, or can be made to be, at
-the top::
+Several subscriptions of one consumer act like *or*, and a message that matches several of them is delivered
+once. So a filter too large for one expression can be split at an ``||`` at the top, or at one that can be
+moved to the top::
 
     (a || b || c) && d      becomes      (a || b) && d      and      c && d
 
-Nothing joins subscriptions by *and*: a conjunction that is too big cannot be split.
+Subscriptions cannot act like *and*: a conjunction that is too large cannot be split.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from bmq.subscriptions._unparse import unparse
 
 __all__ = ["MAX_SUBSCRIPTIONS", "fits", "plan_text", "plan_tree"]
 
-#: A plan of more subscriptions than this is refused: each is evaluated by the broker for every message.
+#: Maximum number of subscriptions in a plan: the broker evaluates each of them for every message.
 MAX_SUBSCRIPTIONS: Final = 1000
 _MAX_NESTING: Final = 64
 _MAX_TEXT: Final = 1 << 20
 
 
 def fits(node: Node) -> bool:
-    """Whether the broker would take a tree's shortest text as one expression."""
+    """Whether the broker would accept a tree's shortest text as one expression."""
     return operator_count(node) <= MAX_OPERATORS and encoded_length(unparse(node)) <= MAX_LENGTH
 
 
@@ -62,10 +62,11 @@ def plan_text(text: str) -> list[str]:
 
 
 def plan_tree(node: Node) -> list[str]:
-    """Return the texts of as few expressions as simple splitting gives; each keeps to the limits.
+    """Return the texts of expressions within the limits, as few as simple splitting gives.
 
     Raises:
-        InvalidExpression: a part that cannot be split exceeds a limit; the message says which and what to do.
+        InvalidExpression: a part that cannot be split exceeds a limit; the error names the limit and the
+            remedy.
     """
     depth = nesting(node)
     if depth > _MAX_NESTING:
@@ -95,13 +96,13 @@ def _split(node: Node) -> list[Node]:
 
 
 def _opened(term: Node) -> Node:
-    """A term of a conjunction, with ``!(a && b)`` written so that it can be split."""
+    """Return a term of a conjunction, with ``!(a && b)`` in a form that can be split."""
     opened = dual(term) if isinstance(term, Not) else None
     return opened if isinstance(opened, Binary) and opened.operator == "||" else term
 
 
 def _pack(terms: list[Node], build: Callable[[Node], Node]) -> list[Node]:
-    """Put as many consecutive alternatives into each expression as fit."""
+    """Put as many consecutive alternatives as possible into each expression."""
     result: list[Node] = []
     chunk: list[Node] = []
     for term in terms:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text to tokens, with the broker's peculiarities.
+"""Splits text into tokens, with the broker's peculiarities.
 
 A minus sign belongs to the digits directly after it (``a-1`` is ``a``, ``-1``). A dot is legal in a name.
 Escapes in strings are skipped but never decoded. Only space, tab and line feed are white space. Any other
-character is a token of its own, the *invalid character*, which the parser refuses.
+character is a separate token, the *invalid character*, which the parser refuses.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Token(NamedTuple):
 
 
 def integer_value(digits: str) -> int | None:
-    """The value of an integer token (decimal, leading zeros allowed); None outside 64 bits."""
+    """Return the value of an integer token (decimal, leading zeros allowed); None outside 64 bits."""
     # Strip zeros and check the length first, because int() refuses very long texts.
     magnitude = digits.lstrip("-").lstrip("0") or "0"
     if len(magnitude) > _INT64_DIGITS:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The syntax tree of a subscription expression and the table of its operators.
 
-Every node knows its ``offset``: the index into the text of the token it comes from (for a binary node, its
-operator). Offsets take no part in comparing trees, so two trees are equal when they mean the same word for
-word.
+Every node has an ``offset``: the index of its token in the text (for a binary node, of its operator).
+Comparisons ignore offsets, so that trees of equal meaning are equal.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ BinaryOperator: TypeAlias = Literal[
     "||", "&&", "==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%"
 ]  # fmt: skip
 
-#: The two operators that need not evaluate their right side.
+#: The operators that may skip their right side.
 Junction: TypeAlias = Literal["&&", "||"]
 
-#: How tightly a binary operator binds; all are left-associative but the comparisons, which do not chain.
+#: Precedence of binary operators; all are left-associative, except for comparisons, which do not chain.
 PRECEDENCE: Final[dict[BinaryOperator, int]] = {
     "||": 1,
     "&&": 2,
@@ -74,7 +73,7 @@ PRECEDENCE: Final[dict[BinaryOperator, int]] = {
 }
 UNARY_PRECEDENCE: Final = 7
 
-#: The comparison that is true where another is false (and an error where that one is an error).
+#: The comparison with the opposite result, and with the same errors.
 NEGATED: Final[dict[BinaryOperator, BinaryOperator]] = {
     "==": "!=",
     "!=": "==",
@@ -155,7 +154,7 @@ Node: TypeAlias = Property | Exists | Integer | String | Boolean | Not | Negate 
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Every node of a tree in the order of the text, without recursion."""
+    """Iterate over the nodes of a tree in the order of the text, without recursion."""
     stack: list[tuple[Node, bool]] = [(node, False)]
     while stack:
         current, opened = stack.pop()
@@ -170,7 +169,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def flatten(junction: Junction, node: Node) -> list[Node]:
-    """The terms that a tree joins with one junction, in order, however they are grouped."""
+    """Return the terms that a tree joins with one junction, in order, regardless of grouping."""
     terms: list[Node] = []
     stack = [node]
     while stack:
@@ -184,7 +183,7 @@ def flatten(junction: Junction, node: Node) -> list[Node]:
 
 
 def join(junction: Junction, terms: list[Node]) -> Node:
-    """The opposite of :func:`flatten`; there must be a term."""
+    """Undo :func:`flatten`; there must be at least one term."""
     node = terms[0]
     for term in terms[1:]:
         node = Binary(junction, node, term)
@@ -192,10 +191,10 @@ def join(junction: Junction, terms: list[Node]) -> Node:
 
 
 def property_names(node: Node) -> tuple[str, ...]:
-    """The names of the properties a tree reads or tests, each once, in order of appearance."""
+    """Return the names of the properties in a tree, each once, in order of appearance."""
     return tuple(dict.fromkeys(n.name for n in walk(node) if isinstance(n, Property | Exists)))
 
 
 def operator_count(node: Node) -> int:
-    """The operators of a tree as the broker counts them: a reference to a property is one too."""
+    """Return the number of operators as the broker counts them, including references to properties."""
     return sum(not isinstance(n, Integer | String | Boolean) for n in walk(node))

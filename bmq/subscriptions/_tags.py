@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tags on messages, as properties a subscription can test.
+"""Tags on messages, as properties that a subscription can test.
 
-The expression language has no sets, so a tag becomes a property of its own: a message tagged ``urgent`` has
-``t.urgent`` = true, and ``exists(t.urgent)`` asks for it. ``exists`` never ends in an error, whatever a
-message has or lacks, which makes tag filters the one kind of filter whose exact opposite can be written too.
+The expression language has no sets, so each tag becomes a property: a message tagged ``urgent`` has
+``t.urgent`` = true, and ``exists(t.urgent)`` tests the tag. ``exists`` never ends in an error, whatever
+properties a message has. So a tag filter is the only kind of filter with an exact opposite.
 
-A tag's text is any string. In the property's name ASCII letters, digits, ``.`` and ``_`` stand for
-themselves; any other byte of its UTF-8 is ``__`` and two lower-case hexadecimal digits, and so is an
-underscore that stands directly before another underscore or before such a byte. Where it is shorter, as with
-text that is not Latin, the name is ``__.`` and the UTF-8 in base 64, with ``_`` and ``.`` for its 62nd and
-63rd digit and no padding.
+A tag can be any string. In the name of the property, ASCII letters, digits, ``.`` and ``_`` represent
+themselves. Any other byte of the UTF-8 form becomes ``__`` and two lower-case hexadecimal digits, and so does
+an underscore directly before another underscore or before such a byte. If shorter, as for non-Latin text, the
+name is ``__.`` and the UTF-8 form in base 64, with ``_`` and ``.`` for the 62nd and 63rd digits and without
+padding.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ __all__ = [
 ]
 
 TAG_PREFIX: Final = "t."
-#: Characters of an encoded tag: with more, not even ``!exists(t.<tag>)`` is an expression the broker takes.
+#: Maximum length of an encoded tag: beyond it, not even ``!exists(t.<tag>)`` is a legal expression.
 MAX_TAG_LENGTH: Final = 117
 
 _PULSAR_PREFIX: Final = "tag"
 _ESCAPED: Final = re.compile(rb"[^A-Za-z0-9._]|_(?=[^A-Za-z0-9.])")
 _ESCAPE: Final = re.compile(rb"__([0-9a-f]{2})")
-# No plain name has a dot after two underscores.
+# Plain names never have a dot after two underscores.
 _DENSE: Final = b"__."
 _DIGITS: Final = (b"+/", b"_.")
 
 
 def tag_name(tag: str) -> str:
-    """The name of the property that stands for a tag.
+    """Return the name of the property for a tag.
 
-    Different tags have different names, and :func:`tags_of` gives the tags back.
+    Different tags have different names, and :func:`tags_of` returns the tags again.
 
     Raises:
-        InvalidProperty: the tag is too long for any expression to name, or cannot be encoded as UTF-8.
+        InvalidProperty: the tag is too long for an expression, or cannot be encoded as UTF-8.
     """
     if not isinstance(tag, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"a tag is a str, not {_checks.shown(tag)}")
@@ -76,20 +76,20 @@ def tag_name(tag: str) -> str:
 
 
 def tag_properties(tags: Iterable[str]) -> dict[str, bool]:
-    """The properties that tag a message: what ``post`` adds for ``tags=``.
+    """Return the properties of a message with these tags, as ``post`` adds them for ``tags=``.
 
     >>> tag_properties(["urgent", "high-priority"])
     {'t.high__2dpriority': True, 't.urgent': True}
 
     Raises:
-        InvalidProperty: a tag is too long for any expression to name, or cannot be encoded as UTF-8.
+        InvalidProperty: a tag is too long for an expression, or cannot be encoded as UTF-8.
         InvalidArgument: ``tags`` is a single string.
     """
     return dict.fromkeys(map(tag_name, distinct(tags)), True)
 
 
 def distinct(tags: Iterable[str]) -> tuple[str, ...]:
-    """Each tag once, sorted: then equal filters have equal texts, which the broker merges."""
+    """Return each tag once, sorted, so that equal filters have equal texts, which the broker merges."""
     if isinstance(tags, str):
         raise InvalidArgument(f"tags is a collection of strings, not one string: write {{{tags!r}}}")
     given: list[str] = _checks.items("tags", tags, "strings")
@@ -99,11 +99,11 @@ def distinct(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def tags_of(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
-    """The tags of a message, from its properties."""
+    """Return the tags of a message, from its properties."""
     tags: set[str] = set()
     for name, value in _typed(properties).items():
         if isinstance(name, str) and name.startswith(TAG_PREFIX) and not _is_binary(value):
-            # A name that no tag has (such as ``t.a__``) was made elsewhere, and no filter asks for it.
+            # A name that no tag has (such as ``t.a__``) comes from elsewhere, and no filter tests it.
             try:
                 text = _decoded(name)
                 if tag_name(text) == name:
@@ -114,7 +114,7 @@ def tags_of(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
 
 
 def tag_names(properties: Properties) -> Set[str]:
-    """The names of a message's properties that are tags, and of others."""
+    """Return the names of a message's properties, of tags and of others."""
     if properties.plain is not None:
         return properties.plain.keys()
     try:
@@ -147,16 +147,16 @@ def _is_binary(value: PropertyInput) -> bool:
     return isinstance(value, bytes | bytearray | memoryview)
 
 
-# ---- Pulsar's convention: the values of string properties whose keys start with "tag"
+# ---- Pulsar's convention: the values of string properties whose names start with "tag"
 
 
 def pulsar_properties(tags: Iterable[str]) -> dict[str, str]:
-    """Tags in Pulsar's form: ``tag0``, ``tag1``, ... with the tags as values."""
+    """Return tags in Pulsar's form: ``tag0``, ``tag1``, ... with the tags as values."""
     return {f"{_PULSAR_PREFIX}{i}": tag for i, tag in enumerate(distinct(tags))}
 
 
 def pulsar_tags(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
-    """The tags of a message in Pulsar's form: the values of STRING properties called ``tag...``."""
+    """Return the tags of a message in Pulsar's form: the values of STRING properties called ``tag...``."""
     values: set[str] = set()
     for name, value in _typed(properties).items():
         text = (
@@ -168,12 +168,12 @@ def pulsar_tags(properties: Mapping[str, PropertyInput] | None) -> frozenset[str
 
 
 def with_pulsar_tags(properties: Mapping[str, PropertyInput]) -> dict[str, PropertyInput]:
-    """Return a copy of properties with the tags in Pulsar's form added in the form of :func:`tag_properties`.
+    """Return a copy of properties, with tags in Pulsar's form added in the form of :func:`tag_properties`.
 
-    For producers that were written for Pulsar: ``{"tag0": "urgent"}`` becomes ``{"tag0": "urgent",
-    "t.urgent": True}``, which a subscription can ask for.
+    For producers written for Pulsar: ``{"tag0": "urgent"}`` becomes ``{"tag0": "urgent", "t.urgent": True}``,
+    which a subscription can test.
 
     Raises:
-        InvalidProperty: a tag is too long for any expression to name.
+        InvalidProperty: a tag is too long for an expression.
     """
     return {**_typed(properties), **tag_properties(pulsar_tags(properties))}

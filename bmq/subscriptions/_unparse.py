@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A syntax tree to the shortest text that means the same."""
+"""Converts a syntax tree to the shortest text with the same meaning."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _LEADING_DIGIT: Final = re.compile(r"[0-9]")
 
 
 def unparse(node: Node) -> str:
-    """Return the shortest text of a tree: no parenthesis and no space that could go.
+    """Return the shortest text of a tree, without unnecessary parentheses and spaces.
 
-    Parsing the text gives a tree with the same meaning; ``a && (b && c)`` comes back as ``a && b && c``,
-    which is evaluated in the same order.
+    Parsing the text gives a tree with the same meaning: ``a && (b && c)`` becomes ``a && b && c``, which is
+    evaluated in the same order.
     """
     return _text(node)
 
@@ -60,7 +60,7 @@ def _text(node: Node) -> str:
         case Negate(operand):
             return _after_minus(_operand(operand, UNARY_PRECEDENCE))
         case Binary("&&" | "||" as junction):
-            # These mean the same however they are grouped, and chains of them can be long.
+            # These have the same meaning regardless of grouping, and their chains can be long.
             level = PRECEDENCE[junction]
             return junction.join(_operand(term, level) for term in flatten(junction, node))
         case Binary(operator, left, right):
@@ -76,5 +76,5 @@ def _operand(node: Node, at_least: int) -> str:
 
 
 def _after_minus(text: str) -> str:
-    # Without the space the minus would become part of the number.
+    # Without the space, the minus sign would become part of the number.
     return f"- {text}" if _LEADING_DIGIT.match(text) else f"-{text}"
