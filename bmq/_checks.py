@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of callers' values: every public argument passes one of these checks before the core uses it.
 
-Each function returns the value in the core's type, or raises ``InvalidArgument`` with the parameter, the
+Each function returns the value in the core's type, or raises ``UsageError`` with the parameter, the
 accepted range and the value. Integers are accepted from every integer type (``operator.index``: ``int``,
 NumPy integers) and from floats without a fraction (``1e9``), because configuration files and people write
 limits in this form. Booleans are never accepted as numbers.
@@ -22,7 +22,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 
 __all__ = [
     "INT32_MAX",
@@ -63,12 +63,12 @@ def integer(name: str, value: object, low: int = 0, high: int = INT64_MAX) -> in
     """Return an integer between ``low`` and ``high``, both included.
 
     Raises:
-        InvalidArgument: the value is not an integer, is a boolean, or is out of range.
+        UsageError: the value is not an integer, is a boolean, or is out of range.
     """
     if type(value) is not int:
         value = _as_integer(name, value, low, high)
     if not low <= value <= high:
-        raise InvalidArgument(f"{name} is an integer from {low} to {high}, not {shown(value)}")
+        raise UsageError(f"{name} is an integer from {low} to {high}, not {shown(value)}")
     return value
 
 
@@ -88,14 +88,14 @@ def number(
     accepted values) are for the error message.
 
     Raises:
-        InvalidArgument: the value is not a real number, is NaN or infinite, or is out of range.
+        UsageError: the value is not a real number, is NaN or infinite, or is out of range.
     """
     result = _as_number(value)
     if result is None or not math.isfinite(result) or not low <= result <= high or (above and result == low):
         least = f"more than {low:g}" if above else f"at least {low:g}"
         most = f" and at most {high:g}" if high != math.inf else ""
         of = f" of {unit}" if unit else ""
-        raise InvalidArgument(f"{name} is a number{of}, {least}{most},{otherwise} not {shown(value)}")
+        raise UsageError(f"{name} is a number{of}, {least}{most},{otherwise} not {shown(value)}")
     return result
 
 
@@ -103,7 +103,7 @@ def seconds(name: str, value: object, *, positive: bool = False) -> float:
     """Return a finite duration in seconds, at least 0; with ``positive``, greater than 0.
 
     Raises:
-        InvalidArgument: the value is not such a duration.
+        UsageError: the value is not such a duration.
     """
     return number(name, value, 0.0, above=positive, unit="seconds")
 
@@ -112,7 +112,7 @@ def timeout(value: object, name: str = "timeout", *, positive: bool = False) -> 
     """Return a duration in seconds; None for no limit, or for the session's default.
 
     Raises:
-        InvalidArgument: the value is neither.
+        UsageError: the value is neither.
     """
     if value is None:
         return None
@@ -123,24 +123,24 @@ def text(name: str, value: object, *, empty: bool = True, longest: int | None = 
     """Return text without NUL that can be encoded in UTF-8, of at most ``longest`` characters.
 
     Raises:
-        InvalidArgument: the value is not a ``str``, has a lone surrogate or a NUL, is empty, or is too long.
+        UsageError: the value is not a ``str``, has a lone surrogate or a NUL, is empty, or is too long.
     """
     if not isinstance(value, str):
-        raise InvalidArgument(f"{name} is a str, not {shown(value)}")
+        raise UsageError(f"{name} is a str, not {shown(value)}")
     if type(value) is not str:
         value = str.__str__(value)
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument(
+        raise UsageError(
             f"{name} has a lone surrogate at character {error.start}, which has no UTF-8: {shown(value)}"
         ) from None
     if "\0" in value:
-        raise InvalidArgument(f"{name} has a NUL at character {value.index(chr(0))}: {shown(value)}")
+        raise UsageError(f"{name} has a NUL at character {value.index(chr(0))}: {shown(value)}")
     if not value and not empty:
-        raise InvalidArgument(f"{name} is empty")
+        raise UsageError(f"{name} is empty")
     if longest is not None and len(value) > longest:
-        raise InvalidArgument(f"{name} has {longest} characters at most, not {len(value):,}")
+        raise UsageError(f"{name} has {longest} characters at most, not {len(value):,}")
     return value
 
 
@@ -148,33 +148,33 @@ def octets(name: str, value: object) -> bytes:
     """Return bytes; a ``bytearray`` and a ``memoryview`` are copied.
 
     Raises:
-        InvalidArgument: the value has another type.
+        UsageError: the value has another type.
     """
     if type(value) is bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return memoryview(cast("bytes", value)).tobytes()
-    raise InvalidArgument(f"{name} is bytes, not {shown(value)}")
+    raise UsageError(f"{name} is bytes, not {shown(value)}")
 
 
 def boolean(name: str, value: object) -> bool:
     """Return True or False; NumPy's booleans count.
 
     Raises:
-        InvalidArgument: the value is neither.
+        UsageError: the value is neither.
     """
     if value is True or value is False:
         return value
     if _is_numpy_boolean(value):
         return bool(value)
-    raise InvalidArgument(f"{name} is True or False, not {shown(value)}")
+    raise UsageError(f"{name} is True or False, not {shown(value)}")
 
 
 def choice(name: str, value: object, kind: type[T]) -> T:
     """Return an instance of ``kind``, a class of bmq.
 
     Raises:
-        InvalidArgument: the value has another type.
+        UsageError: the value has another type.
     """
     return instance(name, value, kind, f"a bmq {kind.__name__}")
 
@@ -189,10 +189,10 @@ def instance(name: str, value: object, kind: type[T] | tuple[type[T], ...], what
         what: noun for the classes, with its article.
 
     Raises:
-        InvalidArgument: the value has another type.
+        UsageError: the value has another type.
     """
     if not isinstance(value, kind):
-        raise InvalidArgument(f"{name} is {what}, not {shown(value)}")
+        raise UsageError(f"{name} is {what}, not {shown(value)}")
     return value
 
 
@@ -200,12 +200,12 @@ def one_of(name: str, value: object, known: Iterable[str]) -> str:
     """Return one of a few words.
 
     Raises:
-        InvalidArgument: the value is another word.
+        UsageError: the value is another word.
     """
     known = tuple(known)
     if not isinstance(value, str) or str.__str__(value) not in known:
         words = ", ".join(repr(word) for word in known)
-        raise InvalidArgument(f"{name} is one of {words}, not {shown(value)}")
+        raise UsageError(f"{name} is one of {words}, not {shown(value)}")
     return str.__str__(value)
 
 
@@ -216,13 +216,13 @@ def function(name: str, value: object, arguments: int | None = None, *, plain: b
     call has no effect of its own: generators and ``async def``.
 
     Raises:
-        InvalidArgument: the value is not callable, or does not accept the arguments.
+        UsageError: the value is not callable, or does not accept the arguments.
     """
     if not callable(value):
         takes = "" if arguments is None else f" that takes {_counted(arguments, 'argument')}"
-        raise InvalidArgument(f"{name} is a function{takes}, not {shown(value)}")
+        raise UsageError(f"{name} is a function{takes}, not {shown(value)}")
     if plain and runs_later(value):
-        raise InvalidArgument(
+        raise UsageError(
             f"{name} is called and not awaited, and {shown(value)} is async or a generator: give a plain "
             "function, which may create a task"
         )
@@ -234,7 +234,7 @@ def function(name: str, value: object, arguments: int | None = None, *, plain: b
         try:
             signature.bind(*[None] * arguments)
         except TypeError as error:
-            raise InvalidArgument(
+            raise UsageError(
                 f"{name} is called with {_counted(arguments, 'argument')}, and {shown(value)} does not take "
                 f"that: {error}"
             ) from None
@@ -254,11 +254,11 @@ def items(name: str, value: Iterable[T] | object, what: str = "values") -> list[
     """Return the items of an iterable as a list. Text, bytes and mappings are rejected.
 
     Raises:
-        InvalidArgument: the value is not such an iterable.
+        UsageError: the value is not such an iterable.
     """
     given: Any = value
     if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(given, Iterable):
-        raise InvalidArgument(f"{name} is a list of {what}, not {shown(value)}")
+        raise UsageError(f"{name} is a list of {what}, not {shown(value)}")
     return list(cast("Iterable[T]", given))
 
 
@@ -266,7 +266,7 @@ def texts(name: str, value: object, *, empty: bool = False) -> list[str]:
     """Return the strings of an iterable as a list. A single string is rejected.
 
     Raises:
-        InvalidArgument: the value is not an iterable of strings.
+        UsageError: the value is not an iterable of strings.
     """
     found: list[object] = items(name, value, "texts")
     return [text(f"{name}[{index}]", each, empty=empty) for index, each in enumerate(found)]
@@ -276,11 +276,11 @@ def mapping(name: str, value: object, what: str = "values by name") -> Mapping[A
     """Return a mapping.
 
     Raises:
-        InvalidArgument: the value is not a mapping.
+        UsageError: the value is not a mapping.
     """
     given: Any = value
     if not isinstance(given, Mapping):
-        raise InvalidArgument(f"{name} is a mapping of {what}, not {shown(value)}")
+        raise UsageError(f"{name} is a mapping of {what}, not {shown(value)}")
     return given  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -288,12 +288,12 @@ def exceptions(name: str, value: object) -> None:
     """Check an exception type, or a tuple of exception types.
 
     Raises:
-        InvalidArgument: the value is neither.
+        UsageError: the value is neither.
     """
     given: Any = value
     kinds = cast("tuple[object, ...]", given if isinstance(given, tuple) else (given,))
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise InvalidArgument(f"{name} is a type of exceptions or a tuple of some, not {shown(value)}")
+        raise UsageError(f"{name} is a type of exceptions or a tuple of some, not {shown(value)}")
 
 
 def optional(
@@ -302,7 +302,7 @@ def optional(
     """Return None for None, or else the result of a check.
 
     Raises:
-        InvalidArgument: as for the check.
+        UsageError: as for the check.
     """
     return None if value is None else check(name, value, *args, **kwargs)
 
@@ -329,7 +329,7 @@ def _as_integer(name: str, value: object, low: int, high: int) -> int:
             real = _as_number(value)
             if real is not None and math.isfinite(real) and real == int(real):
                 return int(real)
-    raise InvalidArgument(f"{name} is an integer from {low} to {high}, not {shown(value)}")
+    raise UsageError(f"{name} is an integer from {low} to {high}, not {shown(value)}")
 
 
 def _as_number(value: object) -> float | None:

@@ -23,7 +23,7 @@ def checked_rate(rate: object) -> float:
     """Return a checked rate in messages a second.
 
     Raises:
-        InvalidArgument: the value is not a number above 0.
+        UsageError: the value is not a number above 0.
     """
     return _checks.number("rate", rate, _SLOWEST, unit="messages a second")
 
@@ -35,7 +35,7 @@ class Pace:
         rate: items a second.
 
     Raises:
-        InvalidArgument: ``rate`` is not a number above 0.
+        UsageError: ``rate`` is not a number above 0.
     """
 
     __slots__ = ("_each", "_next")

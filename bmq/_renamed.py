@@ -34,7 +34,8 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
 }
 #: Names of modules: the old name, and the new one with its module.
 NAMES: dict[str, dict[str, str]] = {
-    "bmq": {"Post": "bmq.OutgoingMessage", "Typed": "bmq.PropertyValue"},
+    "bmq": {"InvalidArgument": "bmq.UsageError", "Post": "bmq.OutgoingMessage", "Typed": "bmq.PropertyValue"},
+    "bmq.errors": {"InvalidArgument": "bmq.errors.UsageError"},
     "bmq.conventions": {
         "WAITING_SUFFIX": "bmq.conventions.DELAY_QUEUE_SUFFIX",
         "waiting_queue": "bmq.conventions.delay_queue_of",

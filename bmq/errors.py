@@ -8,11 +8,10 @@
     │   ├── InvalidURI
     │   ├── InvalidProperty
     │   ├── InvalidPayload
-    │   ├── InvalidExpression
-    │   ├── InvalidArgument         an argument of the wrong type, or an impossible value
-    │   └── StateError              not allowed in this state: closed, closing, already open
-    │       ├── SessionClosed
-    │       └── QueueClosed
+    │   └── InvalidExpression
+    ├── StateError                  not allowed in this state: closed, closing, already open
+    │   ├── SessionClosed
+    │   └── QueueClosed
     ├── BufferFull                  the unacknowledged window is full (retryable)
     ├── ProtocolError               the peer sent bytes that the protocol does not allow
     ├── Undecodable                 a payload cannot be decoded to the expected type
@@ -36,6 +35,9 @@ call may succeed later without a change by the caller.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from bmq._renamed import old_names
 
 __all__ = [
     "AckStatus",
@@ -47,7 +49,6 @@ __all__ = [
     "ConnectionFailed",
     "Error",
     "ExpressionWarning",
-    "InvalidArgument",
     "InvalidExpression",
     "InvalidPayload",
     "InvalidProperty",
@@ -141,23 +142,27 @@ def _shortened(text: object) -> object:
     return text[:_LONGEST] + "..." if isinstance(text, str) and len(text) > _LONGEST + 3 else text
 
 
-class UsageError(Error):
-    """The call can never succeed in this form; nothing was sent."""
+class UsageError(Error, TypeError, ValueError):
+    """The call can never succeed in this form; nothing was sent.
+
+    An argument has a wrong type or an impossible value, or the object does not support the call. The error is
+    a ``TypeError`` and a ``ValueError`` too.
+    """
 
 
-class InvalidURI(UsageError, ValueError):
+class InvalidURI(UsageError):
     """A queue or broker URI does not follow its grammar."""
 
 
-class InvalidProperty(UsageError, ValueError):
+class InvalidProperty(UsageError):
     """A message property has an illegal name, type or value."""
 
 
-class InvalidPayload(UsageError, ValueError):
+class InvalidPayload(UsageError):
     """A payload is empty, too large, or not bytes."""
 
 
-class InvalidExpression(UsageError, ValueError):
+class InvalidExpression(UsageError):
     """A subscription expression that the broker would silently ignore, and then deliver all messages.
 
     Attributes:
@@ -177,11 +182,7 @@ class InvalidExpression(UsageError, ValueError):
         return (type(self), self.args, state)
 
 
-class InvalidArgument(UsageError, TypeError, ValueError):
-    """An argument has a wrong type, or an impossible value."""
-
-
-class StateError(UsageError):
+class StateError(Error):
     """The call is not allowed in the present state: closed, closing or already open."""
 
 
@@ -379,3 +380,7 @@ class ExpressionWarning(UserWarning):
 
         warnings.simplefilter("error", bmq.ExpressionWarning)
     """
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

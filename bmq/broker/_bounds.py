@@ -23,7 +23,7 @@ class Bounds:
         listed: number of messages in the output of one admin command LIST.
 
     Raises:
-        InvalidArgument: a limit is not an integer, or less than 1.
+        UsageError: a limit is not an integer, or less than 1.
     """
 
     connections: int = 20_000

@@ -39,7 +39,7 @@ class ManualClock:
         """Move the clock forward; brokers with this clock do the due work at once.
 
         Raises:
-            InvalidArgument: the seconds are negative or no number: a clock does not go backwards.
+            UsageError: the seconds are negative or no number: a clock does not go backwards.
         """
         self._now += _checks.seconds("seconds", seconds)
         for listener in list(self._listeners):

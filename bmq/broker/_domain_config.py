@@ -18,7 +18,7 @@ import orjson
 
 from bmq import _checks
 from bmq.broker._consumer_filter import CONSUMER_FILTERS, ConsumerFilter
-from bmq.errors import InvalidArgument, UsageError
+from bmq.errors import UsageError
 
 __all__ = [
     "DEFAULT_TTL",
@@ -41,7 +41,7 @@ _MOST_ATTEMPTS = 63
 _NAME = re.compile(r"[-a-zA-Z0-9._~]*")
 
 
-class InvalidDomain(UsageError, ValueError):
+class InvalidDomain(UsageError):
     """A domain's configuration cannot be used.
 
     Attributes:
@@ -77,7 +77,7 @@ class Limits:
         bytes_watermark_ratio: likewise.
 
     Raises:
-        InvalidArgument: a limit is no integer from 0 to 2**63 - 1, or a ratio no number from 0 to 1.
+        UsageError: a limit is no integer from 0 to 2**63 - 1, or a ratio no number from 0 to 1.
     """
 
     messages: int = _INT64_MAX
@@ -136,7 +136,7 @@ class DomainConfig:
             proposal of consumer filters; None for no filter, as in a real broker.
 
     Raises:
-        InvalidArgument: an attribute has another type, or is out of its range.
+        UsageError: an attribute has another type, or is out of its range.
     """
 
     name: str
@@ -159,7 +159,7 @@ class DomainConfig:
     def __post_init__(self) -> None:
         name = _checks.text("name", self.name)
         if not _NAME.fullmatch(name):
-            raise InvalidArgument(f"a domain's name has letters, digits, '-', '.' and '_', not {name!r:.80}")
+            raise UsageError(f"a domain's name has letters, digits, '-', '.' and '_', not {name!r:.80}")
         subscriptions: list[object] = _checks.items("subscriptions", self.subscriptions, "AppSubscription")
         for each in subscriptions:
             _checks.choice("a subscription", each, AppSubscription)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from bmq import _checks
-from bmq.errors import AckStatus, InvalidArgument, StatusCategory
+from bmq.errors import AckStatus, StatusCategory, UsageError
 from bmq.wire.constants import ACK_STATUS_TO_WIRE
 from bmq.wire.control.messages import ClientIdentity, QueueHandleParameters, Status
 from bmq.wire.put import Put
@@ -48,7 +48,7 @@ def _status(category: StatusCategory, code: int, message: str) -> Status:
     """Return a legal refusal.
 
     Raises:
-        InvalidArgument: a part has another type, or is out of its range.
+        UsageError: a part has another type, or is out of its range.
     """
     return Status(
         category=_checks.instance("category", category, StatusCategory, "one of bmq.StatusCategory"),
@@ -98,11 +98,11 @@ class Faults:
             count: number of messages.
 
         Raises:
-            InvalidArgument: the status is SUCCESS.
+            UsageError: the status is SUCCESS.
         """
         _checks.instance("status", status, AckStatus, "one of bmq.AckStatus")
         if status is AckStatus.SUCCESS:
-            raise InvalidArgument("SUCCESS is no negative acknowledgement")
+            raise UsageError("SUCCESS is no negative acknowledgement")
         self._nacks = _Countdown(count), ACK_STATUS_TO_WIRE.get(status, _UNKNOWN_STATUS)
         self.attach()
 

@@ -127,7 +127,7 @@ async def _put_back(
             uri, original = original_of(letter, to)
             output = await session.open_output(uri)
             (await output.post_many([original])).raise_for_failures()
-        except (bmq.PostError, bmq.UsageError, bmq.ProtocolError, bmq.RequestError) as error:
+        except (bmq.PostError, bmq.UsageError, bmq.StateError, bmq.ProtocolError, bmq.RequestError) as error:
             if isinstance(error, bmq.SessionClosed):
                 raise
             note(f"bmq dead: {letter.guid} stays: {error}")

@@ -56,9 +56,7 @@ class _Run:
                 )
             except bmq.BufferFull:
                 await self.settle()
-            except (bmq.InvalidPayload, bmq.InvalidProperty, bmq.UsageError) as error:
-                if isinstance(error, bmq.StateError):
-                    raise
+            except bmq.UsageError as error:
                 self.refuse(label, str(error))
                 return
             else:

@@ -20,7 +20,7 @@ class within:
         what: beginning of the error's text; "within ... s" is appended.
 
     Raises:
-        InvalidArgument: ``seconds`` is not a duration.
+        UsageError: ``seconds`` is not a duration.
         TimedOut: the deadline passed.
     """
 

@@ -184,7 +184,7 @@ def check_selector(selector: object) -> None:
     """Check the type of a selector; compiling checks its expression.
 
     Raises:
-        InvalidArgument: the value is not a selector.
+        UsageError: the value is not a selector.
     """
     if selector is not None and not isinstance(selector, str):
         from bmq.subscriptions import check_selector_type
@@ -196,7 +196,7 @@ def checked_options(messages: object, size: object, priority: object) -> Subscri
     """Return checked limits and priority.
 
     Raises:
-        InvalidArgument: a value is not an integer, or out of range.
+        UsageError: a value is not an integer, or out of range.
     """
     return SubscriptionOptions(
         _checks.integer("max_unconfirmed_messages", messages),
@@ -211,7 +211,7 @@ def changed_options(
     """Return options with some values changed.
 
     Raises:
-        InvalidArgument: a value is not an integer, or out of range.
+        UsageError: a value is not an integer, or out of range.
     """
     return checked_options(
         base.max_unconfirmed_messages if messages is None else messages,

@@ -23,7 +23,7 @@ from bmq.client.session import Session, driver_of
 from bmq.engine.address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.engine.health import HostHealthMonitor
 from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions
-from bmq.errors import ConnectionFailed, InvalidArgument, StateError, UsageError
+from bmq.errors import ConnectionFailed, StateError, UsageError
 from bmq.protocol.client.events import SessionEvent
 
 __all__ = ["check_connecting", "check_options", "connect", "run"]
@@ -155,7 +155,7 @@ def check_options(
     if on_event is not None:
         _checks.function("on_event", on_event, 1, plain=True)
     if host_health is not None and not isinstance(host_health, AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(
+        raise UsageError(
             f"host_health is a bmq.HostHealth or another async iterable, not {_checks.shown(host_health)}"
         )
     check_interceptors(interceptors)
@@ -171,12 +171,12 @@ def check_connecting(
     """Check the arguments that all connecting functions share.
 
     Raises:
-        InvalidArgument: an argument has another type.
+        UsageError: an argument has another type.
     """
     if credentials is not None and not isinstance(credentials, Credentials):
         if not callable(credentials):
             # Do not repeat the value: the string may be a password.
-            raise InvalidArgument(
+            raise UsageError(
                 "credentials is a bmq.Credentials or a function that returns one, "
                 f"not {type(credentials).__name__}"
             )
@@ -239,10 +239,10 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     loop is blocked.
 
     Raises:
-        InvalidArgument: ``main`` is not a coroutine, or ``debug`` is neither a boolean nor None.
+        UsageError: ``main`` is not a coroutine, or ``debug`` is neither a boolean nor None.
     """
     if not isinstance(main, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(f"run takes a coroutine, as in bmq.run(main()), not {_checks.shown(main)}")
+        raise UsageError(f"run takes a coroutine, as in bmq.run(main()), not {_checks.shown(main)}")
     debug = _checks.optional(_checks.boolean, "debug", debug)
     freezes = not gc.get_freeze_count()
     if freezes:

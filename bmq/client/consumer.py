@@ -43,7 +43,7 @@ class Subscription:
         strict: if False, an expression that does not compile is sent unchanged.
 
     Raises:
-        InvalidArgument: an attribute has another type, or is out of range.
+        UsageError: an attribute has another type, or is out of range.
     """
 
     selector: Selector = field(default=None, kw_only=False)
@@ -151,7 +151,7 @@ class Consumer:
                 early once the limits allow no further delivery.
 
         Raises:
-            InvalidArgument: an argument is out of range.
+            UsageError: an argument is out of range.
         """
         return _Batches(
             self._line,
@@ -224,7 +224,7 @@ class Consumer:
             timeout: seconds to wait; None for no limit.
 
         Raises:
-            InvalidArgument: the timeout is not a legal number.
+            UsageError: the timeout is not a legal number.
             TimedOut: no message arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 

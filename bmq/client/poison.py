@@ -43,7 +43,6 @@ from bmq.client.message import Message
 from bmq.conventions import is_guid
 from bmq.errors import (
     Error,
-    InvalidArgument,
     InvalidPayload,
     InvalidProperty,
     InvalidURI,
@@ -212,7 +211,7 @@ class Allowed:
         name: name of the argument, for errors.
 
     Raises:
-        InvalidArgument: ``allow`` has another type.
+        UsageError: ``allow`` has another type.
     """
 
     def __init__(self, allow: Allow | None, own: QueueUri, name: str = "allow") -> None:
@@ -229,7 +228,7 @@ class Allowed:
             try:
                 patterns = list(allow)
             except TypeError:
-                raise InvalidArgument(
+                raise UsageError(
                     f"{name} is a pattern such as 'bmq://DOMAIN/*', several, or a function of a URI, not "
                     f"{type(allow).__name__}"
                 ) from None

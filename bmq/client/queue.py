@@ -31,7 +31,7 @@ from bmq.client.consumer import Consumer, Subscription, line_for
 from bmq.client.message import Ack, GuidsOf, Message, MessageBatch, PostReport, PutMessage, line_of
 from bmq.client.stats import QueueStats, queue_stats
 from bmq.engine.room import Want
-from bmq.errors import InvalidArgument, UsageError
+from bmq.errors import UsageError
 from bmq.protocol.client.queue import QueueState
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.constants import Compression
@@ -765,20 +765,20 @@ class Queue(OpenQueue):
 
 def _checked_slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
     if not isinstance(slices, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(f"slices come from queue.encode_table(...), not {_checks.shown(slices)}")
+        raise UsageError(f"slices come from queue.encode_table(...), not {_checks.shown(slices)}")
     return _slices(slices)
 
 
 def _slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
     for each in slices:
         if not callable(getattr(type(each), "bind", None)):
-            raise InvalidArgument(f"a slice comes from queue.encode_table(...), not {_checks.shown(each)}")
+            raise UsageError(f"a slice comes from queue.encode_table(...), not {_checks.shown(each)}")
         yield each
 
 
 def _check_items(items: object) -> None:
     given: Any = items
     if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
-        raise InvalidArgument(
+        raise UsageError(
             f"items is an iterable of payloads and bmq.PutMessage, as in [b'...'], not {_checks.shown(items)}"
         )

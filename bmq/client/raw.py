@@ -51,7 +51,7 @@ class RawMessages:
         priority: the consumer with the highest priority among the matching ones receives a message.
 
     Raises:
-        InvalidArgument: a limit is out of range.
+        UsageError: a limit is out of range.
     """
 
     def __init__(

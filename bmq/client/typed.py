@@ -21,7 +21,7 @@ from bmq.client.message import (
     push_of,
 )
 from bmq.codecs import Codec, Shape
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 from bmq.wire.constants import Compression
 from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
@@ -211,7 +211,7 @@ class TypedQueue(Generic[T]):
         if isinstance(values, AsyncIterable):
             return await self.queue.post_many(self._messages_as_they_come(values), rate=rate)
         if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidArgument(f"values is an iterable of {self._shape.name}, not {_checks.shown(values)}")
+            raise UsageError(f"values is an iterable of {self._shape.name}, not {_checks.shown(values)}")
         return await self.queue.post_many(self._messages(values), rate=rate)
 
     async def request(

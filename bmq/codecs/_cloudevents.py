@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 
 from bmq import _checks, _world
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 from bmq.wire.properties import PlainValue, Properties, PropertyInput
 
 __all__ = ["ATTRIBUTES", "CloudEvent", "attributes_of", "event_of"]
@@ -47,7 +47,7 @@ class CloudEvent(Generic[T]):
         extensions: other attributes: bool, int, str or bytes by name, of lower-case letters and digits.
 
     Raises:
-        InvalidArgument: an attribute has an illegal name, or a required attribute is empty.
+        UsageError: an attribute has an illegal name, or a required attribute is empty.
     """
 
     data: T
@@ -62,7 +62,7 @@ class CloudEvent(Generic[T]):
     def __post_init__(self) -> None:
         for name in _REQUIRED:
             if _checks.text(name, getattr(self, name)) == "":
-                raise InvalidArgument(f"an event has a {name}, which cannot be empty")
+                raise UsageError(f"an event has a {name}, which cannot be empty")
         for name in _OPTIONAL:
             _checks.optional(_checks.text, name, getattr(self, name))
         if self.time is not None:
@@ -71,7 +71,7 @@ class CloudEvent(Generic[T]):
             _checks.text("an extension's name", name)
             legal = name.isascii() and name.isalnum() and name == name.lower()
             if not legal or name in _OWN:
-                raise InvalidArgument(
+                raise UsageError(
                     f"an extension's name is of lower-case letters and digits, and no attribute's: {name!r}"
                 )
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from bmq import _checks
 from bmq.codecs._media_types import JSON, MSGPACK
-from bmq.errors import InvalidArgument, UsageError
+from bmq.errors import UsageError
 
 __all__ = ["Codec", "codec_for", "known", "plain", "register"]
 
@@ -71,12 +71,12 @@ def register(content_type: str, make: Callable[[Any], Codec[Any]]) -> None:
         make: returns the codec for a type of values; called once for each type.
 
     Raises:
-        InvalidArgument: ``content_type`` is not a media type.
+        UsageError: ``content_type`` is not a media type.
     """
     content_type = _checks.text("content_type", content_type)
     _checks.function("make", make, 1, plain=True)
     if content_type != plain(content_type) or not all(content_type.partition("/")):
-        raise InvalidArgument(
+        raise UsageError(
             f"a content type is a media type in lower case, without parameters, not {content_type!r}"
         )
     _made_by[content_type] = make

@@ -11,7 +11,7 @@ from bmq.codecs._codec import Codec, codec_for, plain
 from bmq.codecs._fields import fields_of
 from bmq.codecs._media_types import JSON
 from bmq.conventions import CONTENT_TYPE
-from bmq.errors import InvalidArgument, InvalidPayload, ProtocolError, Undecodable, UsageError
+from bmq.errors import InvalidPayload, ProtocolError, Undecodable, UsageError
 from bmq.subscriptions import Selector, check_property_types
 from bmq.wire.properties import Properties, PropertyInput
 
@@ -174,16 +174,16 @@ def _check_type(of: object) -> None:
     """Check that a value is a type, or a substitute from :mod:`typing`.
 
     Raises:
-        InvalidArgument: the value is neither.
+        UsageError: the value is neither.
     """
     if isinstance(of, type) or type(of).__module__ in ("typing", "types", "typing_extensions"):
         return
-    raise InvalidArgument(f"of is the type of the values, as in queue.typed(Order), not {_checks.shown(of)}")
+    raise UsageError(f"of is the type of the values, as in queue.typed(Order), not {_checks.shown(of)}")
 
 
 def _checked(codec: Codec[Any]) -> Codec[Any]:
     if not all(hasattr(codec, name) for name in ("encode", "decode", "content_type")):
-        raise InvalidArgument(
+        raise UsageError(
             "codec is a content type, or an object with content_type, encode and decode, "
             f"not {_checks.shown(codec)}"
         )

@@ -114,7 +114,7 @@ class Console:
         interval: float = 1.0,
     ) -> None:
         if not callable(getattr(type(source), "admin", None)):
-            raise bmq.InvalidArgument(f"source is a RemoteBroker or an Embedded, not {_checks.shown(source)}")
+            raise bmq.UsageError(f"source is a RemoteBroker or an Embedded, not {_checks.shown(source)}")
         host = _checks.text("host", host, empty=False)
         names = _checks.texts("names", names)
         token = _checks.optional(_checks.text, "token", token)
@@ -236,9 +236,9 @@ class Console:
             return _error(error.status, _EXPLAINED.get(error.status, error.reason))
         except (bmq.ConnectionFailed, bmq.RequestTimeout, bmq.SessionClosed, bmq.QueueClosed, _Busy) as error:
             return _error(503, str(error))
-        except (bmq.AdminError, bmq.RequestError, bmq.PostError, NotNow) as error:
+        except (bmq.AdminError, bmq.RequestError, bmq.PostError, bmq.StateError, NotNow) as error:
             return _error(409, str(error))
-        except (bmq.UsageError, ValueError) as error:
+        except ValueError as error:  # a UsageError too
             return _error(400, str(error))
         except bmq.Error as error:
             return _error(502, str(error))

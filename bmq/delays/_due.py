@@ -15,7 +15,7 @@ from bmq.client.consumer import Consumer
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.conventions import DUE
-from bmq.errors import ConfigureQueueError, Error, ProtocolError, RequestTimeout, UsageError
+from bmq.errors import ConfigureQueueError, Error, ProtocolError, RequestTimeout, StateError, UsageError
 
 __all__ = ["DueMessages"]
 
@@ -293,7 +293,7 @@ class DueMessages:
                 error,
             )
             self._move_at = self._clock() + self._tick
-        except UsageError:
+        except StateError:
             pass  # closed or suspended: callers that wait for messages get the error
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from bmq import _checks
-from bmq.errors import InvalidArgument, InvalidURI
+from bmq.errors import InvalidURI, UsageError
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -73,7 +73,7 @@ def parse_addresses(text: str) -> list[Address]:
 def _address_text(value: object) -> str:
     try:
         return _checks.text("a broker address", value)
-    except InvalidArgument as error:
+    except UsageError as error:
         raise InvalidURI(str(error)) from None
 
 

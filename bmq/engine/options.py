@@ -60,7 +60,7 @@ def check_compression(value: object) -> Compression:
     """Return a checked compression.
 
     Raises:
-        InvalidArgument: the value is not a compression.
+        UsageError: the value is not a compression.
     """
     return _checks.instance("compression", value, Compression, "one of bmq.Compression")
 

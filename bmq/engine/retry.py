@@ -24,7 +24,7 @@ def exponential_backoff(
         cap: maximum of the limit. With the default, clients return soon after their broker.
 
     Raises:
-        InvalidArgument: a limit is not a duration, or ``factor`` is below 1.
+        UsageError: a limit is not a duration, or ``factor`` is below 1.
     """
     return _delays(
         _checks.seconds("first", first),

@@ -17,7 +17,7 @@ from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
 from bmq.client.message import Message
 from bmq.conventions import BUCKET
-from bmq.errors import Error, InvalidArgument, ProtocolError, QueueClosed, TimedOut, UsageError
+from bmq.errors import Error, ProtocolError, QueueClosed, TimedOut, UsageError
 from bmq.groups._events import Full, GroupEvent, GroupStats, Lost, Reason
 from bmq.groups._expressions import (
     bucket_expression,
@@ -140,7 +140,7 @@ class Group:
         max_unconfirmed_bytes: int = WINDOW_BYTES,
     ) -> None:
         if not callable(getattr(type(queue), "subscribe", None)):
-            raise InvalidArgument(f"queue is an open bmq.Queue, not {_checks.shown(queue)}")
+            raise UsageError(f"queue is an open bmq.Queue, not {_checks.shown(queue)}")
         buckets, weight, settle, idle_after, grace = _checked(buckets, weight, settle, idle_after, grace)
         keyless = _checks.boolean("keyless", keyless)
         if isinstance(selector, str):
@@ -771,7 +771,7 @@ def _checked(
     """Return the checked numbers of a group.
 
     Raises:
-        InvalidArgument: a number is out of its range.
+        UsageError: a number is out of its range.
     """
     return (
         _checks.integer("buckets", buckets, 1, MAX_BUCKETS),

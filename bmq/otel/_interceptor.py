@@ -28,7 +28,7 @@ from opentelemetry.trace import (
 from bmq import _checks, _world
 from bmq._version import __version__
 from bmq.client.interceptors import Interceptor
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 from bmq.otel import names
 from bmq.otel.codecs import ContextCodec, TextCodec
 from bmq.wire.constants import MAX_PROPERTIES
@@ -138,11 +138,11 @@ class OpenTelemetry(Interceptor):
         attach: bool = True,
     ) -> None:
         if tracer_provider is not None and not callable(getattr(type(tracer_provider), "get_tracer", None)):
-            raise InvalidArgument(
+            raise UsageError(
                 f"tracer_provider has a method get_tracer; {_checks.shown(tracer_provider)} has not"
             )
         if meter_provider is not None and not callable(getattr(type(meter_provider), "get_meter", None)):
-            raise InvalidArgument(
+            raise UsageError(
                 f"meter_provider has a method get_meter; {_checks.shown(meter_provider)} has not"
             )
         attach = _checks.boolean("attach", attach)
@@ -150,9 +150,7 @@ class OpenTelemetry(Interceptor):
             codecs = _checks.items("codecs", codecs, "codecs")
             for each in codecs:
                 if not (callable(getattr(type(each), "inject", None)) and hasattr(type(each), "extract")):
-                    raise InvalidArgument(
-                        f"a codec has methods inject and extract; {_checks.shown(each)} has not"
-                    )
+                    raise UsageError(f"a codec has methods inject and extract; {_checks.shown(each)} has not")
         self._tracer = trace.get_tracer("bmq", __version__, tracer_provider, names.SCHEMA_URL)
         meter = metrics.get_meter("bmq", __version__, meter_provider, names.SCHEMA_URL)
         self._durations = meter.create_histogram(

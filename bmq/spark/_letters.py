@@ -120,7 +120,7 @@ def _legal(name: Any, value: Any) -> bool:
         encode_properties({name: value}, new=True)
         if isinstance(value, str):
             value.encode()
-    except (UsageError, UnicodeEncodeError, TypeError):
+    except (TypeError, ValueError):
         return False
     return True
 

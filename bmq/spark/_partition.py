@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bmq import _checks
 from bmq._pace import checked_rate
 from bmq.engine.address import parse_addresses
-from bmq.errors import InvalidArgument, UsageError
+from bmq.errors import UsageError
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._batches import RowColumns
 from bmq.spark._columns import Columns, check_columns
@@ -292,8 +292,8 @@ def write_partition(
         _checks.text(name, text)
     try:
         _checks.text("password", password)
-    except InvalidArgument:
-        raise InvalidArgument("password is a str that has UTF-8 and no NUL") from None
+    except UsageError:
+        raise UsageError("password is a str that has UTF-8 and no NUL") from None
     if broker is not None:
         parse_addresses(broker)
     mode = parse_guid_mode(
@@ -344,7 +344,7 @@ def write_partition(
     if schema is not None:
         schema = _checked_schema(schema)
     if summary is not None and not callable(getattr(type(summary), "add", None)):
-        raise InvalidArgument(
+        raise UsageError(
             f"summary comes from bmq.spark.summary_accumulator(spark), not {_checks.shown(summary)}"
         )
     types = check_columns(schema, columns) if schema is not None else None

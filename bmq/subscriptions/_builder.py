@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, NoReturn, TypeAlias, final
 
 from bmq import _checks
-from bmq.errors import InvalidArgument, InvalidExpression
+from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._expression import Expression, built, made
 from bmq.subscriptions._planner import plan_tree
@@ -60,7 +60,7 @@ def _invalid(message: str, text: str, offset: int = 0) -> InvalidExpression:
 
 def _name(name: object) -> str:
     if not isinstance(name, str):
-        raise InvalidArgument(f"a property's name is a str, not {type(name).__name__}")
+        raise UsageError(f"a property's name is a str, not {type(name).__name__}")
     match = NAME_PATTERN.match(name)
     if match is None or match.end() != len(name):
         raise _invalid(
@@ -101,7 +101,7 @@ def _literal(value: object) -> Node:
         "bytes": "; binary properties cannot be read by an expression",
     }
     kind = type(value).__name__
-    raise InvalidArgument(f"a property compares with bool, int or str, not {kind}{hints.get(kind, '')}")
+    raise UsageError(f"a property compares with bool, int or str, not {kind}{hints.get(kind, '')}")
 
 
 @final
@@ -173,7 +173,7 @@ class Filter:
         return Filter(Not(self._node), self._depth + 1)
 
     def __bool__(self) -> NoReturn:
-        raise InvalidArgument(
+        raise UsageError(
             f"a filter has no truth value here ({self}): it is for the broker to evaluate. Combine filters "
             "with `&`, `|` and `~` instead of `and`, `or` and `not`; write a < P.x < b as "
             "(P.x > a) & (P.x < b); for one of several values use P.x.one_of(...); to evaluate it, use "
@@ -181,7 +181,7 @@ class Filter:
         )
 
     def __eq__(self, other: object) -> NoReturn:
-        raise InvalidArgument(
+        raise UsageError(
             "filters do not compare: there is no equality of conditions in the language (and "
             f"{_PARENTHESES[0].lower()}{_PARENTHESES[1:]}); compare their texts with str()"
         )
@@ -241,14 +241,14 @@ class Operand:
 
     def _compared(self, operator: BinaryOperator, other: object) -> Filter:
         if isinstance(other, Filter):
-            raise InvalidArgument(f"a property does not compare with a condition ({other}); {_PARENTHESES}")
+            raise UsageError(f"a property does not compare with a condition ({other}); {_PARENTHESES}")
         right = other._node if isinstance(other, Operand) else _literal(other)
         if isinstance(right, Boolean) and operator not in ("==", "!="):
-            raise InvalidArgument(
+            raise UsageError(
                 f"booleans have no order: `{operator}` with {other} is an error for every message"
             )
         if not isinstance(self._node, Property) and isinstance(right, Boolean | String):
-            raise InvalidArgument(f"{self} is an integer and never compares with {other!r}")
+            raise UsageError(f"{self} is an integer and never compares with {other!r}")
         return Filter(Binary(operator, self._node, right))
 
     def one_of(self, *values: Comparable) -> Filter:
@@ -258,7 +258,7 @@ class Operand:
             TypeError: there are no values, or a value has a type that properties cannot be compared with.
         """
         if not values:
-            raise InvalidArgument("one_of() needs at least one value")
+            raise UsageError("one_of() needs at least one value")
         result = self == values[0]
         for value in values[1:]:
             result = result | (self == value)
@@ -267,7 +267,7 @@ class Operand:
     def exists(self) -> Filter:
         """Return a filter: the message has the property (not as BINARY, which an expression cannot read)."""
         if not isinstance(self._node, Property):
-            raise InvalidArgument(f"exists() asks for one property, and {self} is a computation")
+            raise UsageError(f"exists() asks for one property, and {self} is a computation")
         return Filter(Exists(self._node.name))
 
     def __invert__(self) -> Filter:
@@ -290,7 +290,7 @@ class Operand:
         return _condition(self).expression()
 
     def __bool__(self) -> NoReturn:
-        raise InvalidArgument(
+        raise UsageError(
             f"{self} has no value here: it stands for a property of messages to come. Combine conditions "
             "with `&`, `|` and `~` instead of `and`, `or` and `not`"
         )
@@ -301,7 +301,7 @@ class Operand:
         if isinstance(other, Operand):
             node = other._node
         elif isinstance(other, bool) or not isinstance(other, int):
-            raise InvalidArgument(f"`{operator}` takes integers, not {type(other).__name__}")
+            raise UsageError(f"`{operator}` takes integers, not {type(other).__name__}")
         else:
             node = _literal(other)
         left, right = (node, self._node) if swapped else (self._node, node)
@@ -341,7 +341,7 @@ class Operand:
         return Operand(Negate(self._node))
 
     def __floordiv__(self, other: object) -> NoReturn:
-        raise InvalidArgument("the broker divides toward zero, not down: write `/`")
+        raise UsageError("the broker divides toward zero, not down: write `/`")
 
     __rfloordiv__ = __floordiv__
 
@@ -361,10 +361,8 @@ def _condition(value: object) -> Filter:
     if isinstance(value, Operand):
         if isinstance(value.ast, Property):
             return Filter(value.ast)
-        raise InvalidArgument(f"{value} is an integer, not a condition: compare it with something")
-    raise InvalidArgument(
-        f"`&` and `|` join conditions, not {type(value).__name__} {value!r}; {_PARENTHESES}"
-    )
+        raise UsageError(f"{value} is an integer, not a condition: compare it with something")
+    raise UsageError(f"`&` and `|` join conditions, not {type(value).__name__} {value!r}; {_PARENTHESES}")
 
 
 @final

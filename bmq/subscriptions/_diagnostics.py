@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from bmq import _checks
-from bmq.errors import InvalidArgument, InvalidExpression
+from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._scanner import END, Token
 from bmq.subscriptions._syntax import INT64_MAX, INT64_MIN, MAX_LENGTH, MAX_OPERATORS
 
@@ -76,7 +76,7 @@ class Problem(NamedTuple):
 def point_at(text: str, offset: int) -> str:
     """Return two lines: the text, one printable character each, and a caret with the column (from 1)."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(f"text is a str, not {_checks.shown(text)}")
+        raise UsageError(f"text is a str, not {_checks.shown(text)}")
     offset = _checks.integer("offset", offset, 0, len(text) + 1)
     start, end = 0, len(text)
     if end > _WINDOW:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from bmq import _checks
-from bmq.errors import InvalidArgument, InvalidExpression
+from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._checker import Checked, check, encoded_length
 from bmq.subscriptions._diagnostics import ErrorKind
 from bmq.subscriptions._doubts import Doubt, find_doubts, warn_of
@@ -86,7 +86,7 @@ class Expression:
 
     def __init__(self, text: str, *, strict: bool = True) -> None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidArgument(f"an expression is a str, not {_checks.shown(text)}")
+            raise UsageError(f"an expression is a str, not {_checks.shown(text)}")
         text = str.__str__(text)
         strict = _checks.boolean("strict", strict)
         self._text = text

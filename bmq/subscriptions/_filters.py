@@ -16,7 +16,7 @@ from math import perm
 from typing import Final, TypeAlias
 
 from bmq import _checks
-from bmq.errors import InvalidArgument, InvalidExpression
+from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._builder import Filter, Operand, P
 from bmq.subscriptions._checker import check_sendable
 from bmq.subscriptions._diagnostics import ErrorKind
@@ -258,7 +258,7 @@ class PulsarTags(TagFilter):
         keys: names of the properties, each beginning with "tag".
 
     Raises:
-        InvalidArgument: there are no names, or a name does not begin with "tag".
+        UsageError: there are no names, or a name does not begin with "tag".
         InvalidExpression: an expression cannot hold a name or a value.
     """
 
@@ -269,11 +269,11 @@ class PulsarTags(TagFilter):
     ) -> None:
         super().__init__(any_of=any_of, all_of=all_of)
         if isinstance(keys, str):
-            raise InvalidArgument(f"keys is a collection of names, not one name: write [{keys!r}]")
+            raise UsageError(f"keys is a collection of names, not one name: write [{keys!r}]")
         self._keys = tuple(sorted(set(_checks.texts("keys", keys))))
         wrong = [key for key in self._keys if not key.startswith("tag")]
         if wrong or not self._keys:
-            raise InvalidArgument(f"the names of Pulsar's tags begin with 'tag': {wrong or 'none is given'}")
+            raise UsageError(f"the names of Pulsar's tags begin with 'tag': {wrong or 'none is given'}")
         for value in (*self._any_of, *self._all_of):
             for key in self._keys:
                 _ = P(key) == value
@@ -402,7 +402,7 @@ def subscriptions_for(selector: Selector) -> list[Expression | None]:
 
     Raises:
         InvalidExpression: as :func:`plan`; or a text has a NUL or a lone surrogate, checked or not.
-        InvalidArgument: the selector has another type.
+        UsageError: the selector has another type.
     """
     check_selector_type(selector)
     if selector is None:
@@ -419,10 +419,10 @@ def check_selector_type(selector: object) -> None:
     """Check that a value is a selector or None.
 
     Raises:
-        InvalidArgument: the value has another type.
+        UsageError: the value has another type.
     """
     if selector is not None and not isinstance(selector, str | Expression | Filter | Operand | TagFilter):
-        raise InvalidArgument(
+        raise UsageError(
             "messages are selected by an expression as text, a bmq.Expression, a filter made with bmq.P, a "
             f"bmq.TagFilter or a bmq.CmqTags, not by {_checks.shown(selector)}"
         )

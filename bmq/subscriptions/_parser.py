@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, NoReturn, cast
 
 from bmq import _checks
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 from bmq.subscriptions._diagnostics import Problem, syntax_error
 from bmq.subscriptions._scanner import END, KIND, Token, integer_value, scan
 from bmq.subscriptions._syntax import (
@@ -146,5 +146,5 @@ def parse(text: str) -> Node:
         InvalidExpression: with the code SYNTAX.
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(f"an expression is a str, not {_checks.shown(text)}")
+        raise UsageError(f"an expression is a str, not {_checks.shown(text)}")
     return _Parser(text).parse()

@@ -9,7 +9,7 @@ from typing import Final
 
 from bmq import _checks
 from bmq.conventions import PREFIX
-from bmq.errors import InvalidArgument, InvalidExpression
+from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._filters import Selector, TagFilter, subscriptions_for
 from bmq.subscriptions._syntax import Binary, Boolean, Exists, Integer, Negate, Node, Not, Property
@@ -40,7 +40,7 @@ def check_property_types(
     for name, kind in _checks.mapping("kinds", kinds, "types by name").items():
         _checks.text("the name of a property", name)
         if not isinstance(kind, type) or kind not in _WORDS:
-            raise InvalidArgument(f"kinds has bool, int, str and bytes, not {_checks.shown(kind)}")
+            raise UsageError(f"kinds has bool, int, str and bytes, not {_checks.shown(kind)}")
     of = _checks.text("of", of)
     others = tuple(_checks.texts("others", others))
     if selector is None or isinstance(selector, TagFilter) or (isinstance(selector, str) and not selector):

@@ -31,7 +31,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from bmq import _checks
-from bmq.errors import InvalidArgument, UsageError
+from bmq.errors import UsageError
 from bmq.subscriptions._builder import Filter, Operand
 from bmq.subscriptions._expression import Evaluation, Expression
 from bmq.wire.properties import PropertyInput
@@ -53,7 +53,7 @@ class Route:
         full: whether the consumer is at its limit of unconfirmed messages.
 
     Raises:
-        InvalidArgument: an attribute has another type.
+        UsageError: an attribute has another type.
     """
 
     expression: Expression | None
@@ -301,7 +301,7 @@ def _route(number: int, entry: RouteInput) -> Route:
     if not isinstance(entry, Route):
         given: Any = entry
         if not isinstance(given, tuple) or len(entry) not in (2, 3):
-            raise InvalidArgument(
+            raise UsageError(
                 "a route is a bmq.subscriptions.Route, or a tuple of expression, priority and perhaps name, "
                 f"not {_checks.shown(entry)}"
             )
@@ -317,7 +317,7 @@ def _expression(value: str | Expression | Filter | Operand | None) -> Expression
     if isinstance(value, str):
         return Expression(value)
     if not isinstance(value, Filter | Operand):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(f"the expression of a route is text or a filter, not {_checks.shown(value)}")
+        raise UsageError(f"the expression of a route is text or a filter, not {_checks.shown(value)}")
     return value.expression()
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
 from bmq import _checks
-from bmq.errors import InvalidArgument, InvalidProperty, ProtocolError
+from bmq.errors import InvalidProperty, ProtocolError, UsageError
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 
@@ -57,7 +57,7 @@ def tag_name(tag: str) -> str:
         InvalidProperty: the tag is too long for an expression, or cannot be encoded as UTF-8.
     """
     if not isinstance(tag, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(f"a tag is a str, not {_checks.shown(tag)}")
+        raise UsageError(f"a tag is a str, not {_checks.shown(tag)}")
     try:
         raw = str.encode(tag, "utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -83,7 +83,7 @@ def tag_properties(tags: Iterable[str]) -> dict[str, bool]:
 
     Raises:
         InvalidProperty: a tag is too long for an expression, or cannot be encoded as UTF-8.
-        InvalidArgument: ``tags`` is a single string.
+        UsageError: ``tags`` is a single string.
     """
     return dict.fromkeys(map(tag_name, distinct(tags)), True)
 
@@ -91,7 +91,7 @@ def tag_properties(tags: Iterable[str]) -> dict[str, bool]:
 def distinct(tags: Iterable[str]) -> tuple[str, ...]:
     """Return each tag once, sorted, so that equal filters have equal texts, which the broker merges."""
     if isinstance(tags, str):
-        raise InvalidArgument(f"tags is a collection of strings, not one string: write {{{tags!r}}}")
+        raise UsageError(f"tags is a collection of strings, not one string: write {{{tags!r}}}")
     given: list[str] = _checks.items("tags", tags, "strings")
     for tag in given:
         tag_name(tag)

@@ -10,7 +10,7 @@ from random import Random
 from typing import Literal, cast, get_args
 
 from bmq import _checks
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 from bmq.testing._pipe import Direction
 from bmq.testing._proxy import FaultProxy, Side
 
@@ -40,7 +40,7 @@ class Fault:
         amount: bytes (of pieces, into an event, to corrupt), bytes a second, or seconds of delay.
 
     Raises:
-        InvalidArgument: an attribute has another type, or is out of its range.
+        UsageError: an attribute has another type, or is out of its range.
     """
 
     after: float
@@ -115,13 +115,13 @@ def plan_faults(
         duration: shortest and longest duration of faults that last, in seconds.
 
     Raises:
-        InvalidArgument: an argument has another type, or is out of its range.
+        UsageError: an argument has another type, or is out of its range.
     """
     random = Random(_checks.integer("seed", seed, -_checks.INT64_MAX))
     count = _checks.integer("count", count, 0, _MOST_FAULTS)
     kinds = cast("list[FaultKind]", _checks.texts("kinds", kinds))
     if not kinds:
-        raise InvalidArgument("kinds has at least one kind of fault")
+        raise UsageError("kinds has at least one kind of fault")
     for each in kinds:
         _checks.one_of("a kind of fault", each, get_args(FaultKind))
     pause, duration = _bounds("pause", pause), _bounds("duration", duration)
@@ -152,10 +152,10 @@ def plan_faults(
 def _bounds(name: str, value: object) -> tuple[float, float]:
     bounds: list[object] = _checks.items(name, value, "two numbers of seconds")
     if len(bounds) != 2:
-        raise InvalidArgument(f"{name} is the shortest and the longest time, not {_checks.shown(value)}")
+        raise UsageError(f"{name} is the shortest and the longest time, not {_checks.shown(value)}")
     low, high = (_checks.seconds(name, each) for each in bounds)
     if low > high:
-        raise InvalidArgument(f"{name} begins with the shortest time, and {low:g} is above {high:g}")
+        raise UsageError(f"{name} begins with the shortest time, and {low:g} is above {high:g}")
     return low, high
 
 
@@ -180,7 +180,7 @@ def replay_faults(proxy: FaultProxy, faults: Iterable[Fault]) -> AsyncIterator[F
     """Inject the given faults; yields each fault at its end. The proxy is healed in any case.
 
     Raises:
-        InvalidArgument: an argument has another type.
+        UsageError: an argument has another type.
     """
     _checks.choice("proxy", proxy, FaultProxy)
     planned: list[Fault] = _checks.items("faults", faults, "bmq.testing.Fault")

@@ -28,7 +28,7 @@ def fresh_queue_uri(domain: str, hint: str = "queue") -> str:
 
     Raises:
         InvalidURI: the domain has no legal name.
-        InvalidArgument: an argument is no text.
+        UsageError: an argument is no text.
     """
     domain = _checks.text("domain", domain)
     QueueUri.parse(f"bmq://{domain}/queue")

@@ -11,7 +11,7 @@ from enum import Enum
 from random import Random
 from typing import cast
 
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 from bmq.wire.event import HEADER_SIZE, LENGTH
 
 __all__ = ["Conditions", "Direction", "Endpoint", "EventCounter", "Pipe", "Trigger"]
@@ -246,9 +246,9 @@ class Pipe:
     def arm(self, action: Callable[[], None], *, nbytes: int | None, events: int | None) -> None:
         """Call ``action`` once ``nbytes`` more bytes, or ``events`` more events, have left."""
         if (nbytes is None) is (events is None):
-            raise InvalidArgument("give either a number of bytes or a number of events")
+            raise UsageError("give either a number of bytes or a number of events")
         if (nbytes if nbytes is not None else events or 0) < 1:
-            raise InvalidArgument("the number of bytes or events must be at least 1")
+            raise UsageError("the number of bytes or events must be at least 1")
         if nbytes is not None:
             self._triggers.append(Trigger(action, position=self.forwarded + nbytes))
         elif events is not None:

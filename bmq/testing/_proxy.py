@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from bmq import _checks
 from bmq.engine.address import parse_addresses
-from bmq.errors import InvalidArgument, StateError
+from bmq.errors import StateError, UsageError
 from bmq.testing._pipe import Conditions, Direction, Endpoint, Pipe
 
 __all__ = ["Direction", "FaultProxy", "Line", "ProxiedConnection", "Side"]
@@ -111,7 +111,7 @@ class Line(ABC):
         Without an open connection, the change applies to the next connection.
         """
         if xor is not None and replace is not None:
-            raise InvalidArgument("give either xor or replace")
+            raise UsageError("give either xor or replace")
         _direction(direction)
         offset = _checks.integer("offset", offset)
         if replace is not None:
@@ -139,15 +139,13 @@ class Line(ABC):
         The next byte leaves only after the action. Without an open connection, the next connection counts.
 
         Raises:
-            InvalidArgument: not exactly one of ``nbytes`` and ``events`` is given, or an argument has another
+            UsageError: not exactly one of ``nbytes`` and ``events`` is given, or an argument has another
                 type.
         """
         _direction(direction)
         _checks.function("action", action, 1)
         if (nbytes is None) is (events is None):
-            raise InvalidArgument(
-                "say after how many bytes, nbytes=..., or after how many events, events=..."
-            )
+            raise UsageError("say after how many bytes, nbytes=..., or after how many events, events=...")
         nbytes = _checks.optional(_checks.integer, "nbytes", nbytes)
         events = _checks.optional(_checks.integer, "events", events)
 
@@ -169,7 +167,7 @@ class Line(ABC):
         """Cut a connection after the given number of further bytes, or whole events.
 
         Raises:
-            InvalidArgument: as :meth:`when`.
+            UsageError: as :meth:`when`.
         """
         _cutting(side, reset)
         self.when(
@@ -206,10 +204,10 @@ def _sizes(size: object) -> tuple[int, int]:
     if isinstance(given, tuple):
         bounds = cast("tuple[object, ...]", given)
         if len(bounds) != 2:
-            raise InvalidArgument(f"size is a number of bytes or two bounds, not {_checks.shown(size)}")
+            raise UsageError(f"size is a number of bytes or two bounds, not {_checks.shown(size)}")
         low, high = (_checks.integer("a bound of size", each, 1) for each in bounds)
         if low > high:
-            raise InvalidArgument(f"size begins with the lower bound, and {low} is above {high}")
+            raise UsageError(f"size begins with the lower bound, and {low} is above {high}")
         return low, high
     exact = _checks.integer("size", size, 1)
     return exact, exact

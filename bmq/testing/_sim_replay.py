@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 
 if TYPE_CHECKING:
     from bmq.testing._simulation import Simulation
@@ -25,7 +25,7 @@ def seeds_to_run(first: int, count: int) -> list[int]:
     """Return the seeds: from the arguments, or the seed in the environment.
 
     Raises:
-        InvalidArgument: the environment variable is no number.
+        UsageError: the environment variable is no number.
     """
     given = os.environ.get(REPLAY)
     if not given:
@@ -33,7 +33,7 @@ def seeds_to_run(first: int, count: int) -> list[int]:
     try:
         return [int(given)]
     except ValueError:
-        raise InvalidArgument(f"{REPLAY}={given!r} is no seed") from None
+        raise UsageError(f"{REPLAY}={given!r} is no seed") from None
 
 
 def skipped_faults() -> frozenset[int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bmq import _checks
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 from bmq.testing._sim_replay import seeds_to_run
 from bmq.testing._simulation import Simulation
 
@@ -38,7 +38,7 @@ def simulated(
         limit: the virtual seconds after which a run is given up.
 
     Raises:
-        InvalidArgument: an argument is out of its range.
+        UsageError: an argument is out of its range.
     """
     seeds = _checks.integer("seeds", seeds, 1)
     first = _checks.integer("first", first, -_checks.INT64_MAX)
@@ -47,10 +47,10 @@ def simulated(
     def decorate(test: Callable[..., Coroutine[Any, Any, object]]) -> Callable[..., None]:
         _checks.function("the test", test)
         if not inspect.iscoroutinefunction(test):
-            raise InvalidArgument("a simulated test is a coroutine function: async def test(sim)")
+            raise UsageError("a simulated test is a coroutine function: async def test(sim)")
         parameters = list(inspect.signature(test).parameters.values())
         if not parameters:
-            raise InvalidArgument("a simulated test takes the simulation: async def test(sim)")
+            raise UsageError("a simulated test takes the simulation: async def test(sim)")
 
         @functools.wraps(test)
         def run(*fixtures: Any, **named: Any) -> None:

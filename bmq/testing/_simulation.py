@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 
 from bmq import _checks, _world
 from bmq.client.session import disown
-from bmq.errors import InvalidArgument, StateError, UsageError
+from bmq.errors import StateError, UsageError
 from bmq.testing._history import History, Recorder
 from bmq.testing._sim_faults import SIMULATED_FAULTS, SimulatedFault, run_faults
 from bmq.testing._sim_loop import Engine, SimLoop, place_of
@@ -110,7 +110,7 @@ class SimulatedProcess:
         """Set the clock of the day forward, or back with a negative number; the monotonic clock continues.
 
         Raises:
-            InvalidArgument: the seconds are no number.
+            UsageError: the seconds are no number.
         """
         self._ahead += _checks.number("seconds", seconds, -1e9, 1e9, unit="seconds")
 
@@ -542,7 +542,7 @@ class Simulation:
         digest: a hash of all bytes on the network with their times.
 
     Raises:
-        InvalidArgument: the seed is no integer, or the limit is no duration.
+        UsageError: the seed is no integer, or the limit is no duration.
     """
 
     def __init__(self, seed: int = 0, *, limit: float = 30 * 86400.0) -> None:
@@ -870,7 +870,7 @@ class Simulation:
 def _pair(name: str, value: object) -> list[Any]:
     pair: list[Any] = _checks.items(name, value, "a least and a greatest value")
     if len(pair) != 2:
-        raise InvalidArgument(f"{name}={_checks.shown(value)}: a least and a greatest value, such as (1, 2)")
+        raise UsageError(f"{name}={_checks.shown(value)}: a least and a greatest value, such as (1, 2)")
     return pair
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from bmq import _checks
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 from bmq.wire.crc import crc32c
 
 __all__ = ["Key", "key_bucket"]
@@ -26,7 +26,7 @@ def key_bucket(key: Key) -> int:
     remainder by their number of buckets. The page *Conventions* of the documentation has test vectors.
 
     Raises:
-        InvalidArgument: the key has another type.
+        UsageError: the key has another type.
     """
     return crc32c(_as_bytes(key)) & 0x7FFF_FFFF
 
@@ -38,10 +38,10 @@ def _as_bytes(key: object) -> bytes:
         try:
             return str.encode(key)
         except UnicodeEncodeError as error:
-            raise InvalidArgument(f"the key {_checks.shown(key)} is not legal text: {error}") from None
+            raise UsageError(f"the key {_checks.shown(key)} is not legal text: {error}") from None
     if isinstance(key, int) and not isinstance(key, bool):
         number = int(key)
         if number.bit_length() > _MOST_BITS:
-            raise InvalidArgument(f"a key that is an integer has at most {_MOST_BITS} bits")
+            raise UsageError(f"a key that is an integer has at most {_MOST_BITS} bits")
         return b"%d" % number
-    raise InvalidArgument(f"a key is text, bytes or an integer, not {_checks.shown(key)}")
+    raise UsageError(f"a key is text, bytes or an integer, not {_checks.shown(key)}")

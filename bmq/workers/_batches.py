@@ -18,7 +18,7 @@ from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Codec, Shape
-from bmq.errors import InvalidArgument, Undecodable, UsageError
+from bmq.errors import Undecodable, UsageError
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import Workers, work_on
 from bmq.workers._handlers import Invoker, is_async, name_of
@@ -54,7 +54,7 @@ class PartlyFailed(Exception):
         for index, error in _checks.mapping("failed", failed, "errors by index").items():
             _checks.integer("the index of what has failed", index)
             if not isinstance(error, BaseException):
-                raise InvalidArgument(
+                raise UsageError(
                     f"failed has the exception of each failure, not {_checks.shown(error)}: "
                     "bmq.PartlyFailed({index: error})"
                 )

@@ -29,7 +29,6 @@ from bmq.codecs import Codec
 from bmq.conventions import post_time
 from bmq.errors import (
     Error,
-    InvalidArgument,
     InvalidPayload,
     InvalidProperty,
     ProtocolError,
@@ -161,7 +160,7 @@ async def consume(
     """
     whole, of = untyped(source)
     if not isinstance(whole, Queue | Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(f"source is an open bmq.Queue or a bmq.Consumer, not {_checks.shown(source)}")
+        raise UsageError(f"source is an open bmq.Queue or a bmq.Consumer, not {_checks.shown(source)}")
     options = HandlerOptions(
         subscription=subscription,
         priority=priority,

@@ -15,7 +15,7 @@ from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Shape
-from bmq.errors import InvalidArgument, UsageError
+from bmq.errors import UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock
@@ -227,12 +227,12 @@ def checked_clock(clock: Clock | None) -> Clock | None:
     """Return a clock that measures pauses, or None.
 
     Raises:
-        InvalidArgument: it has no ``time()`` and ``sleep()``.
+        UsageError: it has no ``time()`` and ``sleep()``.
     """
     if clock is not None and not (
         callable(getattr(type(clock), "time", None)) and callable(getattr(type(clock), "sleep", None))
     ):
-        raise InvalidArgument(f"clock has methods time and sleep; {_checks.shown(clock)} has not")
+        raise UsageError(f"clock has methods time and sleep; {_checks.shown(clock)} has not")
     return clock
 
 

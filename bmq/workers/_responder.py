@@ -20,7 +20,7 @@ from bmq.client.poison import Allow, Allowed, guid_of, integer_of, queue_of
 from bmq.client.queue import Queue
 from bmq.client.requests import deadline
 from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER, derived_guid
-from bmq.errors import Error, InvalidPayload, InvalidProperty, QueueClosed, UsageError
+from bmq.errors import Error, QueueClosed, UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import BlockingCalls, Steps
@@ -183,7 +183,7 @@ class Responder:
                 if message.consumer.queue.closed:
                     self._unanswered(message, error)
                     return
-            except (InvalidPayload, InvalidProperty, TypeError, ValueError) as error:
+            except (TypeError, ValueError) as error:
                 if refused:
                     self._unanswered(message, error)
                     return

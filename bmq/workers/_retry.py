@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, cast
 from bmq import _checks
 from bmq._backoff import backoff
 from bmq.client.dead_letters import DeadLetter, GiveUp
-from bmq.errors import ProtocolError, StateError, UsageError
+from bmq.errors import ProtocolError, UsageError
 
 __all__ = ["DEFAULT_RETRY", "Backoff", "ExponentialDecay", "NoRetry", "NoRetryOn", "RetryPolicy"]
 
@@ -220,12 +220,12 @@ def never(no_retry: NoRetryOn, error: BaseException) -> bool:
 
 
 # Errors that the same message would cause again: the message is malformed, or the handler has a bug.
-_SAME_AGAIN = (ValueError, TypeError, LookupError, AttributeError, UsageError, ProtocolError)
+_SAME_AGAIN = (ValueError, TypeError, LookupError, AttributeError, ProtocolError)
 
 
 def same_again(error: BaseException) -> bool:
     """Whether another attempt would fail in the same way. Any other error may be an outage."""
-    return isinstance(error, _SAME_AGAIN) and not isinstance(error, StateError)
+    return isinstance(error, _SAME_AGAIN)
 
 
 #: The default policy. No message is lost: the policy gives up without confirming.

@@ -189,7 +189,7 @@ def test_receiving_in_other_ways(queue: bmq.blocking.Queue) -> None:
     assert queue.receive_nowait() is None
     with pytest.raises(bmq.TimedOut, match=r"no message of bmq://.* arrived within 0.05 s"):
         queue.receive(timeout=0.05)
-    with pytest.raises(bmq.InvalidArgument, match="timeout is a number"):
+    with pytest.raises(bmq.UsageError, match="timeout is a number"):
         queue.receive(timeout="soon")  # type: ignore[arg-type]
     queue.post_many([b"%d" % number for number in range(6)])
     first = queue.receive(timeout=10)

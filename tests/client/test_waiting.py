@@ -55,5 +55,5 @@ async def test_a_closed_consumer_ends_those_who_wait(queue: bmq.Queue) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
 async def test_the_timeout_is_checked(queue: bmq.Queue, timeout: float) -> None:
-    with pytest.raises(bmq.InvalidArgument, match="timeout"):
+    with pytest.raises(bmq.UsageError, match="timeout"):
         await queue.subscribe().wait(timeout)

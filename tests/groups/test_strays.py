@@ -165,7 +165,7 @@ class TestUnusableKeys:
     @pytest.mark.parametrize("strays", ["confirm", "", None, 3])
     async def test_strays_is_checked(self, open_reader: Open, strays: Any) -> None:
         queue = await open_reader()
-        with pytest.raises(bmq.InvalidArgument, match="strays"):
+        with pytest.raises(bmq.UsageError, match="strays"):
             queue.group(strays=strays)
 
 

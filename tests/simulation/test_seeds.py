@@ -71,18 +71,18 @@ def test_the_environment_chooses_one_seed_and_traces_it(
     assert seen[0] == seen[1]
     monkeypatch.undo()
     monkeypatch.setenv("BMQ_SIM_SEED", "nine")
-    with pytest.raises(bmq.InvalidArgument, match="BMQ_SIM_SEED='nine' is no seed"):
+    with pytest.raises(bmq.UsageError, match="BMQ_SIM_SEED='nine' is no seed"):
         test()
 
 
 def test_only_coroutine_functions_with_a_simulation_can_be_simulated() -> None:
-    with pytest.raises(bmq.InvalidArgument, match="coroutine function"):
+    with pytest.raises(bmq.UsageError, match="coroutine function"):
         simulated()(lambda sim: None)  # type: ignore[arg-type, return-value]
 
     async def nothing() -> None:
         """Takes no simulation."""
 
-    with pytest.raises(bmq.InvalidArgument, match="takes the simulation"):
+    with pytest.raises(bmq.UsageError, match="takes the simulation"):
         simulated()(nothing)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.errors import InvalidArgument
+from bmq.errors import UsageError
 from bmq.wire.keys import Key, key_bucket
 
 #: The check value of CRC-32C is that of "123456789"; RFC 3720 has that of 32 zero bytes. Both without the
@@ -74,7 +74,7 @@ def test_an_integer_is_its_digits() -> None:
 
 @pytest.mark.parametrize("key", [2**5000, 1.0, True, None, "\ud800", ["a"]])
 def test_anything_else_is_refused(key: Key) -> None:
-    with pytest.raises(InvalidArgument, match="key"):
+    with pytest.raises(UsageError, match="key"):
         key_bucket(key)
 
 

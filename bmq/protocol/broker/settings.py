@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bmq import _checks
-from bmq.errors import InvalidArgument, UsageError
+from bmq.errors import UsageError
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
 from bmq.wire.control.messages import (
     UNRELEASED_VERSION,
@@ -54,7 +54,7 @@ class Authentication:
                 _checks.text("a user", user)
                 if not isinstance(password, str):
                     # Do not repeat the value: it is a password.
-                    raise InvalidArgument(f"a password is a str, not {type(password).__name__}")
+                    raise UsageError(f"a password is a str, not {type(password).__name__}")
         _checks.optional(_checks.boolean, "anonymous", self.anonymous)
         lifetime = _checks.integer("lifetime_ms", self.lifetime_ms, 1, _checks.INT32_MAX)
         object.__setattr__(self, "lifetime_ms", lifetime)

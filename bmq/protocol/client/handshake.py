@@ -12,10 +12,10 @@ from bmq.errors import (
     AuthenticationError,
     ConnectionFailed,
     Error,
-    InvalidArgument,
     NegotiationError,
     ProtocolError,
     StatusCategory,
+    UsageError,
 )
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.constants import EventType
@@ -48,7 +48,7 @@ class Credentials:
         data: for BASIC ``b"user:password"``; None for no data. ``repr()`` omits the data.
 
     Raises:
-        InvalidArgument: the mechanism is empty or not a string, or the data is not bytes.
+        UsageError: the mechanism is empty or not a string, or the data is not bytes.
     """
 
     mechanism: str
@@ -59,7 +59,7 @@ class Credentials:
         given: Any = self.data
         if given is not None and not isinstance(given, bytes | bytearray | memoryview):
             # Do not repeat the value: it may be a password.
-            raise InvalidArgument(f"the data of credentials is bytes or None, not {type(given).__name__}")
+            raise UsageError(f"the data of credentials is bytes or None, not {type(given).__name__}")
         object.__setattr__(self, "data", _checks.optional(_checks.octets, "data", self.data))
 
     @classmethod
@@ -67,15 +67,15 @@ class Credentials:
         """Return credentials for the mechanism BASIC.
 
         Raises:
-            InvalidArgument: an argument is not a string, or the user name contains a colon.
+            UsageError: an argument is not a string, or the user name contains a colon.
         """
         user = _checks.text("user", user)
         if ":" in user:
-            raise InvalidArgument("a user has no colon: the mechanism BASIC ends the name there")
+            raise UsageError("a user has no colon: the mechanism BASIC ends the name there")
         try:
             password = _checks.text("password", password)
-        except InvalidArgument:
-            raise InvalidArgument("a password is a str that has UTF-8 and no NUL") from None
+        except UsageError:
+            raise UsageError("a password is a str that has UTF-8 and no NUL") from None
         return cls("BASIC", f"{user}:{password}".encode())
 
     @classmethod
