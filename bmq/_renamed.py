@@ -28,14 +28,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Attributes by class, for the asyncio classes and those of ``bmq.blocking``: the old and the new name.
 ATTRIBUTES: dict[str, dict[str, str]] = {
+    "Consumer": {"selector": "expression"},
     "Message": {"state": "context", "subscription": "consumer"},
     "Queue": {"subscriptions": "consumers", "waiting": "delay_queue_uri"},
     "Session": {"output": "open_output"},
+    "Subscription": {"selector": "expression"},
 }
 #: Names of modules: the old name, and the new one with its module.
 NAMES: dict[str, dict[str, str]] = {
     "bmq": {"InvalidArgument": "bmq.UsageError", "Post": "bmq.OutgoingMessage", "Typed": "bmq.PropertyValue"},
     "bmq.errors": {"InvalidArgument": "bmq.errors.UsageError"},
+    "bmq.subscriptions": {"Selector": "bmq.subscriptions.ExpressionInput"},
     "bmq.conventions": {
         "WAITING_SUFFIX": "bmq.conventions.DELAY_QUEUE_SUFFIX",
         "waiting_queue": "bmq.conventions.delay_queue_of",
@@ -43,8 +46,22 @@ NAMES: dict[str, dict[str, str]] = {
 }
 #: Keyword arguments by function: the old and the new name.
 ARGUMENTS: dict[str, dict[str, str]] = {
-    "BmqBroker.__init__": {"waiting": "delay_queue_uri"},
+    "App.batch_consumer": {"subscription": "expression"},
+    "App.consumer": {"subscription": "expression"},
+    "App.responder": {"subscription": "expression"},
+    "BmqBroker.__init__": {"subscription": "expression", "waiting": "delay_queue_uri"},
+    "Consumer.configure": {"selector": "expression"},
+    "Queue.group": {"selector": "expression"},
+    "Queue.subscribe": {"selector": "expression"},
+    "Queue.tables": {"selector": "expression"},
     "Session.open_queue": {"waiting": "delay_queue_uri"},
+    "Source.__init__": {"subscription": "expression"},
+    "Subscription.__init__": {"selector": "expression"},
+    "TypedConsumer.configure": {"selector": "expression"},
+    "TypedQueue.group": {"selector": "expression"},
+    "TypedQueue.subscribe": {"selector": "expression"},
+    "consume": {"subscription": "expression"},
+    "reader": {"subscription": "expression"},
 }
 
 
@@ -79,6 +96,8 @@ def renamed(cls: C) -> C:
     """Decorate a class that has old names in :data:`ATTRIBUTES`."""
     for old, new in ATTRIBUTES[cls.__name__].items():
         setattr(cls, old, Renamed(cls.__name__, old, new))
+    if f"{cls.__name__}.__init__" in ARGUMENTS:
+        setattr(cls, "__init__", renamed_arguments(vars(cls)["__init__"]))  # noqa: B010
     return cls
 
 

@@ -32,7 +32,7 @@ from bmq.conventions import PREFIX, delay_queue_of
 from bmq.delays import Mover
 from bmq.engine.address import parse_addresses
 from bmq.errors import Error, StateError, UsageError
-from bmq.subscriptions import Expression, Selector, subscriptions_for
+from bmq.subscriptions import Expression, ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
 
 __all__ = ["BmqBroker"]
@@ -67,7 +67,7 @@ class BmqBroker(AsyncBroker):
     Args:
         broker: as for :func:`bmq.connect`.
         queue: URI of the queue; with ``?id=``, the workers are an application of a fanout queue.
-        subscription: which tasks workers take, ``task_name == "add"`` for instance; None for all.
+        expression: which tasks workers take, ``task_name == "add"`` for instance; None for all.
         max_unconfirmed_messages: limit of unacknowledged tasks in a worker process. Other workers cannot take
             these tasks, even if the process has not started them yet.
         delay_queue_uri: URI of the delay queue, in a priority domain. If None, the queue's own URI with the
@@ -76,7 +76,6 @@ class BmqBroker(AsyncBroker):
         dead_letters: URI of the queue for messages that no worker can run: they cannot be parsed, are not
             tasks, or are tasks unknown to the worker; and for delayed tasks that cannot be passed on. If
             None, such messages are confirmed. In both cases, the log has one line per kind and minute.
-            None confirms them. Either way the log has one line per kind and minute.
         options: further options of :func:`bmq.connect`.
 
     Raises:
@@ -90,7 +89,7 @@ class BmqBroker(AsyncBroker):
         broker: str | None,
         queue: str,
         *,
-        subscription: Selector = None,
+        expression: ExpressionInput = None,
         max_unconfirmed_messages: int = 100,
         delay_queue_uri: str | None = None,
         mover: bool = True,
@@ -106,10 +105,10 @@ class BmqBroker(AsyncBroker):
         self._broker = broker
         self._options = options
         self._uri = QueueUri.parse(queue)
-        if isinstance(subscription, str):
-            subscription = Expression(subscription) if str.__str__(subscription) else None
-        subscriptions_for(subscription)
-        self._subscription = subscription
+        if isinstance(expression, str):
+            expression = Expression(expression) if str.__str__(expression) else None
+        subscriptions_for(expression)
+        self._expression = expression
         self._max_unconfirmed = max_unconfirmed_messages
         # A delay queue needs a priority domain, and a queue with applications is in a fanout domain.
         self._delays = delay_queue_uri is not None or not self._uri.app_id
@@ -234,7 +233,7 @@ class BmqBroker(AsyncBroker):
         aside = PutAside("the taskiq worker", letters, logger)
         # The subscription is withdrawn when taskiq stops listening. The queue stays open until the shutdown,
         # because running tasks are still to be acknowledged.
-        consumer = self._input.subscribe(self._subscription, max_unconfirmed_messages=self._max_unconfirmed)
+        consumer = self._input.subscribe(self._expression, max_unconfirmed_messages=self._max_unconfirmed)
         feeding = Feeding(consumer)
         try:
             async with consumer:

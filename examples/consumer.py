@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Receive flight records that match an expression, and confirm each one.
 
-    python examples/consumer.py --subscription 'origin == "JFK" && dep_delay > 60'
+    python examples/consumer.py --expression 'origin == "JFK" && dep_delay > 60'
 
 Runs until interrupted, or until ``--count`` messages were handled.
 """
@@ -24,7 +24,7 @@ async def main() -> None:
         "--queue", default="bmq://bmq.test.mem.priority/departures", help="default: %(default)s"
     )
     parser.add_argument(
-        "--subscription", default="", help="an expression over the properties; default: everything"
+        "--expression", default="", help="an expression over the properties; default: everything"
     )
     parser.add_argument("--count", type=int, default=0, help="stop after this many messages; default: never")
     options = parser.parse_args()
@@ -32,7 +32,7 @@ async def main() -> None:
     async with bmq.connect(options.broker) as session:
         queue = await session.open_queue(options.queue, read=True, default_subscription=False)
         handled = 0
-        async with queue.subscribe(options.subscription) as consumer:
+        async with queue.subscribe(options.expression) as consumer:
             print(f"waiting for messages of {queue.uri}; Ctrl-C ends", flush=True)
             async for message in consumer:
                 async with message:  # confirms on a clean exit, leaves the message unconfirmed on an error

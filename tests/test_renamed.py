@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 import bmq
+import bmq.arrow
 import bmq.taskiq
 from bmq import _renamed
 
 CLASSES: dict[str, tuple[type, ...]] = {
+    "Consumer": (bmq.Consumer, bmq.blocking.Consumer),
     "Message": (bmq.Message, bmq.TypedMessage, bmq.blocking.Message),
     "Queue": (bmq.Queue, bmq.blocking.Queue),
     "Session": (bmq.Session, bmq.blocking.Session),
+    "Subscription": (bmq.Subscription,),
 }
 ATTRIBUTES = [
     (owner, name, old, new)
@@ -25,8 +28,22 @@ ATTRIBUTES = [
     for old, new in names.items()
 ]
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "App.batch_consumer": (bmq.App.batch_consumer,),
+    "App.consumer": (bmq.App.consumer,),
+    "App.responder": (bmq.App.responder,),
+    "Consumer.configure": (bmq.Consumer.configure, bmq.blocking.Consumer.configure),
+    "Queue.group": (bmq.Queue.group, bmq.blocking.Queue.group),
+    "Queue.subscribe": (bmq.Queue.subscribe, bmq.blocking.Queue.subscribe),
+    "Queue.tables": (bmq.Queue.tables, bmq.blocking.Queue.tables),
     "BmqBroker.__init__": (bmq.taskiq.BmqBroker,),
     "Session.open_queue": (bmq.Session.open_queue, bmq.blocking.Session.open_queue),
+    "Source.__init__": (bmq.arrow.Source,),
+    "Subscription.__init__": (bmq.Subscription,),
+    "TypedConsumer.configure": (bmq.TypedConsumer.configure, bmq.blocking.TypedConsumer.configure),
+    "TypedQueue.group": (bmq.TypedQueue.group, bmq.blocking.TypedQueue.group),
+    "TypedQueue.subscribe": (bmq.TypedQueue.subscribe, bmq.blocking.TypedQueue.subscribe),
+    "consume": (bmq.consume,),
+    "reader": (bmq.arrow.reader,),
 }
 ARGUMENTS = [
     (function, name, old, new)

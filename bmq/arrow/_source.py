@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._loop import LoopThread
+from bmq._renamed import renamed_arguments
 from bmq.client.connect import connect
 from bmq.client.tables import Tables, TablesOptions
 from bmq.errors import SessionClosed, StateError, TimedOut, UsageError
@@ -23,7 +24,7 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.client.session import Session
     from bmq.engine.options import CredentialsSource, SessionOptions
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Confirm", "Source", "reader"]
 
@@ -68,7 +69,7 @@ class Source:
     Args:
         uri: address of the broker, as for :class:`bmq.connect`.
         queue: URI of the queue; for a fanout queue with ``?id=APPID``.
-        subscription: selector of messages, as for :meth:`bmq.Queue.subscribe`; None for all messages.
+        expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None for all messages.
         max_messages: maximum number of rows; None for no limit.
         idle_timeout: seconds without a message, while connected, until the stream ends; None for no timeout.
         confirm: when rows are confirmed without a call of :meth:`confirm`.
@@ -89,12 +90,13 @@ class Source:
         schema: columns, a ``pyarrow.Schema``.
     """
 
+    @renamed_arguments
     def __init__(
         self,
         uri: str,
         queue: str,
         *,
-        subscription: Selector = None,
+        expression: ExpressionInput = None,
         max_messages: int | None = None,
         idle_timeout: float | None = 2.0,
         confirm: Confirm | str = Confirm.NEVER,
@@ -123,7 +125,7 @@ class Source:
         self._tables: Tables | None = None
         try:
             tables = self._tables = self._thread.run(
-                self._open(uri, queue, subscription, credentials, ssl, server_hostname, session, options)
+                self._open(uri, queue, expression, credentials, ssl, server_hostname, session, options)
             )
         except BaseException:
             self.close()
@@ -134,7 +136,7 @@ class Source:
         self,
         uri: str,
         queue_uri: str,
-        subscription: Selector,
+        expression: ExpressionInput,
         credentials: CredentialsSource | None,
         ssl: ssl_module.SSLContext | None,
         server_hostname: str | None,
@@ -151,7 +153,7 @@ class Source:
             if QueueUri.parse(uri).canonical == QueueUri.parse(queue.uri).canonical:
                 raise UsageError(f"dead letters of {queue.uri} would come back to it; name another queue")
             tables = {**tables, "dead_letters": await session.open_queue(uri, write=True)}
-        made = Tables(queue, subscription, **tables)
+        made = Tables(queue, expression, **tables)
         if self._confirm is not Confirm.NEXT and letters is None:
             made._confirm_late()  # pyright: ignore[reportPrivateUsage]
         return await made
@@ -256,12 +258,13 @@ class Source:
         self.close()
 
 
+@renamed_arguments
 def reader(
     uri: str,
     queue: str,
     *,
     confirm: Confirm | str = Confirm.NEXT,
-    subscription: Selector = None,
+    expression: ExpressionInput = None,
     max_messages: int | None = None,
     idle_timeout: float | None = 2.0,
     credentials: CredentialsSource | None = None,
@@ -283,7 +286,7 @@ def reader(
             of the stream. The reader has received the confirmed rows, though perhaps not stored them.
             ``end``: all rows are confirmed at the end of the stream; none if the stream is not read to its
             end. ``never``: no row is confirmed; the messages are redelivered.
-        subscription: selector of messages; None for all messages.
+        expression: selects messages; None for all messages.
         max_messages: maximum number of rows; None for no limit.
         idle_timeout: seconds without a message until the stream ends; None for no timeout.
         credentials: as for :class:`bmq.connect`.
@@ -299,7 +302,7 @@ def reader(
         uri,
         queue,
         confirm=confirm,
-        subscription=subscription,
+        expression=expression,
         max_messages=max_messages,
         idle_timeout=idle_timeout,
         credentials=credentials,

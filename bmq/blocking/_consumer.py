@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._line import Line, following
 from bmq.blocking._message import Message, MessageBatch
 from bmq.client.consumer import Consumer as _Consumer
@@ -17,11 +18,12 @@ from bmq.protocol.client.subscription import SubscriptionOptions
 
 if TYPE_CHECKING:
     from bmq.blocking._queue import Queue
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Batches", "Consumer", "Messages", "received_many", "received_nowait"]
 
 
+@renamed
 class Consumer:
     """A subscription of a queue, like :class:`bmq.Consumer`.
 
@@ -46,13 +48,13 @@ class Consumer:
     # attributes
 
     @property
-    def selector(self) -> Selector:
-        """The selector of the subscription; None or "" for all messages."""
-        return self._consumer.selector
+    def expression(self) -> ExpressionInput:
+        """The expression as given; None or "" for all messages."""
+        return self._consumer.expression
 
     @property
     def expressions(self) -> list[str]:
-        """The expressions of the selector, as the broker evaluates them; "" for all messages."""
+        """The texts that the broker evaluates; "" for all messages. Some expressions become several texts."""
         return self._consumer.expressions
 
     @property
@@ -203,9 +205,10 @@ class Consumer:
     ) -> None:
         self.close()
 
+    @renamed_arguments
     def configure(
         self,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         *,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
@@ -221,7 +224,7 @@ class Consumer:
         """
         self._portal.run(
             lambda: self._consumer.configure(
-                selector,
+                expression,
                 priority=priority,
                 max_unconfirmed_messages=max_unconfirmed_messages,
                 max_unconfirmed_bytes=max_unconfirmed_bytes,

@@ -11,7 +11,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from bmq._renamed import renamed
+from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._consumer import Batches, Consumer, Messages, received_many, received_nowait
 from bmq.blocking._handlers import Handlers, waiting_for
 from bmq.blocking._line import Line
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bmq.client.tables import TablesOptions
     from bmq.codecs import Codec
     from bmq.groups import GroupOptions
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
     from bmq.wire.table import EncodedPosts
 
 __all__ = ["Queue"]
@@ -415,9 +415,10 @@ class Queue:
 
     # subscriptions
 
+    @renamed_arguments
     def subscribe(
         self,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         *,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
@@ -434,7 +435,7 @@ class Queue:
             InvalidExpression: the expression is not legal.
         """
         consumer = self._queue.subscribe(
-            selector,
+            expression,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
@@ -444,7 +445,8 @@ class Queue:
         self._consumers = {each: made for each, made in self._consumers.items() if not each.closed}
         return self._own(consumer)
 
-    def tables(self, selector: Selector = None, **options: Unpack[TablesOptions]) -> Tables:
+    @renamed_arguments
+    def tables(self, expression: ExpressionInput = None, **options: Unpack[TablesOptions]) -> Tables:
         """Receive tables: batches of rows, as :meth:`bmq.Queue.tables` does. Needs the extra ``bmq[arrow]``.
 
         ``dead_letters`` is a queue of :mod:`bmq.blocking` in the same session.
@@ -459,8 +461,9 @@ class Queue:
         given: dict[str, Any] = dict(options)
         if isinstance(letters := given.get("dead_letters"), Queue):
             given["dead_letters"] = letters._queue
-        return Tables(self, self._portal.call(self._queue.tables, selector, **given))
+        return Tables(self, self._portal.call(self._queue.tables, expression, **given))
 
+    @renamed_arguments
     def group(
         self,
         key: str | None = None,
@@ -468,7 +471,7 @@ class Queue:
         buckets: int = 16,
         member: str | None = None,
         weight: float = 1.0,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         **options: Unpack[GroupOptions],
     ) -> Group:
         """Make this session a member of the queue's consumer group, as :meth:`bmq.Queue.group` does.
@@ -479,7 +482,7 @@ class Queue:
 
         Raises:
             UsageError: the queue was not opened for reading, or an argument is out of range.
-            InvalidExpression: the key and the selector do not form a legal expression.
+            InvalidExpression: the key and the expression do not form a legal expression.
         """
         from bmq.blocking._group import Group, in_a_thread, of_messages
 
@@ -496,7 +499,7 @@ class Queue:
             buckets=buckets,
             member=member,
             weight=weight,
-            selector=selector,
+            expression=expression,
             **options,
         )
         return Group(self, group)

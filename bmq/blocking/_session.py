@@ -36,7 +36,7 @@ from bmq.protocol.client.events import SessionEvent
 from bmq.wire.constants import Compression
 
 if TYPE_CHECKING:
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Session", "connect"]
 
@@ -186,7 +186,7 @@ class Session:
         max_unconfirmed_bytes: int = DEFAULT_MAX_UNCONFIRMED_BYTES,
         suspends_on_bad_host_health: bool = False,
         default_subscription: bool | None = None,
-        subscriptions: Iterable[Selector | Subscription] = (),
+        subscriptions: Iterable[ExpressionInput | Subscription] = (),
         compression: Compression | None = None,
         delay_queue_uri: str | None = None,
         timeout: float | None = None,

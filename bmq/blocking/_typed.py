@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from bmq import _checks
+from bmq._renamed import renamed_arguments
 from bmq.blocking._message import Message, MessageBatch, TypedMessage
 from bmq.blocking._posts import PostFuture
 from bmq.client.message import Ack, PostReport, PutMessage
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from bmq.blocking._queue import Queue
     from bmq.client.stats import ConsumerStats, QueueStats
     from bmq.groups import GroupOptions, GroupStats
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["TypedBatch", "TypedConsumer", "TypedGroup", "TypedQueue"]
 
@@ -210,9 +211,10 @@ class TypedQueue(Generic[T]):
         """Iterate over batches of messages, as :meth:`Queue.batches` does."""
         return (TypedBatch(batch, self._shape) for batch in self.queue.batches(max_messages, max_wait))
 
+    @renamed_arguments
     def subscribe(
         self,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         *,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
@@ -227,9 +229,9 @@ class TypedQueue(Generic[T]):
             UsageError: the queue was not opened for reading, or a limit is out of range.
         """
         if _checks.boolean("strict", strict):
-            self._shape.check(selector)
+            self._shape.check(expression)
         consumer = self.queue.subscribe(
-            selector,
+            expression,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
@@ -238,6 +240,7 @@ class TypedQueue(Generic[T]):
         )
         return TypedConsumer(consumer, self._shape)
 
+    @renamed_arguments
     def group(
         self,
         key: str | None = None,
@@ -245,7 +248,7 @@ class TypedQueue(Generic[T]):
         buckets: int = 16,
         member: str | None = None,
         weight: float = 1.0,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         **options: Unpack[GroupOptions],
     ) -> TypedGroup[T]:
         """Join a group that shares the queue by keys, as :meth:`Queue.group` does.
@@ -254,9 +257,9 @@ class TypedQueue(Generic[T]):
             InvalidExpression: the filter is not legal, or does not fit the type.
             UsageError: as for :meth:`Queue.group`.
         """
-        self._shape.check(selector)
+        self._shape.check(expression)
         group = self.queue.group(
-            key, buckets=buckets, member=member, weight=weight, selector=selector, **options
+            key, buckets=buckets, member=member, weight=weight, expression=expression, **options
         )
         return TypedGroup(group, self._shape)
 
@@ -312,9 +315,10 @@ class TypedConsumer(Generic[T]):
         """Iterate over batches of messages, as :meth:`Consumer.batches` does."""
         return (TypedBatch(batch, self._shape) for batch in self.consumer.batches(max_messages, max_wait))
 
+    @renamed_arguments
     def configure(
         self,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         *,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
@@ -326,9 +330,9 @@ class TypedConsumer(Generic[T]):
             InvalidExpression: the filter is not legal, or does not fit the type.
             ConfigureQueueError, RequestTimeout: as for :meth:`Consumer.configure`.
         """
-        self._shape.check(selector)
+        self._shape.check(expression)
         self.consumer.configure(
-            selector,
+            expression,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,

@@ -41,13 +41,12 @@ async def command(
         str | None,
         typer.Option(
             "--expression",
-            "--subscription",
-            "--filter",
             "-e",
             metavar="EXPR",
             help="Only messages that match, e.g. 'x > 1'.",
         ),
     ] = None,
+    old_name: Annotated[str | None, typer.Option("--subscription", "--filter", hidden=True)] = None,
     tags: Annotated[
         list[str] | None,
         typer.Option("--tag", "-t", metavar="TAG", help="Only messages with one of these tags."),
@@ -102,9 +101,11 @@ async def command(
     """
     import bmq
 
+    if old_name is not None:
+        raise BadInput("the option is called --expression")
     if expression and tags:
         raise BadInput("give an expression or tags, not both")
-    selector: Any = bmq.TagFilter(any_of=tags) if tags else expression or None
+    wanted: Any = bmq.TagFilter(any_of=tags) if tags else expression or None
     names = [name.strip() for name in fields.split(",")] if fields else []
     limit = min(max_unconfirmed, count) if count is not None else max_unconfirmed
     wait = idle if idle is not None else None if follow else _IDLE
@@ -112,7 +113,7 @@ async def command(
     shown = 0
     async with target.connect() as session:
         opened = await session.open_queue(queue, read=True, priority=priority, max_unconfirmed_messages=limit)
-        async with opened if selector is None else opened.subscribe(selector) as consumer:
+        async with opened if wanted is None else opened.subscribe(wanted) as consumer:
             while count is None or shown < count:
                 try:
                     batch = await consumer.receive_many(

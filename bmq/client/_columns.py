@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bmq.client._definition import Numbered, compile_selector
+from bmq.client._definition import Numbered, compile_expression_input
 from bmq.client._line import Line
 from bmq.client._open_queue import end_of
 from bmq.client.consumer import Consumer
@@ -26,7 +26,7 @@ from bmq.wire.push_columns import PushColumns, read_push_columns
 if TYPE_CHECKING:
     from bmq.client._end import QueueEnd
     from bmq.client.queue import Queue
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["ColumnConsumer", "ColumnLine", "Receipt", "Taken"]
 
@@ -128,13 +128,13 @@ class ColumnLine(Line):
 
     Args:
         end: queue of the line.
-        selector: as for :meth:`bmq.Queue.subscribe`.
+        expression: as for :meth:`bmq.Queue.subscribe`.
         options: limits and priority.
     """
 
-    def __init__(self, end: QueueEnd, selector: Selector, options: SubscriptionOptions) -> None:
-        selector, expressions, _ = compile_selector(selector, discard=False)
-        super().__init__(end, selector, expressions, options, None)
+    def __init__(self, end: QueueEnd, expression: ExpressionInput, options: SubscriptionOptions) -> None:
+        expression, expressions, _ = compile_expression_input(expression, discard=False)
+        super().__init__(end, expression, expressions, options, None)
         self._events: deque[_Event] = deque()
         self._event_rows = 0
         self._message_by_message = bool(end.hooks.receiving or end.hooks.confirming)
@@ -315,15 +315,15 @@ class ColumnConsumer(Consumer):
 
     Args:
         queue: queue of the consumer.
-        selector: as for :meth:`bmq.Queue.subscribe`.
+        expression: as for :meth:`bmq.Queue.subscribe`.
         options: limits and priority.
 
         Attributes:
             line: line of the consumer.
     """
 
-    def __init__(self, queue: Queue, selector: Selector, options: SubscriptionOptions) -> None:
-        self.line = ColumnLine(end_of(queue), selector, options)
+    def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:
+        self.line = ColumnLine(end_of(queue), expression, options)
         super().__init__(queue, self.line)
 
 

@@ -18,7 +18,7 @@ from bmq.wire.push import Push
 
 if TYPE_CHECKING:
     from bmq.client._line import Line
-    from bmq.subscriptions import Complement, Expression, Selector
+    from bmq.subscriptions import Complement, Expression, ExpressionInput
     from bmq.wire.push_columns import PushColumns
 
 __all__ = [
@@ -27,9 +27,9 @@ __all__ = [
     "RoutedMessage",
     "Unread",
     "changed_options",
-    "check_selector",
+    "check_expression_input",
     "checked_options",
-    "compile_selector",
+    "compile_expression_input",
     "numbered",
     "properties_of",
 ]
@@ -62,26 +62,26 @@ class Definition:
 
     Attributes:
         line: line of the consumer.
-        selector: selector given by the application.
-        expressions: expressions of the selector; None for all messages.
+        expression: expression given by the application.
+        expressions: compiled form, one or several; None for all messages.
         options: limits and priority of all expressions together.
-        discard: complement of the selector, if other messages are to be discarded; otherwise None.
+        discard: complement of the expression, if other messages are to be discarded; otherwise None.
         subscriptions: one subscription for each expression, with the limits divided among them, and the
             subscriptions that discard.
     """
 
-    __slots__ = ("_everything", "discard", "expressions", "line", "options", "selector", "subscriptions")
+    __slots__ = ("_everything", "discard", "expression", "expressions", "line", "options", "subscriptions")
 
     def __init__(
         self,
         line: Line,
-        selector: Selector,
+        expression: ExpressionInput,
         expressions: list[Expression | None],
         options: SubscriptionOptions,
         discard: Complement | None,
     ) -> None:
         self.line = line
-        self.selector = selector
+        self.expression = expression
         self.expressions = expressions
         self._everything = None in expressions
         self.options = options
@@ -160,36 +160,36 @@ class _Drain:
         self._line.counts.again(count)
 
 
-def compile_selector(
-    selector: Selector, *, discard: bool, strict: bool = True
-) -> tuple[Selector, list[Expression | None], Complement | None]:
-    """Return a selector, its expressions, and its complement; the complement is None without discarding.
+def compile_expression_input(
+    expression: ExpressionInput, *, discard: bool, strict: bool = True
+) -> tuple[ExpressionInput, list[Expression | None], Complement | None]:
+    """Return an expression, its compiled form, and its complement (None without discarding).
 
     Raises:
-        InvalidExpression: the selector is not legal.
+        InvalidExpression: the expression is not legal.
     """
-    if isinstance(selector, str):
-        selector = str.__str__(selector) or None
-    if selector is None and not discard:
+    if isinstance(expression, str):
+        expression = str.__str__(expression) or None
+    if expression is None and not discard:
         return None, [None], None
     # Imported with the first filter: programs that only post do not need the module.
     from bmq.subscriptions import Expression, complement, subscriptions_for
 
-    if isinstance(selector, str):
-        selector = Expression(selector, strict=strict)
-    return selector, subscriptions_for(selector), complement(selector) if discard else None
+    if isinstance(expression, str):
+        expression = Expression(expression, strict=strict)
+    return expression, subscriptions_for(expression), complement(expression) if discard else None
 
 
-def check_selector(selector: object) -> None:
-    """Check the type of a selector; compiling checks its expression.
+def check_expression_input(expression: object) -> None:
+    """Check the type of an expression; compiling checks its syntax.
 
     Raises:
-        UsageError: the value is not a selector.
+        UsageError: the value is not an expression.
     """
-    if selector is not None and not isinstance(selector, str):
-        from bmq.subscriptions import check_selector_type
+    if expression is not None and not isinstance(expression, str):
+        from bmq.subscriptions import check_expression_type
 
-        check_selector_type(selector)
+        check_expression_type(expression)
 
 
 def checked_options(messages: object, size: object, priority: object) -> SubscriptionOptions:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from bmq.engine.backlog import Backlog
     from bmq.engine.connection import Connection
     from bmq.protocol.client.subscription import SubscriptionOptions
-    from bmq.subscriptions import Complement, Expression, Selector
+    from bmq.subscriptions import Complement, Expression, ExpressionInput
     from bmq.wire.push_columns import PushColumns
 
 __all__ = ["ConsumerInput", "ConsumerLife", "ConsumerState", "Line"]
@@ -177,10 +177,10 @@ class Line(ConsumerLife):
 
     Args:
         end: queue of the consumer.
-        selector: selector given by the application.
-        expressions: expressions of the selector; None for all messages.
+        expression: expression given by the application.
+        expressions: compiled form, one or several; None for all messages.
         options: limits and priority.
-        discard: complement of the selector, if other messages are to be discarded; otherwise None.
+        discard: complement of the expression, if other messages are to be discarded; otherwise None.
 
     Attributes:
         end: queue of the consumer.
@@ -204,7 +204,7 @@ class Line(ConsumerLife):
     def __init__(
         self,
         end: QueueEnd,
-        selector: Selector,
+        expression: ExpressionInput,
         expressions: list[Expression | None],
         options: SubscriptionOptions,
         discard: Complement | None,
@@ -217,7 +217,7 @@ class Line(ConsumerLife):
         self._backlog: Backlog = end.driver.backlog
         self._hooks = end.hooks
         self.counts = ReceiveCounts(end.counts)
-        self.definition = Definition(self, selector, expressions, options, discard)
+        self.definition = Definition(self, expression, expressions, options, discard)
         self.turn = turn_of(self.connection.loop)
         self.used = False
         self.loops = 0

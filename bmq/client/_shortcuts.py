@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bmq.groups import Group as Group
     from bmq.groups import GroupOptions as GroupOptions
     from bmq.groups import GroupStats as GroupStats
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["group_of", "tables_of", "typed_queue"]
 
@@ -31,7 +31,7 @@ def typed_queue(queue: Queue, of: type[T], codec: str | Codec[Any]) -> TypedQueu
     return TypedQueue(queue, of, codec)
 
 
-def tables_of(queue: Queue, selector: Selector, **options: Unpack[TablesOptions]) -> Tables:
+def tables_of(queue: Queue, expression: ExpressionInput, **options: Unpack[TablesOptions]) -> Tables:
     """Receive tables; see :meth:`bmq.Queue.tables`."""
     try:
         from bmq.client.tables import Tables
@@ -42,7 +42,7 @@ def tables_of(queue: Queue, selector: Selector, **options: Unpack[TablesOptions]
             f"tables need {error.name}, which is not installed: pip install 'bmq[arrow]'", name=error.name
         ) from error
 
-    return Tables(queue, selector, **options)
+    return Tables(queue, expression, **options)
 
 
 def group_of(
@@ -52,10 +52,10 @@ def group_of(
     buckets: int,
     member: str | None,
     weight: float,
-    selector: Selector,
+    expression: ExpressionInput,
     **options: Unpack[GroupOptions],
 ) -> Group:
     """Join the consumer group of a queue; see :meth:`bmq.Queue.group`."""
     from bmq.groups import Group
 
-    return Group(queue, key, buckets=buckets, member=member, weight=weight, selector=selector, **options)
+    return Group(queue, key, buckets=buckets, member=member, weight=weight, expression=expression, **options)

@@ -11,7 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq import _checks
-from bmq.client._definition import Definition, changed_options, check_selector, compile_selector
+from bmq._renamed import renamed, renamed_arguments
+from bmq.client._definition import (
+    Definition,
+    changed_options,
+    check_expression_input,
+    compile_expression_input,
+)
 from bmq.client._line import ConsumerState, Line
 from bmq.client.message import Message, MessageBatch
 from bmq.client.stats import ConsumerStats, consumer_stats
@@ -21,19 +27,20 @@ from bmq.protocol.client.subscription import SubscriptionOptions
 if TYPE_CHECKING:
     from bmq.client._end import QueueEnd
     from bmq.client.queue import Queue
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Consumer", "Subscription", "line_for", "line_of"]
 
 _ANY = SubscriptionOptions(0, 0, 0)
 
 
+@renamed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """An initial subscription, for :meth:`bmq.Session.open_queue`.
 
     Attributes:
-        selector: selector of messages, as for :meth:`bmq.Queue.subscribe`; None or "" for all messages.
+        expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None or "" for all messages.
         priority: the consumer with the highest priority among the matching ones receives a message; None for
             the queue's priority.
         max_unconfirmed_messages: limit of delivered messages without a confirmation; None for the queue's
@@ -46,7 +53,7 @@ class Subscription:
         UsageError: an attribute has another type, or is out of range.
     """
 
-    selector: Selector = field(default=None, kw_only=False)
+    expression: ExpressionInput = field(default=None, kw_only=False)
     priority: int | None = None
     max_unconfirmed_messages: int | None = None
     max_unconfirmed_bytes: int | None = None
@@ -54,7 +61,7 @@ class Subscription:
     strict: bool = True
 
     def __post_init__(self) -> None:
-        check_selector(self.selector)
+        check_expression_input(self.expression)
         boolean, set_value = _checks.boolean, object.__setattr__
         set_value(self, "discard_unmatched", boolean("discard_unmatched", self.discard_unmatched))
         set_value(self, "strict", boolean("strict", self.strict))
@@ -67,12 +74,13 @@ def line_for(subscription: Subscription, end: QueueEnd, options: SubscriptionOpt
     changed = changed_options(
         options, each.priority, each.max_unconfirmed_messages, each.max_unconfirmed_bytes
     )
-    selector, expressions, discard = compile_selector(
-        each.selector, discard=each.discard_unmatched, strict=each.strict
+    expression, expressions, discard = compile_expression_input(
+        each.expression, discard=each.discard_unmatched, strict=each.strict
     )
-    return Line(end, selector, expressions, changed, discard)
+    return Line(end, expression, expressions, changed, discard)
 
 
+@renamed
 class Consumer:
     """A subscription of a queue, with its own messages.
 
@@ -98,13 +106,13 @@ class Consumer:
     # attributes
 
     @property
-    def selector(self) -> Selector:
-        """The selector of the subscription; None or "" for all messages."""
-        return self._line.definition.selector
+    def expression(self) -> ExpressionInput:
+        """The expression as given; None or "" for all messages."""
+        return self._line.definition.expression
 
     @property
     def expressions(self) -> list[str]:
-        """The expressions of the selector, as the broker evaluates them; "" for all messages."""
+        """The texts that the broker evaluates; "" for all messages. Some expressions become several texts."""
         return [str(each or "") for each in self._line.definition.expressions]
 
     @property
@@ -329,9 +337,10 @@ class Consumer:
     ) -> None:
         await self.close()
 
+    @renamed_arguments
     async def configure(
         self,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         *,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
@@ -353,13 +362,15 @@ class Consumer:
         line.end.check_open()
         before = line.definition
         expressions, complement = before.expressions, before.discard
-        check_selector(selector)
+        check_expression_input(expression)
         options = changed_options(before.options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
-        if selector is None:
-            selector = before.selector
+        if expression is None:
+            expression = before.expression
         else:
-            selector, expressions, complement = compile_selector(selector, discard=complement is not None)
-        definition = Definition(line, selector, expressions, options, complement)
+            expression, expressions, complement = compile_expression_input(
+                expression, discard=complement is not None
+            )
+        definition = Definition(line, expression, expressions, options, complement)
         await line.subscriptions.redefine(line, definition)
 
     # for the queue and the messages

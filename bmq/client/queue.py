@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._pace import paced
-from bmq._renamed import renamed
+from bmq._renamed import renamed, renamed_arguments
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, changed_options
 from bmq.client._end import QueueEnd
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from bmq.client.interceptors import Hooks
     from bmq.client.session import Session
     from bmq.engine.driver import Driver
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
     from bmq.wire.table import EncodedPosts
 
 __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
@@ -556,9 +556,10 @@ class Queue(OpenQueue):
 
     # subscriptions
 
+    @renamed_arguments
     def subscribe(
         self,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         *,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
@@ -573,7 +574,7 @@ class Queue(OpenQueue):
         the default subscription is one of them.
 
         Args:
-            selector: an expression as text or :class:`bmq.Expression`, a filter built with ``bmq.P``, a
+            expression: an expression as text or :class:`bmq.Expression`, a filter built with ``bmq.P``, a
                 :class:`bmq.TagFilter` or :class:`bmq.CmqTags`; None or "" for all messages. A filter too
                 large for one expression is split into several, if these can have the same meaning.
             priority: the consumer with the highest priority among the matching ones receives a message; None
@@ -595,7 +596,7 @@ class Queue(OpenQueue):
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
         subscription = Subscription(
-            selector,
+            expression,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
@@ -604,7 +605,8 @@ class Queue(OpenQueue):
         )
         return Consumer(self, line_for(subscription, self._end, self._end.options))
 
-    def tables(self, selector: Selector = None, **options: Unpack[TablesOptions]) -> Tables:
+    @renamed_arguments
+    def tables(self, expression: ExpressionInput = None, **options: Unpack[TablesOptions]) -> Tables:
         """Receive tables: batches of rows, with a column for the payload and a column for each property.
 
         This is the fastest way to receive. The broker receives the subscription on ``async with``, ``await``
@@ -612,7 +614,7 @@ class Queue(OpenQueue):
         Needs the extra ``bmq[arrow]``.
 
         Args:
-            selector: selector of messages, as for :meth:`subscribe`.
+            expression: selects messages, as for :meth:`subscribe`.
             options: columns and batch sizes; see :class:`bmq.arrow.TablesOptions`.
 
         Raises:
@@ -622,8 +624,9 @@ class Queue(OpenQueue):
         """
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        return tables_of(self, selector, **options)
+        return tables_of(self, expression, **options)
 
+    @renamed_arguments
     def group(
         self,
         key: str | None = None,
@@ -631,7 +634,7 @@ class Queue(OpenQueue):
         buckets: int = 16,
         member: str | None = None,
         weight: float = 1.0,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         **options: Unpack[GroupOptions],
     ) -> Group:
         """Make this session a member of the queue's consumer group, with a share of the keys.
@@ -649,15 +652,15 @@ class Queue(OpenQueue):
             member: name of the member, unique at any time. A member that returns under the same name receives
                 its former buckets. None creates a new name.
             weight: share of this member relative to the others, 0.01 to 100.
-            selector: selector for the whole group, as one expression, equal for all members.
+            expression: expression for the whole group, as one expression, equal for all members.
             options: further options; see :class:`bmq.groups.GroupOptions`.
 
         Raises:
             UsageError: the queue was not opened for reading, or an argument is out of range.
-            InvalidExpression: the key and the selector do not form a legal expression.
+            InvalidExpression: the key and the expression do not form a legal expression.
         """
         return group_of(
-            self, key, buckets=buckets, member=member, weight=weight, selector=selector, **options
+            self, key, buckets=buckets, member=member, weight=weight, expression=expression, **options
         )
 
     # confirming

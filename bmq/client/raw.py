@@ -20,7 +20,7 @@ from bmq.wire.push_columns import PushColumns
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["RawBatch", "RawMessages"]
 
@@ -45,7 +45,7 @@ class RawMessages:
 
     Args:
         queue: open queue.
-        selector: as for :meth:`bmq.Queue.subscribe`.
+        expression: as for :meth:`bmq.Queue.subscribe`.
         max_unconfirmed_messages: limit of delivered messages without a confirmation.
         max_unconfirmed_bytes: limit of delivered bytes without a confirmation.
         priority: the consumer with the highest priority among the matching ones receives a message.
@@ -57,14 +57,14 @@ class RawMessages:
     def __init__(
         self,
         queue: Queue,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         *,
         max_unconfirmed_messages: int,
         max_unconfirmed_bytes: int,
         priority: int = 0,
     ) -> None:
         options = checked_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
-        self._consumer = ColumnConsumer(queue, selector, options)
+        self._consumer = ColumnConsumer(queue, expression, options)
         self._out: deque[Receipt] = deque()
 
     @property

@@ -105,19 +105,19 @@ class Requests:
         """Return the URI of the reply queue, which the first call opens."""
         if shared is None:
             domain = QueueUri.parse(queue.uri).canonical.rpartition("/")[0]
-            uri, selector = f"{domain}/replies.{self._id}", ""
+            uri, expression = f"{domain}/replies.{self._id}", ""
         else:
-            uri, selector = QueueUri.parse(shared).canonical, f'{REQUESTER} == "{self._id}"'
+            uri, expression = QueueUri.parse(shared).canonical, f'{REQUESTER} == "{self._id}"'
         opening = self._inboxes.get(uri)
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
-            self._inboxes[uri] = opening = asyncio.create_task(self._open(uri, selector))
+            self._inboxes[uri] = opening = asyncio.create_task(self._open(uri, expression))
             opening.add_done_callback(_seen)
         await asyncio.shield(opening)
         return uri
 
-    async def _open(self, uri: str, selector: str) -> None:
+    async def _open(self, uri: str, expression: str) -> None:
         queue = await self._session.open_queue(
-            uri, read=True, default_subscription=False, subscriptions=[selector]
+            uri, read=True, default_subscription=False, subscriptions=[expression]
         )
         reader = asyncio.create_task(self._read(uri, queue), name=f"replies of {uri}")
         self._readers.append(reader)

@@ -46,7 +46,7 @@ from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client.requests import Requests
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["CloseReport", "Session", "disown", "driver_of"]
 
@@ -218,7 +218,7 @@ class Session:
         max_unconfirmed_bytes: int = DEFAULT_MAX_UNCONFIRMED_BYTES,
         suspends_on_bad_host_health: bool = False,
         default_subscription: bool | None = None,
-        subscriptions: Iterable[Selector | Subscription] = (),
+        subscriptions: Iterable[ExpressionInput | Subscription] = (),
         compression: Compression | None = None,
         delay_queue_uri: str | None = None,
         timeout: float | None = None,
@@ -245,7 +245,7 @@ class Session:
                 or iteration, True at once, False never (receiving from the queue then raises a
                 ``UsageError``). The default subscription lasts until the queue is closed. A consumer of
                 ``queue.subscribe()`` can be closed earlier.
-            subscriptions: initial subscriptions: :class:`bmq.Subscription` objects, or selectors as for
+            subscriptions: initial subscriptions: :class:`bmq.Subscription` objects, or expressions as for
                 :meth:`Queue.subscribe`. The broker receives all of them in the request that starts the
                 delivery. :attr:`Queue.consumers` has a :class:`bmq.Consumer` for each, in the same order.
             compression: default compression for payloads posted to the queue; None for the session's default.
@@ -279,7 +279,7 @@ class Session:
                 f"{uri} names an appId, which only a reader has: open it with read=True, "
                 f"and {parsed.canonical} with write=True"
             )
-        subscriptions = _checks.items("subscriptions", subscriptions, "bmq.Subscription and selectors")
+        subscriptions = _checks.items("subscriptions", subscriptions, "bmq.Subscription and expressions")
         if subscriptions and not read:
             raise UsageError(f"{uri} has subscriptions, which only a reader has: open it with read=True")
         if compression is not None:

@@ -28,7 +28,7 @@ from bmq.wire.push_table import MAP, TableDecoder, guid_texts, to_arrow
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.protocol.client.subscription import SubscriptionOptions
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Tables", "TablesOptions"]
 
@@ -335,7 +335,7 @@ class Tables:
     def __init__(
         self,
         queue: Queue,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         *,
         properties: Mapping[str, ArrowType] | ArrowSchema | None = None,
         value: str = "value",
@@ -377,7 +377,7 @@ class Tables:
             _UNCONFIRMED_BYTES if max_unconfirmed_bytes is None else max_unconfirmed_bytes,
             end_of(queue).options.priority if priority is None else priority,
         )
-        self._consumer = ColumnConsumer(queue, selector, options)
+        self._consumer = ColumnConsumer(queue, expression, options)
         # Received messages; built rows not handed out; rows handed out and not confirmed.
         self._rest: Taken | None = None
         self._made: _Made | None = None

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
+from bmq._renamed import renamed_arguments
 from bmq.client._posting import PostFuture, checked_properties
 from bmq.client.message import (
     Ack,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.queue import Queue
     from bmq.client.stats import ConsumerStats, QueueStats
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["TypedBatch", "TypedConsumer", "TypedGroup", "TypedMessage", "TypedQueue", "untyped"]
 
@@ -276,9 +277,10 @@ class TypedQueue(Generic[T]):
         """Iterate over batches of messages, as :meth:`bmq.Queue.batches` does."""
         return _Batches(self.queue.batches(max_messages, max_wait), self._shape)
 
+    @renamed_arguments
     def subscribe(
         self,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         *,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
@@ -292,7 +294,7 @@ class TypedQueue(Generic[T]):
         compare them with values of the field's type. A type without such fields accepts every filter.
 
         Args:
-            selector: selector of messages. This and all following arguments are as for
+            expression: selects messages. This and all following arguments are as for
                 :meth:`bmq.Queue.subscribe`.
             priority: the consumer with the highest priority among the matching ones receives a message.
             max_unconfirmed_messages: limit of delivered messages without a confirmation.
@@ -305,9 +307,9 @@ class TypedQueue(Generic[T]):
             UsageError: the queue was not opened for reading, or a limit is out of range.
         """
         if _checks.boolean("strict", strict):
-            self._shape.check(selector)
+            self._shape.check(expression)
         consumer = self.queue.subscribe(
-            selector,
+            expression,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
@@ -316,6 +318,7 @@ class TypedQueue(Generic[T]):
         )
         return TypedConsumer(consumer, self._shape)
 
+    @renamed_arguments
     def group(
         self,
         key: str | None = None,
@@ -323,7 +326,7 @@ class TypedQueue(Generic[T]):
         buckets: int = 16,
         member: str | None = None,
         weight: float = 1.0,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         **options: Unpack[GroupOptions],
     ) -> TypedGroup[T]:
         """Join a group that shares the queue by keys, as :meth:`bmq.Queue.group` does.
@@ -332,9 +335,9 @@ class TypedQueue(Generic[T]):
             InvalidExpression: the filter is not legal, or does not fit the type.
             UsageError: as for :meth:`bmq.Queue.group`.
         """
-        self._shape.check(selector)
+        self._shape.check(expression)
         group = self.queue.group(
-            key, buckets=buckets, member=member, weight=weight, selector=selector, **options
+            key, buckets=buckets, member=member, weight=weight, expression=expression, **options
         )
         return TypedGroup(group, self._shape)
 
@@ -390,9 +393,10 @@ class TypedConsumer(Generic[T]):
         """Iterate over batches of messages, as :meth:`bmq.Consumer.batches` does."""
         return _Batches(self.consumer.batches(max_messages, max_wait), self._shape)
 
+    @renamed_arguments
     async def configure(
         self,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         *,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
@@ -404,9 +408,9 @@ class TypedConsumer(Generic[T]):
             InvalidExpression: the filter is not legal, or does not fit the type.
             ConfigureQueueError, RequestTimeout: as for :meth:`bmq.Consumer.configure`.
         """
-        self._shape.check(selector)
+        self._shape.check(expression)
         await self.consumer.configure(
-            selector,
+            expression,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,

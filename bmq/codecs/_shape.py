@@ -12,7 +12,7 @@ from bmq.codecs._fields import fields_of
 from bmq.codecs._media_types import JSON
 from bmq.conventions import CONTENT_TYPE
 from bmq.errors import InvalidPayload, ProtocolError, Undecodable, UsageError
-from bmq.subscriptions import Selector, check_property_types
+from bmq.subscriptions import ExpressionInput, check_property_types
 from bmq.wire.properties import Properties, PropertyInput
 
 __all__ = ["Received", "Shape"]
@@ -137,7 +137,7 @@ class Shape(Generic[T]):
             self._codecs[content_type] = codec
         return codec
 
-    def check(self, selector: Selector) -> None:
+    def check(self, expression: ExpressionInput) -> None:
         """Check that a filter uses only properties of this type, and compares them with values of their type.
 
         A type without properties accepts every filter.
@@ -147,7 +147,7 @@ class Shape(Generic[T]):
         """
         if self._kinds:
             # A CloudEvent may have undeclared extensions.
-            check_property_types(selector, self._kinds, self.name, others=("ce_",) if self._event else ())
+            check_property_types(expression, self._kinds, self.name, others=("ce_",) if self._event else ())
 
 
 def _reason(error: Exception) -> str:

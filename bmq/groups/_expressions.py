@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The expressions of a group: one a bucket, one for messages without a key, and one a kind of unusable key.
 
-Together the expressions match every message of the selector exactly once. An evaluation that ends in an error
+Together the expressions match every message of the group exactly once. An evaluation that ends in an error
 matches nothing, so a single expression cannot say "none of the buckets". Each kind of unusable key therefore
 has an expression, which compares the key with a value of the key's type.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bmq.conventions import BUCKET
 from bmq.errors import InvalidExpression
-from bmq.subscriptions import Expression, Selector, complement, subscriptions_for
+from bmq.subscriptions import Expression, ExpressionInput, complement, subscriptions_for
 
 __all__ = ["bucket_expression", "keyless_expression", "unselected_expressions", "unusable_expressions"]
 
@@ -19,7 +19,7 @@ _COST = 4
 _INT64_MIN = -(2**63)
 
 
-def bucket_expression(key: str | None, buckets: int, bucket: int, selector: Selector) -> str:
+def bucket_expression(key: str | None, buckets: int, bucket: int, expression: ExpressionInput) -> str:
     """Return the expression for the messages of one bucket.
 
     In a broker, ``%`` takes the sign of its left side, as in C: -5 % 16 is -5. The difference of key and
@@ -27,7 +27,7 @@ def bucket_expression(key: str | None, buckets: int, bucket: int, selector: Sele
     never negative.
 
     Raises:
-        InvalidExpression: key and selector do not make a legal expression.
+        InvalidExpression: key and expression do not make a legal expression.
     """
     if key is None:
         match = f"{BUCKET} % {buckets} == {bucket}"
@@ -35,19 +35,19 @@ def bucket_expression(key: str | None, buckets: int, bucket: int, selector: Sele
         match = f"({key} - {bucket}) % {buckets} == 0"
     else:
         match = f"{key} % {buckets} == 0"
-    return _with(match, selector, key)
+    return _with(match, expression, key)
 
 
-def keyless_expression(key: str | None, selector: Selector) -> str:
+def keyless_expression(key: str | None, expression: ExpressionInput) -> str:
     """Return the expression for messages without a key; a key of binary type counts as missing."""
-    return _with(f"!exists({BUCKET if key is None else key})", selector, key)
+    return _with(f"!exists({BUCKET if key is None else key})", expression, key)
 
 
-def unusable_expressions(key: str | None, buckets: int, selector: Selector) -> dict[str, Expression]:
+def unusable_expressions(key: str | None, buckets: int, expression: ExpressionInput) -> dict[str, Expression]:
     """Return the expressions for messages with a key in no bucket, by the kind of key.
 
     Raises:
-        InvalidExpression: key and selector do not make a legal expression.
+        InvalidExpression: key and expression do not make a legal expression.
     """
     name = BUCKET if key is None else key
     matches = {"text": f'{name} >= ""', "true": name, "false": f"!{name}"}
@@ -57,35 +57,35 @@ def unusable_expressions(key: str | None, buckets: int, selector: Selector) -> d
         # Subtracting a bucket from a very low number overflows, and may leave a remainder for every bucket.
         matches["a number too low"] = f"{name} < {_INT64_MIN + buckets}"
     # Not strict: the comparison holds for every text on purpose.
-    return {kind: Expression(_with(text, selector, key), strict=False) for kind, text in matches.items()}
+    return {kind: Expression(_with(text, expression, key), strict=False) for kind, text in matches.items()}
 
 
-def unselected_expressions(selector: Selector) -> tuple[list[Expression | None], bool]:
-    """Return the expression for messages outside of the selector, and whether the expression is exact.
+def unselected_expressions(expression: ExpressionInput) -> tuple[list[Expression | None], bool]:
+    """Return the expression for messages outside of the expression, and whether the expression is exact.
 
     An inexact expression matches everything, at a priority below all others: a broker then also sends
     messages of full buckets.
     """
-    if selector is None:
+    if expression is None:
         return [], True
-    opposite = complement(selector)
+    opposite = complement(expression)
     return opposite.subscriptions(), not opposite.catch_all
 
 
-def _with(match: str, selector: Selector, key: str | None) -> str:
-    parts = subscriptions_for(selector) if selector is not None else [None]
+def _with(match: str, expression: ExpressionInput, key: str | None) -> str:
+    parts = subscriptions_for(expression) if expression is not None else [None]
     if len(parts) != 1:
         raise InvalidExpression(
-            f"a group's selector has to fit one expression beside the bucket's, and {selector!r} takes "
+            f"a group's expression has to fit one expression beside the bucket's, and {expression!r} takes "
             f"{len(parts)}: select less, or let the handler pass over what it does not want"
         )
     part = str(parts[0] or "")
     text = f"{match} && ({part})" if part else match
-    expression = Expression(text, strict=False)
-    if expression.error is not None:
+    joined = Expression(text, strict=False)
+    if joined.error is not None:
         of = f"key {key!r}" if key is not None else f"property {BUCKET}"
         raise InvalidExpression(
-            f"{expression.error}\nThe group puts together the bucket of the {of} and its selector. The "
+            f"{joined.error}\nThe group puts together the bucket of the {of} and its expression. The "
             f"bucket takes {_COST if key is not None else _COST - 1} of 10 operators, and && one"
         )
     return text

@@ -34,7 +34,7 @@ from bmq.subscriptions import Expression, subscriptions_for
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.queue import Queue
-    from bmq.subscriptions import Selector
+    from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Group", "GroupOptions"]
 
@@ -84,8 +84,8 @@ class GroupOptions(TypedDict, total=False):
             without a key, and messages whose key is no integer (without ``key=``: no integer from 0 on).
             False makes strays of these messages. All members need the same value.
         strays: the policy for messages that the group does not hand out: messages that do not match the
-            selector, and with ``keyless=False`` messages in no bucket. "hold" keeps strays unconfirmed until
-            this member leaves. "leave" does not subscribe to strays; the broker stops delivery to all
+            expression, and with ``keyless=False`` messages in no bucket. "hold" keeps strays unconfirmed
+            until this member leaves. "leave" does not subscribe to strays; the broker stops delivery to all
             members when a departed member had a stray. A function, which may be async, is called with each
             stray, and the stray is confirmed once the function has returned; errors of the function are
             logged, and the stray is held.
@@ -127,7 +127,7 @@ class Group:
         buckets: int = 16,
         member: str | None = None,
         weight: float = 1.0,
-        selector: Selector = None,
+        expression: ExpressionInput = None,
         load: Hook | None = None,
         drop: Hook | None = None,
         on_event: Callable[[GroupEvent], None] | None = None,
@@ -143,8 +143,8 @@ class Group:
             raise UsageError(f"queue is an open bmq.Queue, not {_checks.shown(queue)}")
         buckets, weight, settle, idle_after, grace = _checked(buckets, weight, settle, idle_after, grace)
         keyless = _checks.boolean("keyless", keyless)
-        if isinstance(selector, str):
-            selector = str.__str__(selector)
+        if isinstance(expression, str):
+            expression = str.__str__(expression)
         key = _checks.optional(_checks.text, "key", key, empty=False)
         member = _checks.optional(_checks.text, "member", member, longest=_LONGEST_NAME)
         max_unconfirmed_messages = _checks.integer("max_unconfirmed_messages", max_unconfirmed_messages)
@@ -175,11 +175,13 @@ class Group:
         self._lanes: list[Lane] = []
         self._stray_lanes: list[StrayLane] = []
         self._bucket_of: dict[Consumer, int | None] = {}
-        self._subscribe(selector, keyless, max_unconfirmed_bytes)
+        self._subscribe(expression, keyless, max_unconfirmed_bytes)
         self._own = [lane.consumer for lane in self._lanes]
         self._own += [lane.consumer for lane in self._stray_lanes]
         # The lanes' expressions, for messages from the subscription to everything else.
-        self._selects = [Expression(str(each), strict=False) for each in subscriptions_for(selector) if each]
+        self._selects = [
+            Expression(str(each), strict=False) for each in subscriptions_for(expression) if each
+        ]
         self._takes = [(Expression(lane.consumer.expressions[0], strict=False), lane) for lane in self._lanes]
         self._unusable: Counter[str] = Counter()
         self._log = LogLimit(logger)
@@ -203,7 +205,7 @@ class Group:
         self._over = False
         self._warned = False
 
-    def _subscribe(self, selector: Selector, keyless: bool, max_bytes: int) -> None:
+    def _subscribe(self, wanted: ExpressionInput, keyless: bool, max_bytes: int) -> None:
         """Make the consumers; nothing is sent."""
         queue, key, tie = self.queue, self.key, _world.token_bytes(8)
 
@@ -229,19 +231,19 @@ class Group:
 
         for bucket in range(self.buckets):
             priority = priority_of(self.member, bucket, self.weight, tie)
-            lane(bucket_expression(key, self.buckets, bucket, selector), bucket, priority)
+            lane(bucket_expression(key, self.buckets, bucket, wanted), bucket, priority)
         name = key or BUCKET
-        in_no_bucket: dict[str, str | Expression] = {"": keyless_expression(key, selector)}
-        in_no_bucket |= unusable_expressions(key, self.buckets, selector)
+        in_no_bucket: dict[str, str | Expression] = {"": keyless_expression(key, wanted)}
+        in_no_bucket |= unusable_expressions(key, self.buckets, wanted)
         for kind, expression in in_no_bucket.items():
             if keyless:
                 lane(expression, None, 0, kind)
             else:
                 why = f"property {name} is {kind}" if kind else f"there is no property {name}"
                 stray(expression, f"{why}, and keyless is False", LOWEST + 1)
-        rest, exact = unselected_expressions(selector)
+        rest, exact = unselected_expressions(wanted)
         for each in rest:
-            stray(each, f"selector {str(selector)!r} does not take it", LOWEST, exact)
+            stray(each, f"expression {str(wanted)!r} does not take it", LOWEST, exact)
 
     # state
 
@@ -673,7 +675,7 @@ class Group:
         self._log.warning(
             ("stray", kind),
             "a message of %s is not handed out by this member of the group: %s. %s. Either its producer is "
-            "wrong, or members differ: all need the same key, buckets, selector and keyless; bmq explain "
+            "wrong, or members differ: all need the same key, buckets, expression and keyless; bmq explain "
             "shows the subscriptions of all",
             self.queue.uri,
             kind,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from bmq._checks import INT32_MAX
 from bmq.engine.address import parse_addresses
@@ -292,7 +292,7 @@ _SOURCE = (
     *_CONNECTION,
     Option("queue", str, "", "queue, or several separated by commas; for a fanout queue with `?id=APPID`"),
     Option(
-        "subscription",
+        "expression",
         str,
         "",
         "expression that selects messages, or a JSON object of names and expressions",
@@ -485,6 +485,9 @@ OF_A_TABLE = (
     "INTO t WITH ('queue' = '...')"
 )
 
+#: Old names of options, in lower case, and the new ones.
+_RENAMED: Final = {"subscription": "expression"}
+
 #: Spark also passes its own options of a streaming query to the sink.
 _SPARKS = frozenset({"checkpointlocation", "queryname"})
 
@@ -564,6 +567,8 @@ def _homes(name: str) -> str:
 
 def _hint(key: str, known: Sequence[Option]) -> str:
     """Return a hint for an unknown option; "" for none."""
+    if key.lower() in _RENAMED:
+        return f"{key} is called {_RENAMED[key.lower()]}"
     foreign = _FOREIGN.get(key.lower().removeprefix("kafka.").removeprefix("pulsar.client."))
     if foreign is not None:
         return f"for {key}: {foreign}"
@@ -680,7 +685,7 @@ def subscriptions(options: Options) -> dict[str, str]:
     Raises:
         InvalidExpression, UsageError: an expression is not legal.
     """
-    text: str = options["subscription"]
+    text: str = options["expression"]
     if not text.lstrip().startswith("{"):
         named: dict[str, Any] = {text: text}
     else:
@@ -688,11 +693,11 @@ def subscriptions(options: Options) -> dict[str, str]:
             named = cast("dict[str, Any]", json.loads(text))
         except ValueError as error:
             raise UsageError(
-                f"option subscription: not a JSON object of names and expressions: {error}"
+                f"option expression: not a JSON object of names and expressions: {error}"
             ) from None
     for name, expression in named.items():
         if not isinstance(expression, str):
-            raise UsageError(f"option subscription: the expression of {name!r} is a string")
+            raise UsageError(f"option expression: the expression of {name!r} is a string")
         if expression:
             Expression(expression)
     return named

@@ -4,6 +4,9 @@
 No module here contacts a broker: an :class:`Expression` is checked and evaluated locally.
 """
 
+from typing import TYPE_CHECKING
+
+from bmq._renamed import old_names
 from bmq.subscriptions._builder import Filter, Operand, P
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._domains import AppOutcome, Finding, check_domain, explain_domain
@@ -14,8 +17,8 @@ from bmq.subscriptions._expression import Evaluation, Expression
 from bmq.subscriptions._filters import (
     CmqTags,
     Complement,
+    ExpressionInput,
     PulsarTags,
-    Selector,
     TagFilter,
     complement,
     plan,
@@ -23,7 +26,7 @@ from bmq.subscriptions._filters import (
     tag,
 )
 from bmq.subscriptions._filters import (
-    check_selector_type as check_selector_type,
+    check_expression_type as check_expression_type,
 )
 from bmq.subscriptions._parser import parse
 from bmq.subscriptions._property_types import check_property_types
@@ -53,6 +56,7 @@ __all__ = [
     "EvaluationFailure",
     "Evaluator",
     "Expression",
+    "ExpressionInput",
     "Filter",
     "Finding",
     "Lookup",
@@ -61,7 +65,6 @@ __all__ = [
     "PulsarTags",
     "Route",
     "RoutingTable",
-    "Selector",
     "Step",
     "TagFilter",
     "check_domain",
@@ -83,3 +86,6 @@ __all__ = [
     "unparse",
     "with_pulsar_tags",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -30,10 +30,10 @@ from bmq.wire.properties import Properties, PropertyInput
 __all__ = [
     "CmqTags",
     "Complement",
+    "ExpressionInput",
     "PulsarTags",
-    "Selector",
     "TagFilter",
-    "check_selector_type",
+    "check_expression_type",
     "complement",
     "plan",
     "subscriptions_for",
@@ -373,7 +373,7 @@ def _pulsar_tags(any_of: tuple[str, ...], all_of: tuple[str, ...], keys: tuple[s
 
 
 #: Selects the messages of a consumer; None selects every message.
-Selector: TypeAlias = str | Expression | Filter | Operand | TagFilter | None
+ExpressionInput: TypeAlias = str | Expression | Filter | Operand | TagFilter | None
 
 
 def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
@@ -397,39 +397,39 @@ def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
     return planned(plan_text(str.__str__(filter)))
 
 
-def subscriptions_for(selector: Selector) -> list[Expression | None]:
-    """Return the subscriptions for a selector of any type; None means no expression.
+def subscriptions_for(expression: ExpressionInput) -> list[Expression | None]:
+    """Return the subscriptions for an expression of any type; None means no expression.
 
     Raises:
         InvalidExpression: as :func:`plan`; or a text has a NUL or a lone surrogate, checked or not.
-        UsageError: the selector has another type.
+        UsageError: the expression has another type.
     """
-    check_selector_type(selector)
-    if selector is None:
+    check_expression_type(expression)
+    if expression is None:
         return [None]
-    if isinstance(selector, TagFilter):
-        return selector.subscriptions()
-    expressions = plan(selector)
-    for expression in expressions:
-        check_sendable(expression.text)
-    return list(expressions)
+    if isinstance(expression, TagFilter):
+        return expression.subscriptions()
+    planned_parts = plan(expression)
+    for part in planned_parts:
+        check_sendable(part.text)
+    return list(planned_parts)
 
 
-def check_selector_type(selector: object) -> None:
-    """Check that a value is a selector or None.
+def check_expression_type(expression: object) -> None:
+    """Check that a value is an expression or None.
 
     Raises:
         UsageError: the value has another type.
     """
-    if selector is not None and not isinstance(selector, str | Expression | Filter | Operand | TagFilter):
+    if expression is not None and not isinstance(expression, str | Expression | Filter | Operand | TagFilter):
         raise UsageError(
             "messages are selected by an expression as text, a bmq.Expression, a filter made with bmq.P, a "
-            f"bmq.TagFilter or a bmq.CmqTags, not by {_checks.shown(selector)}"
+            f"bmq.TagFilter or a bmq.CmqTags, not by {_checks.shown(expression)}"
         )
 
 
-def complement(selector: Selector) -> Complement:
-    """Return the complement of a selector: the subscriptions for messages that the selector leaves out.
+def complement(expression: ExpressionInput) -> Complement:
+    """Return the complement of an expression: the subscriptions for messages that the expression leaves out.
 
     Only a condition that consists of ``exists`` has an opposite. Any other condition ends in an error on some
     messages, which then match neither the condition nor its negation. The result for such a condition is a
@@ -438,9 +438,9 @@ def complement(selector: Selector) -> Complement:
     Raises:
         InvalidExpression: as :func:`plan`.
     """
-    wanted = subscriptions_for(selector)
-    if isinstance(selector, TagFilter):
-        return selector.complement()
+    wanted = subscriptions_for(expression)
+    if isinstance(expression, TagFilter):
+        return expression.complement()
     trees = [each.ast for each in wanted if each is not None]
     known = [tree for tree in trees if tree is not None]
     # Without an expression, or with one that the broker cannot compile, every message is wanted.

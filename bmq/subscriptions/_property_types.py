@@ -11,7 +11,7 @@ from bmq import _checks
 from bmq.conventions import PREFIX
 from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
-from bmq.subscriptions._filters import Selector, TagFilter, subscriptions_for
+from bmq.subscriptions._filters import ExpressionInput, TagFilter, subscriptions_for
 from bmq.subscriptions._syntax import Binary, Boolean, Exists, Integer, Negate, Node, Not, Property
 from bmq.subscriptions._tags import TAG_PREFIX
 
@@ -22,14 +22,17 @@ _OTHERS: Final = (PREFIX, TAG_PREFIX, "deadletter.")
 
 
 def check_property_types(
-    selector: Selector, kinds: Mapping[str, type], of: str = "a message", others: tuple[str, ...] = ()
+    expression: ExpressionInput,
+    kinds: Mapping[str, type],
+    of: str = "a message",
+    others: tuple[str, ...] = (),
 ) -> None:
     """Check that a filter uses only known properties, and compares them with values of their type.
 
     Tag filters pass. Names that begin with ``bmq_`` or ``deadletter.``, and names of tags, are always known.
 
     Args:
-        selector: as for :meth:`bmq.Queue.subscribe`.
+        expression: as for :meth:`bmq.Queue.subscribe`.
         kinds: the known properties: bool, int, str or bytes, by name.
         of: description of messages with these properties, for the error.
         others: prefixes of further known names.
@@ -43,11 +46,15 @@ def check_property_types(
             raise UsageError(f"kinds has bool, int, str and bytes, not {_checks.shown(kind)}")
     of = _checks.text("of", of)
     others = tuple(_checks.texts("others", others))
-    if selector is None or isinstance(selector, TagFilter) or (isinstance(selector, str) and not selector):
+    if (
+        expression is None
+        or isinstance(expression, TagFilter)
+        or (isinstance(expression, str) and not expression)
+    ):
         return
-    for expression in subscriptions_for(selector):
-        if expression is not None and expression.ast is not None:
-            _Check(str(expression), of, kinds, _OTHERS + others).kind(expression.ast)
+    for each in subscriptions_for(expression):
+        if each is not None and each.ast is not None:
+            _Check(str(each), of, kinds, _OTHERS + others).kind(each.ast)
 
 
 _WORDS: Final = {bool: "a boolean", int: "an integer", str: "a string", bytes: "binary"}

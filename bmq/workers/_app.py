@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack
 
 from bmq import _checks
+from bmq._renamed import renamed_arguments
 from bmq._signals import on_signals
 from bmq.client.connect import check_options
 from bmq.client.consumer import Consumer
@@ -29,7 +30,7 @@ from bmq.delays import check_due
 from bmq.engine.address import parse_addresses
 from bmq.engine.health import Health
 from bmq.errors import StateError, UsageError
-from bmq.subscriptions import Selector
+from bmq.subscriptions import ExpressionInput
 from bmq.wire.uri import QueueUri
 from bmq.workers._batches import Batches, BatchHandler, batch_shape, check_batches
 from bmq.workers._clock import Clock
@@ -64,7 +65,7 @@ class App(Generic[S]):
 
         app = bmq.App("tcp://localhost:30114")
 
-        @app.consumer("bmq://bmq.test.mem.priority/orders", subscription='OrderType == "EXPRESS"')
+        @app.consumer("bmq://bmq.test.mem.priority/orders", expression='OrderType == "EXPRESS"')
         async def ship(message: bmq.Message) -> None:
             ...
 
@@ -171,11 +172,12 @@ class App(Generic[S]):
         """The app's parts, their parts, and the app itself."""
         return [*(each for part in self._parts for each in part._all()), self]
 
+    @renamed_arguments
     def consumer(
         self,
         queue: str,
         *,
-        subscription: Selector = None,
+        expression: ExpressionInput = None,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
@@ -198,7 +200,7 @@ class App(Generic[S]):
 
         Args:
             queue: the queue's URI.
-            subscription: what to receive; None for everything. This and all that follows as for
+            expression: what to receive; None for everything. This and all that follows as for
                 :func:`bmq.consume`.
             priority: of the subscription.
             max_unconfirmed_messages: limit of unconfirmed messages.
@@ -224,7 +226,7 @@ class App(Generic[S]):
             StateError: the app is running.
         """
         options = HandlerOptions(
-            subscription=subscription,
+            expression=expression,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
@@ -292,13 +294,14 @@ class App(Generic[S]):
         self._registry.sweepers.append(sweeper)
         return sweeper
 
+    @renamed_arguments
     def batch_consumer(
         self,
         queue: str,
         *,
         max_messages: int = 500,
         max_wait: float = 0.2,
-        subscription: Selector = None,
+        expression: ExpressionInput = None,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
@@ -330,7 +333,7 @@ class App(Generic[S]):
             queue: the queue's URI.
             max_messages: maximum number of messages in a batch.
             max_wait: seconds to wait for a full batch, from the arrival of its first message.
-            subscription: what to receive; None for everything. This and all that follows as for
+            expression: what to receive; None for everything. This and all that follows as for
                 :meth:`consumer`.
             priority: of the subscription.
             max_unconfirmed_messages: limit of unconfirmed messages. If None, enough for ``concurrency``
@@ -354,7 +357,7 @@ class App(Generic[S]):
         """
         max_messages, max_wait = check_batches(max_messages, max_wait, max_unconfirmed_messages)
         options = HandlerOptions(
-            subscription=subscription,
+            expression=expression,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
@@ -436,11 +439,12 @@ class App(Generic[S]):
         if self._life.state is not AppState.STOPPED:
             raise StateError(f"the app is running; {remedy}")
 
+    @renamed_arguments
     def responder(
         self,
         queue: str,
         *,
-        subscription: str | None = None,
+        expression: str | None = None,
         allow: Allow | None = None,
         concurrency: int = 1,
         max_unconfirmed_messages: int | None = None,
@@ -454,7 +458,7 @@ class App(Generic[S]):
 
         Args:
             queue: the queue's URI.
-            subscription: an expression; None for all requests.
+            expression: an expression; None for all requests.
             allow: queues that requests may name for their replies, as for :class:`bmq.workers.Responder`.
             concurrency: number of requests handled at the same time.
             max_unconfirmed_messages: limit of unconfirmed requests.
@@ -469,14 +473,14 @@ class App(Generic[S]):
         """
 
         options = HandlerOptions(
-            subscription=subscription,
+            expression=expression,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             concurrency=concurrency,
             retry=NoRetry("discard"),
             on_error=on_error,
         )
-        cancelling = HandlerOptions(subscription=f"exists({CANCEL})", priority=1, retry=NoRetry("discard"))
+        cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=NoRetry("discard"))
         uri = options.checked_uri(queue)
         options.definition  # noqa: B018  # raises if a limit is out of range
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
 from bmq._pace import Pace
+from bmq._renamed import renamed_arguments
 from bmq._signals import on_signals
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer, line_of
@@ -35,7 +36,7 @@ from bmq.errors import (
     StateError,
     UsageError,
 )
-from bmq.subscriptions import Selector
+from bmq.subscriptions import ExpressionInput
 from bmq.wire.printable import printable
 from bmq.wire.push import GUID
 from bmq.wire.uri import QueueUri
@@ -77,11 +78,12 @@ _CLOSING_AT_LEAST = 1.0
 _CANCELLED_WITHIN = 5.0
 
 
+@renamed_arguments
 async def consume(
     source: Queue | Consumer | TypedQueue[V] | TypedConsumer[V],
     handler: HandlerOf[V],
     *,
-    subscription: Selector = None,
+    expression: ExpressionInput = None,
     priority: int | None = None,
     max_unconfirmed_messages: int | None = None,
     max_unconfirmed_bytes: int | None = None,
@@ -113,7 +115,7 @@ async def consume(
             handler takes the message's value (see :meth:`bmq.Queue.typed`) and, as an optional second
             argument, the message. An ``async def`` runs in the event loop. Any other function runs in a
             thread; at most ``concurrency`` threads exist.
-        subscription: what to receive, as for :meth:`bmq.Queue.subscribe`; None for everything.
+        expression: what to receive, as for :meth:`bmq.Queue.subscribe`; None for everything.
         priority: of the subscription; None for the queue's.
         max_unconfirmed_messages: limit of unconfirmed messages, including those that wait for a handler; None
             for the queue's limit.
@@ -162,7 +164,7 @@ async def consume(
     if not isinstance(whole, Queue | Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"source is an open bmq.Queue or a bmq.Consumer, not {_checks.shown(source)}")
     options = HandlerOptions(
-        subscription=subscription,
+        expression=expression,
         priority=priority,
         max_unconfirmed_messages=max_unconfirmed_messages,
         max_unconfirmed_bytes=max_unconfirmed_bytes,
@@ -185,7 +187,7 @@ async def consume(
     if shape is not None and of is not None:
         function, shape = adapted(handler, of.codec, undecodable)
     if shape is not None and isinstance(whole, Consumer):
-        shape.check(whole.selector)
+        shape.check(whole.expression)
     options.check_handler(function, shape)
     if isinstance(whole, Queue):
         consumer = options.subscribe(whole)

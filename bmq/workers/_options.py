@@ -16,7 +16,7 @@ from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Shape
 from bmq.errors import UsageError
-from bmq.subscriptions import Expression, Selector, subscriptions_for
+from bmq.subscriptions import Expression, ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock
 from bmq.workers._handlers import is_async, name_of
@@ -59,7 +59,7 @@ class HandlerOptions:
     :meth:`bmq.App.responder` take some of these options as arguments.
 
     Attributes:
-        subscription: selector of messages; None for all messages.
+        expression: selects messages; None for all messages.
         priority: priority of the subscription; None for the queue's.
         max_unconfirmed_messages: limit of unconfirmed messages; None for the queue's.
         max_unconfirmed_bytes: limit of unconfirmed bytes; None for the queue's.
@@ -78,7 +78,7 @@ class HandlerOptions:
         UsageError: an option is out of range.
     """
 
-    subscription: Selector = None
+    expression: ExpressionInput = None
     priority: int | None = None
     max_unconfirmed_messages: int | None = None
     max_unconfirmed_bytes: int | None = None
@@ -119,7 +119,7 @@ class HandlerOptions:
             UsageError: a limit is out of range.
         """
         return Subscription(
-            self.subscription,
+            self.expression,
             priority=self.priority,
             max_unconfirmed_messages=self.max_unconfirmed_messages,
             max_unconfirmed_bytes=self.max_unconfirmed_bytes,
@@ -129,13 +129,13 @@ class HandlerOptions:
     @property
     def limited(self) -> bool:
         """Whether an option of the consumer is given."""
-        given = (self.subscription, self.priority, self.max_unconfirmed_messages, self.max_unconfirmed_bytes)
+        given = (self.expression, self.priority, self.max_unconfirmed_messages, self.max_unconfirmed_bytes)
         return self.discard_unmatched or any(each is not None for each in given)
 
     def subscribe(self, queue: Queue) -> Consumer:
         """Return a consumer of a queue, with the subscription and its limits."""
         return queue.subscribe(
-            self.subscription,
+            self.expression,
             priority=self.priority,
             max_unconfirmed_messages=self.max_unconfirmed_messages,
             max_unconfirmed_bytes=self.max_unconfirmed_bytes,
@@ -151,7 +151,7 @@ class HandlerOptions:
         """
         uri = QueueUri.parse(queue)
         check_durable(self.policy, uri)
-        wanted = self.subscription
+        wanted = self.expression
         if isinstance(wanted, str):
             wanted = Expression(wanted) if str.__str__(wanted) else None
         subscriptions_for(wanted)
@@ -188,7 +188,7 @@ class HandlerOptions:
             InvalidExpression: the subscription or the key does not fit the type of the values.
         """
         if shape is not None:
-            shape.check(self.subscription)
+            shape.check(self.expression)
         if self.ack is AckPolicy.ON_RECEIPT and not isinstance(self.policy, NoRetry):
             raise UsageError(
                 "ON_RECEIPT confirms before the first attempt, so that no message is handled twice; there is "

@@ -14,7 +14,7 @@ from bmq.client.poison import Allow
 from bmq.codecs import Shape
 from bmq.conventions import delay_queue_of
 from bmq.errors import UsageError
-from bmq.subscriptions import Selector, subscriptions_for
+from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers._batches import Batches
 from bmq.workers._handlers import name_of
@@ -96,9 +96,9 @@ class Registry:
             UsageError: the handler is already registered for these messages, or would share messages with a
                 handler of another type of values.
         """
-        text = _text_of(new.options.subscription)
+        text = _text_of(new.options.expression)
         for each in self.handlers:
-            if each.uri != new.uri or _text_of(each.options.subscription) != text:
+            if each.uri != new.uri or _text_of(each.options.expression) != text:
                 continue
             if each.handler == new.handler:
                 raise UsageError(
@@ -141,11 +141,11 @@ class Registry:
                 yield waiting.dead_letters
 
 
-def _text_of(selector: Selector) -> list[str]:
-    """Return the expressions of a selector: a broker merges equal expressions."""
+def _text_of(expression: ExpressionInput) -> list[str]:
+    """Return the expressions of an expression: a broker merges equal expressions."""
     return [
         str(each or "")
-        for each in subscriptions_for(selector or None if isinstance(selector, str) else selector)
+        for each in subscriptions_for(expression or None if isinstance(expression, str) else expression)
     ]
 
 

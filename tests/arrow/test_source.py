@@ -131,7 +131,7 @@ def test_it_ends_at_so_many_messages(broker: BackgroundBroker) -> None:
 
 
 def test_the_broker_selects(broker: BackgroundBroker) -> None:
-    table = reader(broker.uri, URI, subscription="n >= 4990", **OPTIONS).read_all()
+    table = reader(broker.uri, URI, expression="n >= 4990", **OPTIONS).read_all()
     assert table["n"].to_pylist() == list(range(4990, 5000))
     assert left(broker.uri) == list(range(4990))
 

@@ -98,7 +98,7 @@ TYPED = {
     bmq.TypedConsumer: (
         bmq.Consumer,
         "consumer",
-        {"buffered", "closed", "expressions", "options", "paused", "selector", "wait"},
+        {"buffered", "closed", "expression", "expressions", "options", "paused", "wait"},
     ),
     bmq.TypedGroup: (bmq.groups.Group, "group", {"bucket_of", "closed", "owned", "unconfirmed"}),
 }

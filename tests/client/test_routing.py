@@ -101,7 +101,7 @@ async def test_who_receives_is_told_that_the_broker_refused_and_may_try_again(pe
 def test_the_public_names_of_a_queue_and_a_consumer() -> None:
     receiving = {"receive", "receive_nowait", "receive_many", "batches"}
     assert current(bmq.Consumer) == receiving | {
-        *("buffered", "close", "closed", "configure", "expressions", "open", "options", "selector"),
+        *("buffered", "close", "closed", "configure", "expression", "expressions", "open", "options"),
         *("pause", "paused", "put_back", "resume", "stats", "wait"),
     }
     assert current(bmq.Queue) == receiving | {

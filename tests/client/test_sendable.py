@@ -18,7 +18,7 @@ WAYS: dict[str, Any] = {
     "subscribe": lambda _, queue, text: queue.subscribe(text, strict=False),
     "an expression": lambda _, queue, text: queue.subscribe(bmq.Expression(text, strict=False)),
     "discarding": lambda _, queue, text: queue.subscribe(text, discard_unmatched=True),
-    "consume": lambda _, queue, text: bmq.consume(queue, print, subscription=text),
+    "consume": lambda _, queue, text: bmq.consume(queue, print, expression=text),
     "open_queue": lambda session, _, text: session.open_queue(
         f"{URI}-2", read=True, subscriptions=[bmq.Subscription(bmq.Expression(text, strict=False))]
     ),

@@ -71,7 +71,7 @@ async def test_a_consumer_of_values_pauses_and_changes_its_filter() -> None:
             assert consumer.consumer.paused
             await consumer.resume()
             await consumer.configure("number > 1", priority=3)
-            assert str(consumer.consumer.selector) == "number > 1"
+            assert str(consumer.consumer.expression) == "number > 1"
             with pytest.raises(bmq.InvalidExpression):
                 await consumer.configure('number == "one"')
             await orders.post(Order(5))

@@ -43,7 +43,7 @@ async def test_requesters_that_share_a_reply_queue(
     uri, replies = bmq_new_queue_uri(), bmq_new_queue_uri()
     app = bmq.App(bmq_broker.uri)
 
-    @app.responder(uri, subscription='kind == "echo"')
+    @app.responder(uri, expression='kind == "echo"')
     async def echo(message: bmq.Message) -> bytes:
         return message.data
 

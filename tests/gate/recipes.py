@@ -390,7 +390,7 @@ COMMON: dict[str, Made] = {
     "queue": lambda world: world.uri,
     "seconds": lambda _: 0.0,
     "seed": lambda _: 1,
-    "selector": lambda _: "x == 1",
+    "expression": lambda _: "x == 1",
     "session": lambda world: world.session,
     "tag": lambda _: "x",
     "tags": lambda _: ["x"],

@@ -126,8 +126,8 @@ def test_the_same_handler_with_the_same_subscription_is_refused() -> None:
     app = bmq.App()
     app.consumer(URI)(right)
     with pytest.raises(bmq.UsageError, match=r"right is registered for .*/orders already"):
-        app.consumer(URI, subscription="")(right)
-    app.consumer(URI, subscription="x == 1")(right)
+        app.consumer(URI, expression="")(right)
+    app.consumer(URI, expression="x == 1")(right)
     app.consumer(URI + "2")(right)
 
 
@@ -162,14 +162,14 @@ OTHERS = [("consumer", takes_number), ("consumer", takes_typed), ("batch_consume
 @pytest.mark.parametrize(("kind", "handler"), OTHERS, ids=names)
 def test_handlers_of_two_types_do_not_share_messages(kind: str, handler: Any) -> None:
     app = bmq.App()
-    app.consumer(URI, subscription="x > 1")(takes_ask)
+    app.consumer(URI, expression="x > 1")(takes_ask)
     match = rf"{handler.__name__} takes .*int.* and takes_ask takes Ask: .* subscription of its own"
     with pytest.raises(bmq.UsageError, match=match):
-        getattr(app, kind)(URI, subscription="x > 1")(handler)
-    getattr(app, kind)(URI, subscription="x <= 1")(handler)
-    getattr(app, kind)(URI + "2", subscription="x > 1")(handler)
-    app.consumer(URI, subscription="x > 1")(takes_urgent)
-    app.consumer(URI, subscription="x > 1")(right)
+        getattr(app, kind)(URI, expression="x > 1")(handler)
+    getattr(app, kind)(URI, expression="x <= 1")(handler)
+    getattr(app, kind)(URI + "2", expression="x > 1")(handler)
+    app.consumer(URI, expression="x > 1")(takes_urgent)
+    app.consumer(URI, expression="x > 1")(right)
     assert len(app._registry.handlers) == 5
 
 

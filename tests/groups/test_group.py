@@ -120,8 +120,8 @@ class TestSharing:
                 received.append(buckets)
             assert not received[0] & received[1]
 
-    async def test_a_selector(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
-        async with reader.group("k", selector=bmq.P("vip") == True) as group:  # noqa: E712
+    async def test_an_expression(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
+        async with reader.group("k", expression=bmq.P("vip") == True) as group:  # noqa: E712
             await writer.post(b"1", properties={"k": 1, "vip": False})
             await writer.post(b"2", properties={"k": 1, "vip": True})
             assert await take(group, 1) == [2]

@@ -58,13 +58,13 @@ KEYS, SELECTORS = st.sampled_from([None, "k"]), st.sampled_from([None, "vip"])
 @settings(max_examples=60)
 @given(KEYS, st.integers(1, 24), VALUES, SELECTORS, st.booleans())
 def test_every_message_is_taken_exactly_once(
-    key: str | None, buckets: int, value: Any, selector: str | None, vip: bool
+    key: str | None, buckets: int, value: Any, expression: str | None, vip: bool
 ) -> None:
     properties = {"vip": vip} if value is None else {"vip": vip, key or "bmq_bucket": value}
-    texts = [bucket_expression(key, buckets, bucket, selector) for bucket in range(buckets)]
-    texts.append(keyless_expression(key, selector))
-    unusable = unusable_expressions(key, buckets, selector)
-    wanted = not selector or vip
+    texts = [bucket_expression(key, buckets, bucket, expression) for bucket in range(buckets)]
+    texts.append(keyless_expression(key, expression))
+    unusable = unusable_expressions(key, buckets, expression)
+    wanted = not expression or vip
     low = unusable.pop("a number too low", None)
     matching = sum(bmq.Expression(text).matches(properties) for text in texts)
     matching += sum(expression.matches(properties) for expression in unusable.values())
@@ -75,13 +75,13 @@ def test_every_message_is_taken_exactly_once(
         assert matching == wanted
 
 
-@pytest.mark.parametrize("selector", ["exists(a)", "exists(a) && !exists(b)"])
-def test_the_opposite_of_a_selector_is_exact_where_there_is_one(selector: str) -> None:
-    rest, exact = unselected_expressions(selector)
+@pytest.mark.parametrize("expression", ["exists(a)", "exists(a) && !exists(b)"])
+def test_the_opposite_of_an_expression_is_exact_where_there_is_one(expression: str) -> None:
+    rest, exact = unselected_expressions(expression)
     assert exact
     for properties in ({}, {"a": 1}, {"b": 1}, {"a": 1, "b": 1}):
         matching = sum(each.matches(properties) for each in rest if each is not None)
-        assert matching == (not bmq.Expression(selector).matches(properties))
+        assert matching == (not bmq.Expression(expression).matches(properties))
 
 
 class TestUnusableKeys:
@@ -173,10 +173,10 @@ class TestUnusableKeys:
 DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "keyless": ({}, {"keyless": False}, {}),
     "text keys": ({}, {"keyless": False}, {"k": "x"}),
-    "selector": ({}, {"selector": "x == 1"}, {"k": 3, "x": 2}),
-    "selector, and the property is missing": ({}, {"selector": "x == 1"}, {"k": 3}),
-    "selector with an exact opposite": ({}, {"selector": "exists(x)"}, {"k": 3}),
-    "two selectors": ({"selector": "x == 2"}, {"selector": "x == 1"}, {"k": 3, "x": 2}),
+    "expression": ({}, {"expression": "x == 1"}, {"k": 3, "x": 2}),
+    "expression, and the property is missing": ({}, {"expression": "x == 1"}, {"k": 3}),
+    "expression with an exact opposite": ({}, {"expression": "exists(x)"}, {"k": 3}),
+    "two selectors": ({"expression": "x == 2"}, {"expression": "x == 1"}, {"k": 3, "x": 2}),
     "key": ({}, {"key": "j"}, {"k": 3}),
     "key, and it is text": ({}, {"key": "j", "keyless": False}, {"k": 3, "j": "x"}),
     "buckets": ({}, {"buckets": 7}, {"k": 3}),
@@ -203,14 +203,14 @@ class TestOtherOptions:
         assert got.count(b"old") + held == 20
         warnings = [each.message for each in caplog.records if "is not handed out" in each.message]
         assert len(warnings) == bool(held)
-        assert all("all need the same key, buckets, selector and keyless" in each for each in warnings)
+        assert all("all need the same key, buckets, expression and keyless" in each for each in warnings)
         await other.close()
 
     async def test_a_member_with_the_right_options_gets_what_was_held(
         self, writer: bmq.Queue, open_reader: Open
     ) -> None:
         await writer.post_many(bmq.PutMessage(b"%d" % n, {"k": n, "x": 2}) for n in range(20))
-        async with (await open_reader()).group("k", selector="x == 1") as wrong:
+        async with (await open_reader()).group("k", expression="x == 1") as wrong:
             await eventually(lambda: wrong.stats().strays_held == 20)
             right = await (await open_reader()).group("k").open()
         assert len(await taken(right, 20)) == 20
@@ -228,7 +228,7 @@ class TestOtherOptions:
             assert holds.stats().strays_held == 0
 
     async def test_strays_can_be_left_to_others(self, writer: bmq.Queue, open_reader: Open) -> None:
-        async with (await open_reader()).group("k", selector="x == 1", strays="leave") as group:
+        async with (await open_reader()).group("k", expression="x == 1", strays="leave") as group:
             await writer.post(b"other", properties={"k": 1, "x": 2})
             await writer.post(b"mine", properties={"k": 1, "x": 1})
             assert await taken(group, 1) == [(b"mine", 1)]
@@ -240,7 +240,7 @@ class TestOtherOptions:
         self, writer: bmq.Queue, open_reader: Open
     ) -> None:
         """A broker gives what a full subscription does not take to the one for everything else."""
-        options: dict[str, Any] = {"buckets": 2, "selector": "x == 1", "max_unconfirmed_messages": 5}
+        options: dict[str, Any] = {"buckets": 2, "expression": "x == 1", "max_unconfirmed_messages": 5}
         async with (await open_reader()).group("k", **options) as group:
             await writer.post_many(bmq.PutMessage(b"%d" % n, {"k": n % 2, "x": 1}) for n in range(30))
             numbers: list[int] = []

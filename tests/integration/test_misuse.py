@@ -116,7 +116,7 @@ async def test_nothing_of_it_was_sent(queue: bmq.Queue) -> None:
 
 
 async def test_opening_a_uri_twice(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
-    with pytest.raises(bmq.UsageError, match=f"{queue.uri} is already open"):
+    with pytest.raises(bmq.StateError, match=f"{queue.uri} is already open"):
         await bmq_session.open_queue(queue.uri, read=True)
 
 

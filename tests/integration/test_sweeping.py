@@ -152,7 +152,7 @@ async def test_an_app_sweeps_behind_its_handlers(bmq_broker: Any, filters: Filte
     app = bmq.App(bmq_broker.uri)
     handled: list[bytes] = []
 
-    @app.consumer(filters.uri, subscription="x == 5")
+    @app.consumer(filters.uri, expression="x == 5")
     async def handle(message: bmq.Message) -> None:
         handled.append(message.data)
 

@@ -337,7 +337,7 @@ def sweeping(world: World) -> Scene:
     async def work(recorder: Recorder) -> None:
         app = world.app(recorder, grace=5)
 
-        @app.consumer(uri, subscription="x < 5", concurrency=2)
+        @app.consumer(uri, expression="x < 5", concurrency=2)
         async def handle(message: bmq.Message) -> None:
             await asyncio.sleep(some(world))
             assert message.properties["x"] < 5  # type: ignore[operator]

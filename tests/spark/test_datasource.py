@@ -431,12 +431,12 @@ def test_subscriptions_select_and_are_named(broker: BrokerThread, queue: str, tm
     broker.post(queue, [bmq.PutMessage(b"x", {"n": n}) for n in range(30)])
     named = json.dumps({"small": "n < 10", "big": "n >= 20"})
     options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": 200, "checkpointLocation": tmp_path}
-    rows = rows_of(source(subscription=named, **options))
+    rows = rows_of(source(expression=named, **options))
     assert sorted((row["subscription"], int(dict(row["properties"])["n"])) for row in rows) == [
         *(("big", n) for n in range(20, 30)),
         *(("small", n) for n in range(10)),
     ]
-    bmq.spark.confirm({**options, "subscription": named})
+    bmq.spark.confirm({**options, "expression": named})
     assert len(broker.drain(queue, expect=10)) == 10
 
 
@@ -455,8 +455,8 @@ def test_several_queues_are_one_source(broker: BrokerThread, queue: str, tmp_pat
     [
         ({"queue": ""}, "option queue is missing"),
         ({"queue": "x"}, "bmq://"),
-        ({"subscription": "n <"}, "n <"),
-        ({"subscription": "{'a': 1}"}, "not a JSON object"),
+        ({"expression": "n <"}, "n <"),
+        ({"expression": "{'a': 1}"}, "not a JSON object"),
         ({"confirm": "maybe"}, "it is one of explicit, onStore, never"),
         ({"confirm": "onStore"}, "needs option checkpointLocation"),
         ({"confirm": "never", "checkpointLocation": "x"}, "needs no checkpointLocation"),
@@ -958,7 +958,7 @@ def test_a_batch_read_of_several_subscriptions_confirms_what_spark_got(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     broker.post(queue, [bmq.PutMessage(b"x", {"n": n % 2}) for n in range(30)])
-    options = {"subscription": '{"even": "n == 0", "odd": "n == 1"}', "maxMessages": 10}
+    options = {"expression": '{"even": "n == 0", "odd": "n == 1"}', "maxMessages": 10}
     options |= {"broker": broker.uri, "queue": queue, "checkpointLocation": str(tmp_path)}
     rows = rows_of(source(idleTimeoutMs=300, **options))
     assert len(rows) == 10

@@ -156,11 +156,11 @@ def test_a_batch_read_drains(spark: SparkSession, broker: BrokerThread, queue: s
     broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(500)])
     options = {"broker": broker.uri, "queue": queue, "checkpointLocation": str(tmp_path)}
     reader = spark.read.format("bmq").options(**options, idleTimeoutMs="500")
-    rows = reader.option("subscription", "n < 100").load().collect()
+    rows = reader.option("expression", "n < 100").load().collect()
     assert bmq.spark.confirm(options) == 100
     assert sorted(int(row.value) for row in rows) == list(range(100))
     assert rows[0].properties == {"n": bytes(rows[0].value).decode()}
-    typed = reader.options(propertiesSchema="n BIGINT", subscription="").load()
+    typed = reader.options(propertiesSchema="n BIGINT", expression="").load()
     assert typed.agg(F.sum("properties.n")).first()[0] == sum(range(100, 500))
     assert bmq.spark.confirm(options) == 400
     assert broker.drain(queue, idle=0.1) == []
@@ -266,7 +266,7 @@ def test_a_stream_reads_only_what_its_subscription_selects(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(100)])
-    run(messages(spark, broker, queue, tmp_path, subscription="n < 30"))
+    run(messages(spark, broker, queue, tmp_path, expression="n < 30"))
     assert written(spark, tmp_path) == list(range(30))
     assert sorted(int(m.data) for m in broker.drain(queue, expect=70)) == list(range(30, 100))
 

@@ -88,7 +88,7 @@ async def _nothing(_: Any) -> None:
 
 
 CHANGES: dict[str, dict[str, Any]] = {
-    "subscription": {"subscription": "!exists(n)"},
+    "expression": {"expression": "!exists(n)"},
     "properties": {"propertiesSchema": "n BIGINT"},
     "partitions": {"numPartitions": 3},
     "trigger": {"maxMessagesPerTrigger": 2},
@@ -147,7 +147,7 @@ def test_what_is_committed_is_confirmed_though_it_matches_no_more(
     broker.post(queue, [bmq.PutMessage(b"%d" % n, {"n": n}) for n in range(4)])
     assert query.batch() == numbers(0, 4)
     query.stop()
-    again = Query(broker, queue, tmp_path, subscription="n >= 100")
+    again = Query(broker, queue, tmp_path, expression="n >= 100")
     assert again.ask() == again.start
     again.stop()
     assert left_in(broker, queue) == []
@@ -492,7 +492,7 @@ def test_what_is_purged_while_a_query_runs_is_in_the_progress(
     for module, name in ((_state, "_SETTLED"), (_inlet, "_ASK")):
         monkeypatch.setattr(module, name, 0.0)
     monkeypatch.setattr(_inlet, "_LOOK", 0.01)
-    query = Query(broker, queue, tmp_path, failOnDataLoss="false", subscription="!exists(n)")
+    query = Query(broker, queue, tmp_path, failOnDataLoss="false", expression="!exists(n)")
     query.ask()
     broker.post(queue, [bmq.PutMessage(b"other", properties={"n": n}) for n in range(4)])
     asyncio.run(purge(broker, queue))

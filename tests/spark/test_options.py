@@ -30,6 +30,7 @@ def source(**options: str) -> BmqDataSource:
     [
         ({"brokr": "tcp://localhost"}, r"unknown option brokr; did you mean broker\?; there are: broker"),
         ({"maxMesages": "1"}, "did you mean maxMessages"),
+        ({"subscription": "x > 1"}, "subscription is called expression"),
         ({"subscribe": "orders"}, "for subscribe: option queue, the URI"),
         ({"startingOffsets": "earliest"}, "for startingoffsets: a queue has no offsets"),
         ({"kafka.bootstrap.servers": "h:1"}, "for kafka.bootstrap.servers: option broker"),
@@ -42,7 +43,7 @@ def source(**options: str) -> BmqDataSource:
             r"jobId \(writing\), maxMessages \(spark.read and spark.readStream\)",
         ),
         ({"broker": ""}, "address"),
-        ({"subscription": "x >"}, "x >"),
+        ({"expression": "x >"}, "x >"),
         ({"maxMessages": "none"}, "option maxMessages='none'"),
         ({"user": "u", "credentials": "a:b"}, "credentials makes all of it"),
     ],

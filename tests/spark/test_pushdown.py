@@ -207,7 +207,7 @@ def test_what_would_not_be_the_same_is_left_to_spark(broker: BrokerThread, condi
 
 def test_filters_and_subscriptions_hold_together(broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [bmq.PutMessage(b"%d" % n, {"n": n, "s": "ab"[n % 2]}) for n in range(20)])
-    reader = reader_of(broker, queue, subscription='{"low": "!(n > 9)", "either": "n > 14 || n == 12"}')
+    reader = reader_of(broker, queue, expression='{"low": "!(n > 9)", "either": "n > 14 || n == 12"}')
     conditions = [IsNotNull(of("s")), EqualTo(of("s"), "b"), IsNull(of("i"))]
     assert list(reader.pushFilters(conditions)) == [conditions[2]]
     assert reader._settings.subscriptions == (

@@ -176,9 +176,7 @@ def test_stored_messages_whose_confirmation_may_be_lost_are_confirmed_again(
     assert left_in(broker, queue) == []
 
 
-@pytest.mark.parametrize(
-    "change", [{"subscription": "n > 1"}, {"queue": "bmq://bmq.test.mem.priority/other"}]
-)
+@pytest.mark.parametrize("change", [{"expression": "n > 1"}, {"queue": "bmq://bmq.test.mem.priority/other"}])
 def test_an_unconfirmed_read_of_something_else_is_refused(
     broker: BrokerThread, queue: str, options: dict[str, str], change: dict[str, str]
 ) -> None:

@@ -13,8 +13,8 @@ from bmq.errors import InvalidExpression
 from bmq.subscriptions import (
     CmqTags,
     Expression,
+    ExpressionInput,
     P,
-    Selector,
     TagFilter,
     parse,
     plan,
@@ -156,7 +156,7 @@ def test_a_syntax_error_is_one_in_a_plan_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("selector", "expected"),
+    ("given", "expected"),
     [
         (None, [None]),
         ("x == 1", [Expression("x == 1")]),
@@ -168,8 +168,8 @@ def test_a_syntax_error_is_one_in_a_plan_too() -> None:
     ],
     ids=str,
 )
-def test_any_selector_becomes_subscriptions(selector: Selector, expected: list[Expression | None]) -> None:
-    assert subscriptions_for(selector) == expected
+def test_any_input_becomes_subscriptions(given: ExpressionInput, expected: list[Expression | None]) -> None:
+    assert subscriptions_for(given) == expected
 
 
 def parts_of(node: Node) -> list[Expression]:

@@ -158,9 +158,9 @@ async def test_names_and_labels_are_properties_that_workers_select_by(
     labels = {"tenant": 7, "urgent": "True", "X-Taskiq-requeue": "1", "_retries": "2", "bmq_due": "1"}
     await broker.kick(kicked(b"1", "billing:send", **labels))
     await broker.kick(kicked(b"2", "reports:render", tenant="8"))
-    async with started(broker_uri, uri, subscription='task_name == "reports:render"') as reports:
+    async with started(broker_uri, uri, expression='task_name == "reports:render"') as reports:
         assert (await first(reports)).data == b"2"
-    async with started(broker_uri, uri, subscription='tenant == "7" && urgent == "True"') as billing:
+    async with started(broker_uri, uri, expression='tenant == "7" && urgent == "True"') as billing:
         assert (await first(billing)).data == b"1"
     queue = await session.open_queue(uri, read=True)
     messages = [await queue.receive(timeout=10) for _ in range(2)]
@@ -173,7 +173,7 @@ async def test_names_and_labels_are_properties_that_workers_select_by(
 
 def test_a_subscription_is_checked_at_once() -> None:
     with pytest.raises(bmq.InvalidExpression):
-        BmqBroker("tcp://localhost:1", "bmq://d.e/q", subscription="task_name ==")
+        BmqBroker("tcp://localhost:1", "bmq://d.e/q", expression="task_name ==")
     with pytest.raises(bmq.InvalidURI):
         BmqBroker("tcp://localhost:1", "tasks")
 

@@ -73,7 +73,7 @@ async def test_handlers_share_a_queue_by_their_subscriptions(
         if sum(map(len, handled.values())) == 4:
             app.stop()
 
-    @app.consumer(uri, subscription=bmq.P.OrderType == "EXPRESS", priority=10)
+    @app.consumer(uri, expression=bmq.P.OrderType == "EXPRESS", priority=10)
     async def express(message: bmq.Message) -> None:
         note("express", message)
 
@@ -386,7 +386,7 @@ async def test_misuse_is_told_where_it_is_written() -> None:
     with pytest.raises(bmq.InvalidURI):
         app.consumer("q")
     with pytest.raises(bmq.InvalidExpression):
-        app.consumer(uri, subscription="x >")
+        app.consumer(uri, expression="x >")
     with pytest.raises(bmq.UsageError, match="would come back to it"):
         app.consumer(uri, retry=bmq.NoRetry(then=bmq.DeadLetter(uri)))
     with pytest.raises(bmq.UsageError, match="not to an application"):

@@ -118,7 +118,7 @@ async def test_a_handler_gets_lists_and_all_is_confirmed(service: Service) -> No
 async def test_values_in_a_thread_with_their_messages(service: Service) -> None:
     loop = asyncio.get_running_loop()
 
-    @service.app.batch_consumer(service.uri, max_messages=2, subscription="number < 2")
+    @service.app.batch_consumer(service.uri, max_messages=2, expression="number < 2")
     def load(orders: list[Order], messages: list[bmq.Message]) -> None:
         found = (orders, [message.properties["number"] for message in messages])
         loop.call_soon_threadsafe(service.seen.put_nowait, found)

@@ -95,7 +95,7 @@ async def test_what_the_handler_confirmed_before_it_failed_is_not_tried_again(
 
 
 async def test_a_subscription_selects(stage: Stage) -> None:
-    async with consuming(stage.queue, stage.handle, subscription="x == 1"):
+    async with consuming(stage.queue, stage.handle, expression="x == 1"):
         for x in (0, 1, 0, 1):
             await stage.queue.post(b"%d" % x, properties={"x": x})
         assert await stage.next(2) == [b"1", b"1"]

@@ -67,7 +67,7 @@ async def test_the_hundred_and_first_message_fails_and_what_follows_is_blocked(s
 @pytest.mark.statement("6.9")
 async def test_who_handles_everything_is_active(stage: Stage) -> None:
     await post(stage.queue, *numbered(3))
-    async with consuming(stage.queue, stage.handle, subscription="!exists(x)"):
+    async with consuming(stage.queue, stage.handle, expression="!exists(x)"):
         await stage.next(3)
         await until(stage.queue, lambda found: found.handled == 3)
         found = only(stage.queue)
@@ -165,11 +165,11 @@ async def test_an_app_prints_a_table(broker_uri: str, stage: Stage) -> None:
     assert list(app.status()) == []
     uri = stage.queue.uri
 
-    @app.consumer(uri, subscription="x == 1", retry=bmq.Backoff(5))
+    @app.consumer(uri, expression="x == 1", retry=bmq.Backoff(5))
     async def bill(message: bmq.Message) -> None:
         raise OSError("not today")
 
-    @app.consumer(uri, subscription="x == 2")
+    @app.consumer(uri, expression="x == 2")
     async def ship(message: bmq.Message) -> None: ...
 
     running = asyncio.create_task(app.run(signals=False))

@@ -52,7 +52,7 @@ async def test_a_value_and_its_message(stage: Stage, seen: asyncio.Queue[Any]) -
         seen.put_nowait((order, message.properties["number"]))
 
     await post(stage, 1)
-    async with consuming(stage.queue, handle, subscription="number > 0"):
+    async with consuming(stage.queue, handle, expression="number > 0"):
         assert await seen.get() == (Order(1), 1)
 
 
@@ -195,7 +195,7 @@ async def test_it_goes_to_a_handler_for_it(
 async def test_an_app_decodes(broker_uri: str, uri: str, seen: asyncio.Queue[Any]) -> None:
     app = bmq.App(broker_uri)
 
-    @app.consumer(uri, subscription="number == 1")
+    @app.consumer(uri, expression="number == 1")
     async def handle(order: Order, message: bmq.Message) -> None:
         seen.put_nowait(order)
         app.stop()
@@ -210,7 +210,7 @@ def test_a_filter_that_does_not_fit_is_refused_when_the_handler_is_registered() 
     async def handle(order: Order) -> None: ...
 
     with pytest.raises(bmq.InvalidExpression, match=r"Order has no property numbr: did you mean number\?"):
-        bmq.App().consumer("bmq://d.e/q", subscription="numbr == 1")(handle)
+        bmq.App().consumer("bmq://d.e/q", expression="numbr == 1")(handle)
 
 
 async def test_of_a_consumer_too(stage: Stage) -> None:
