@@ -22,6 +22,13 @@ __all__ = [
     "CANCEL",
     "CONTENT_TYPE",
     "DEADLINE",
+    "DEAD_ATTEMPTS",
+    "DEAD_ERROR",
+    "DEAD_GUID",
+    "DEAD_PREFIX",
+    "DEAD_PROPERTIES",
+    "DEAD_QUEUE",
+    "DEAD_RAW",
     "DEATHS",
     "DELAY_QUEUE_SUFFIX",
     "DESTINATION",
@@ -76,6 +83,27 @@ ERROR: Final = "bmq_error"
 
 ORIGIN: Final = "bmq_origin"
 """STRING: original GUID of a message that was posted again."""
+
+DEAD_PREFIX: Final = "bmq_dead_"
+"""Common prefix of the properties of dead letters."""
+
+DEAD_ATTEMPTS: Final = "bmq_dead_attempts"
+"""INT32: number of attempts before the message became a dead letter."""
+
+DEAD_ERROR: Final = "bmq_dead_error"
+"""STRING: error of the last attempt: ``type: text``."""
+
+DEAD_GUID: Final = "bmq_dead_guid"
+"""STRING: GUID of the original message."""
+
+DEAD_QUEUE: Final = "bmq_dead_queue"
+"""STRING: URI of the original queue, including ``?id=``."""
+
+DEAD_PROPERTIES: Final = "bmq_dead_properties"
+"""STRING: JSON list of the properties that could not be posted: ``[name, type, value]``."""
+
+DEAD_RAW: Final = "bmq_dead_raw"
+"""STRING: why the payload is not the payload of the original."""
 
 REPLY_TO: Final = "bmq_reply_to"
 """STRING: URI of the queue for the reply to a request."""

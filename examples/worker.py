@@ -68,7 +68,7 @@ def make_app(broker: str, orders: str, dead: str, shop: Shop, expected: int | No
     @app.consumer(dead)
     async def look(message: bmq.Message) -> None:
         number = int(json.loads(message.data)["number"])
-        tried, why = message.properties["deadletter.attempts"], message.properties["deadletter.error"]
+        tried, why = message.properties["bmq_dead_attempts"], message.properties["bmq_dead_error"]
         log.info("order %d was tried %s times: %s", number, tried, why)
         shop.unshippable.append(number)
         stop_when_done()

@@ -15,6 +15,7 @@ from bmq.cli.messages import BadInput, property_text, to_json
 from bmq.cli.output import emit, emit_json, note, out, printable, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
+from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_QUEUE
 
 if TYPE_CHECKING:
     import bmq
@@ -151,9 +152,9 @@ def _list(letters: list[bmq.Message]) -> None:
     rows = [
         (
             letter.guid,
-            _text(letter, "deadletter.queue"),
-            _text(letter, "deadletter.attempts"),
-            _text(letter, "deadletter.error"),
+            _text(letter, DEAD_QUEUE),
+            _text(letter, DEAD_ATTEMPTS),
+            _text(letter, DEAD_ERROR),
             size(len(letter.raw)),
         )
         for letter in letters
@@ -172,29 +173,33 @@ def _list(letters: list[bmq.Message]) -> None:
 
 def _is_dead_letter(letter: bmq.Message) -> bool:
     import bmq
+    from bmq.client.dead_letters import OF_LETTERS
 
     try:
-        return any(name.startswith("deadletter.") for name in letter.properties)
+        return any(name.startswith(OF_LETTERS) for name in letter.properties)
     except bmq.ProtocolError:
         return False
 
 
 def _text(letter: bmq.Message, name: str) -> str:
     import bmq
+    from bmq.client.dead_letters import of_letter
 
     try:
-        return printable(str(letter.properties.get(name, "")))
+        return printable(str("" if (value := of_letter(letter.properties, name)) is None else value))
     except bmq.ProtocolError:
         return "?"
 
 
 def _show(letter: bmq.Message) -> None:
     """Print one dead letter in full."""
+    from bmq.client.dead_letters import OF_LETTERS
+
     emit(f"GUID        {letter.guid}")
     for name in ("queue", "guid", "attempts", "error", "properties", "raw"):
-        if text := _text(letter, f"deadletter.{name}"):
+        if text := _text(letter, DEAD_PREFIX + name):
             emit(f"{name:<11} {text}")
-    own = {n: v for n, v in letter.properties.items() if not n.startswith("deadletter.")}
+    own = {n: v for n, v in letter.properties.items() if not n.startswith(OF_LETTERS)}
     if own:
         emit(f"has         {property_text(own)}")
     emit("")

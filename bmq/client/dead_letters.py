@@ -14,17 +14,33 @@ from bmq._backoff import backoff
 from bmq._checks import INT32_MAX
 from bmq.client._open_queue import OpenQueue
 from bmq.client.message import Message
-from bmq.conventions import ATTEMPTS, DEATHS, DUE, ERROR, ORIGIN, derived_guid, is_guid
+from bmq.conventions import (
+    ATTEMPTS,
+    DEAD_ATTEMPTS,
+    DEAD_ERROR,
+    DEAD_GUID,
+    DEAD_PREFIX,
+    DEAD_PROPERTIES,
+    DEAD_QUEUE,
+    DEAD_RAW,
+    DEATHS,
+    DUE,
+    ERROR,
+    ORIGIN,
+    derived_guid,
+    is_guid,
+)
 from bmq.errors import PostError, ProtocolError, UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.printable import printable
-from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
+from bmq.wire.properties import PlainValue, PropertyInput, PropertyValue, encode_properties
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
 
 __all__ = [
+    "OF_LETTERS",
     "DeadLetter",
     "Failure",
     "GiveUp",
@@ -32,9 +48,13 @@ __all__ = [
     "described",
     "error_text",
     "letter_of",
+    "of_letter",
     "origin_of",
     "provenance",
 ]
+
+#: Beginnings of the names of properties that dead letters add: today, and before the first release.
+OF_LETTERS: Final = (DEAD_PREFIX, "deadletter.")
 
 _MAX_ERROR_TEXT: Final = 1000
 _MAX_LINE: Final = 300
@@ -66,19 +86,19 @@ class DeadLetter:
     """Put a message aside in another queue when it is given up.
 
     Payload and properties are posted to ``queue``, with these properties besides, and the message is
-    confirmed once the broker has acknowledged that: ``deadletter.attempts`` (INT32) is how often it was
-    tried, ``deadletter.error`` (STRING) the type and text of the last error, 1,000 characters at most,
-    ``deadletter.guid`` (STRING) the message's GUID, for one that came back by durable retries the one it
-    had at first, ``deadletter.queue`` (STRING) its queue's URI, with
+    confirmed once the broker has acknowledged that: ``bmq_dead_attempts`` (INT32) is how often it was
+    tried, ``bmq_dead_error`` (STRING) the type and text of the last error, 1,000 characters at most,
+    ``bmq_dead_guid`` (STRING) the message's GUID, for one that came back by durable retries the one it
+    had at first, ``bmq_dead_queue`` (STRING) its queue's URI, with
     ``?id=`` if it had one.
 
     The GUID of what is posted follows from the last two, so that doing it again within the broker's
     deduplication window stores nothing twice.
 
-    What cannot be posted like that is put aside too, with one more property. ``deadletter.properties``
+    What cannot be posted like that is put aside too, with one more property. ``bmq_dead_properties``
     (STRING) is a JSON list of ``[name, type, value]`` of the properties that cannot be posted: those with an
-    illegal name, those there is no room for, and those whose name begins with ``deadletter.``; a value of
-    type CHAR or BINARY is in Base64. ``deadletter.raw`` (STRING) says why a message could not be taken apart:
+    illegal name, those there is no room for, and those whose name begins with ``bmq_dead_``; a value of
+    type CHAR or BINARY is in Base64. ``bmq_dead_raw`` (STRING) says why a message could not be taken apart:
     the payload then is all that was delivered (:attr:`bmq.Message.raw`), properties included.
 
     Attributes:
@@ -158,14 +178,14 @@ def letter_of(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
         for name in (ATTEMPTS, DEATHS, DUE, ERROR, ORIGIN):  # of its retries
             properties.pop(name, None)
     except ProtocolError as error:
-        return message.raw, {**added, "deadletter.raw": bounded(str(error))}
+        return message.raw, {**added, DEAD_RAW: bounded(str(error))}
     if not data:
-        return message.raw, {**added, "deadletter.raw": "the payload is empty"}
+        return message.raw, {**added, DEAD_RAW: "the payload is empty"}
     letter = {**properties, **added}
-    if len(letter) < len(properties) + len(added) or not _legal(letter):
+    if any(name.startswith(OF_LETTERS) for name in properties) or not _legal(letter):
         letter = _with_the_rest_in_one(properties, added)
         if not _legal(letter):
-            return message.raw, {**added, "deadletter.raw": "the properties have no room for more"}
+            return message.raw, {**added, DEAD_RAW: "the properties have no room for more"}
     return data, letter
 
 
@@ -185,23 +205,29 @@ def _with_the_rest_in_one(
     letter: dict[str, PropertyInput] = {}
     rest: list[tuple[str, str, object]] = []
     for name, value in properties.items():
-        if name.startswith("deadletter.") or len(letter) == room or not _legal({name: value}):
+        if name.startswith(OF_LETTERS) or len(letter) == room or not _legal({name: value}):
             assert isinstance(value, PropertyValue)
             plain = base64.b64encode(value.value).decode() if isinstance(value.value, bytes) else value.value
             rest.append((name, value.type.name, plain))
         else:
             letter[name] = value
-    return {**letter, **added, "deadletter.properties": json.dumps(rest)}
+    return {**letter, **added, DEAD_PROPERTIES: json.dumps(rest)}
 
 
 def provenance(failure: Failure) -> dict[str, PropertyInput]:
     """Return the origin and the error of a dead letter, as properties."""
     return {
-        "deadletter.attempts": PropertyValue(PropertyType.INT32, min(max(failure.attempt, 0), INT32_MAX)),
-        "deadletter.error": error_text(failure.error),
-        "deadletter.guid": origin_of(failure.message),
-        "deadletter.queue": failure.message.queue_uri,
+        DEAD_ATTEMPTS: PropertyValue(PropertyType.INT32, min(max(failure.attempt, 0), INT32_MAX)),
+        DEAD_ERROR: error_text(failure.error),
+        DEAD_GUID: origin_of(failure.message),
+        DEAD_QUEUE: failure.message.queue_uri,
     }
+
+
+def of_letter(properties: Mapping[str, PlainValue], name: str) -> PlainValue | None:
+    """Return a property that a dead letter has added, by its name or its old one; None if missing."""
+    value = properties.get(name)
+    return properties.get("deadletter." + name.removeprefix(DEAD_PREFIX)) if value is None else value
 
 
 def origin_of(message: Message) -> str:

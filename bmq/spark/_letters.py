@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from bmq.client.dead_letters import OF_LETTERS
+from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW
 from bmq.errors import UsageError
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._batches import RowColumns
@@ -28,7 +30,6 @@ _MOST_VALUE = 64 * 1024
 _MOST_REST = 1024 * 1024
 # Number of properties of a dead letter besides those of its row.
 _ADDED = 5
-_PREFIX = "deadletter."
 _BYTES: Any = (bytes, bytearray, memoryview)
 # Number of dead letters encoded at a time.
 _ROWS = 1000
@@ -60,7 +61,11 @@ def letter_of(row: InvalidRow) -> Letter:
     kept: dict[str, PropertyInput] = {}
     rest: list[tuple[str, PropertyInput]] = []
     for name, value in row.properties.items():
-        if str(name).startswith(_PREFIX) or len(kept) == MAX_PROPERTIES - _ADDED or not _legal(name, value):
+        if (
+            str(name).startswith(OF_LETTERS)
+            or len(kept) == MAX_PROPERTIES - _ADDED
+            or not _legal(name, value)
+        ):
             rest.append((name, value))
         else:
             kept[name] = value
@@ -80,14 +85,14 @@ def _with_reason(
     said = list(lost)
     properties: dict[str, PropertyInput] = {
         **kept,
-        "deadletter.attempts": PropertyValue(PropertyType.INT32, 0),
-        "deadletter.error": row.reason,
-        "deadletter.queue": row.queue.encode("utf-8", "replace").decode()[:_MOST_VALUE],
+        DEAD_ATTEMPTS: PropertyValue(PropertyType.INT32, 0),
+        DEAD_ERROR: row.reason,
+        DEAD_QUEUE: row.queue.encode("utf-8", "replace").decode()[:_MOST_VALUE],
     }
     if rest:
-        properties["deadletter.properties"] = _rest(rest, said)
+        properties[DEAD_PROPERTIES] = _rest(rest, said)
     if said:
-        properties["deadletter.raw"] = "; ".join(said)[:_MOST_VALUE]
+        properties[DEAD_RAW] = "; ".join(said)[:_MOST_VALUE]
     return properties
 
 

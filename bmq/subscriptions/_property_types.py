@@ -18,7 +18,7 @@ from bmq.subscriptions._tags import TAG_PREFIX
 __all__ = ["check_property_types"]
 
 # Names that any message may have: conventions, tags, and the properties of dead letters.
-_OTHERS: Final = (PREFIX, TAG_PREFIX, "deadletter.")
+_OTHERS: Final = (PREFIX, TAG_PREFIX)
 
 
 def check_property_types(
@@ -29,7 +29,7 @@ def check_property_types(
 ) -> None:
     """Check that a filter uses only known properties, and compares them with values of their type.
 
-    Tag filters pass. Names that begin with ``bmq_`` or ``deadletter.``, and names of tags, are always known.
+    Tag filters pass. Names that begin with ``bmq_``, and names of tags, are always known.
 
     Args:
         expression: as for :meth:`bmq.Queue.subscribe`.

@@ -30,7 +30,7 @@ from bmq.client.interceptors import Handling, Interceptor, OutgoingMessage, Post
 from bmq.client.message import Message, arrival_of
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.conventions import BUCKET, DESTINATION, DUE, ORIGIN, REPLY_TO, REQUEST
+from bmq.conventions import BUCKET, DEAD_GUID, DEAD_QUEUE, DESTINATION, DUE, ORIGIN, REPLY_TO, REQUEST
 from bmq.errors import AckStatus, ProtocolError, UsageError
 from bmq.events import Connected, ConnectionLost, SessionEvent, StateRestored
 from bmq.groups import GroupEvent, Lost
@@ -55,8 +55,8 @@ _FIELDS: Final = (
     (ORIGIN, "origin"),
     (REPLY_TO, "reply_to"),
     (REQUEST, "request"),
-    ("deadletter.guid", "letter"),
-    ("deadletter.queue", "letter_queue"),
+    (DEAD_GUID, "letter"),
+    (DEAD_QUEUE, "letter_queue"),
 )
 
 

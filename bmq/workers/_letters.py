@@ -8,16 +8,15 @@ import json
 from typing import Any, cast
 
 from bmq import _checks
+from bmq.client.dead_letters import OF_LETTERS, of_letter
 from bmq.client.message import Message, PutMessage
-from bmq.conventions import derived_guid
+from bmq.conventions import DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW, derived_guid
 from bmq.errors import UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 from bmq.wire.uri import QueueUri
 
 __all__ = ["original_of"]
-
-_PREFIX = "deadletter."
 
 
 def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMessage]:
@@ -41,13 +40,14 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
     properties = _checks.choice("letter", letter, Message).properties
     if queue is not None:
         QueueUri.parse(queue)
-    origin = properties.get("deadletter.queue")
+    origin = of_letter(properties, DEAD_QUEUE)
     if not isinstance(origin, str):
-        raise UsageError(f"message {letter.guid} is no dead letter: it has no deadletter.queue")
-    if "deadletter.raw" in properties:
+        raise UsageError(f"message {letter.guid} is no dead letter: it has no {DEAD_QUEUE}")
+    raw = of_letter(properties, DEAD_RAW)
+    if raw is not None:
         raise UsageError(
             f"dead letter {letter.guid} is of a message that could not be taken apart, and cannot be posted "
-            f"as it was: {properties['deadletter.raw']!s}"
+            f"as it was: {raw!s}"
         )
     if queue is None and "?id=" in origin:
         raise UsageError(
@@ -55,8 +55,8 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
             "them; name a queue for it"
         )
     uri = queue if queue is not None else origin
-    restored = {n: v for n, v in properties.typed().items() if not n.startswith(_PREFIX)}
-    for name, value in _rest(properties.get("deadletter.properties")):
+    restored = {n: v for n, v in properties.typed().items() if not n.startswith(OF_LETTERS)}
+    for name, value in _rest(of_letter(properties, DEAD_PROPERTIES)):
         if len(restored) < MAX_PROPERTIES and _legal(name, value):
             restored[name] = value
     return uri, PutMessage(letter.data, restored or None, derived_guid(letter.guid, uri, "back"))

@@ -22,7 +22,7 @@ class Reject(Exception):
     Not a :class:`bmq.Error`, so that ``except bmq.Error`` in a handler does not catch the exception.
 
     Args:
-        reason: for the log, and for ``deadletter.error``.
+        reason: for the log, and for ``bmq_dead_error``.
     """
 
     def __init__(self, reason: str = "") -> None:

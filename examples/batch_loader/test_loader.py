@@ -93,7 +93,7 @@ async def test_what_is_no_reading_is_put_aside_and_the_others_are_stored(databas
         await test.post(READINGS, Reading("roof", 1.5))
         await test.drained(READINGS)
         (letter,) = test.broker.assert_posted(DEAD, count=1)
-        assert "Reading has no celsius" in str(letter.properties["deadletter.error"])
+        assert "Reading has no celsius" in str(letter.properties["bmq_dead_error"])
     assert rows(database) == [("roof", 1.5)]
 
 

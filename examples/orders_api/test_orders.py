@@ -77,4 +77,4 @@ async def test_orders_are_shipped_and_what_is_none_is_put_aside() -> None:
             ]
             assert numbers == sorted(numbers)
         (letter,) = test.broker.assert_posted(DEAD, count=1)
-        assert "address" in str(letter.properties["deadletter.error"])
+        assert "address" in str(letter.properties["bmq_dead_error"])

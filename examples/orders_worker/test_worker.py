@@ -64,7 +64,7 @@ async def test_what_cannot_be_shipped_is_put_aside(carrier: Carrier) -> None:
         await test.post(ORDERS, Order(3, customer=7, address="x"))
         await test.drained(ORDERS, DEAD)
         test.broker.assert_posted(DEAD, count=3)
-        test.broker.assert_posted(DEAD, count=1, properties={"deadletter.attempts": 4})
-        test.broker.assert_posted(DEAD, count=1, properties={"deadletter.error": "Reject: no address"})
+        test.broker.assert_posted(DEAD, count=1, properties={"bmq_dead_attempts": 4})
+        test.broker.assert_posted(DEAD, count=1, properties={"bmq_dead_error": "Reject: no address"})
         test.broker.assert_posted(SHIPPED, count=1)
     assert carrier.taken == {7: [3]}

@@ -69,7 +69,7 @@ async def ship(order: Order) -> None:
 @app.consumer(DEAD)
 async def look(message: bmq.Message) -> None:
     """Log every dead letter. Takes the raw message: it may not be a valid Order."""
-    reason, tried = message.properties["deadletter.error"], message.properties["deadletter.attempts"]
+    reason, tried = message.properties["bmq_dead_error"], message.properties["bmq_dead_attempts"]
     log.warning("put aside after %s attempts: %s: %r", tried, reason, message.data)
 
 

@@ -77,7 +77,7 @@ def test_one_is_put_back_and_then_all(run: Bmq, letters: tuple[str, str]) -> Non
 def test_what_cannot_be_put_back_stays(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
     dead, other = bmq_new_queue_uri(), bmq_new_queue_uri()
     run("post", dead, "alive")
-    run("post", dead, "x", "-p", f"deadletter.queue={bmq_new_queue_uri('bmq.test.mem.fanout')}?id=foo")
+    run("post", dead, "x", "-p", f"bmq_dead_queue={bmq_new_queue_uri('bmq.test.mem.fanout')}?id=foo")
     ran = run("dead", dead, "--all", "--back")
     assert ran.status == 1
     assert "is no dead letter" in ran.err
@@ -85,6 +85,23 @@ def test_what_cannot_be_put_back_stays(run: Bmq, bmq_new_queue_uri: NewUri) -> N
     ran = run("dead", dead, "--all", "--back", "--to", other)
     assert "1 dead letter put back, 1 not" in ran.err
     assert run("tail", other, "--fields", "data").lines == ["x"]
+
+
+def test_dead_letters_with_the_old_names_are_read(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+    dead, uri = bmq_new_queue_uri(), bmq_new_queue_uri()
+    old = {"queue": uri, "attempts": "3", "error": "ValueError: no", "guid": "A" * 32}
+    given = [part for name, value in old.items() for part in ("-p", f"bmq_dead_{name}={value}")]
+    run("post", dead, "payload", *given, "-p", "CustomerId=7")
+    listed = run("dead", dead)
+    assert "ValueError: no" in listed.out
+    assert "1 dead letter\n" in listed.err
+    (letter,) = run("dead", dead, "--json").json
+    shown = run("dead", dead, letter["guid"]).out
+    assert f"queue       {uri}\nguid        {'A' * 32}\nattempts    3\nerror       ValueError: no\n" in shown
+    assert "has         CustomerId=7\n" in shown
+    assert run("dead", dead, "--all", "--back").lines == [f"{letter['guid']}  {uri}"]
+    (back,) = run("tail", uri, "--json").json
+    assert (back["data"], back["properties"]) == ("payload", {"CustomerId": 7})
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ def hostile(
     (tmp_path / "hostile_app.py").write_text(_APP)
     monkeypatch.delitem(sys.modules, "hostile_app", raising=False)
     properties = {"s": HOSTILE, "n": 1, "bmq_due": 0, "bmq_destination": HOSTILE}
-    died = {f"deadletter.{name}": HOSTILE for name in ("queue", "guid", "attempts", "error", "properties")}
+    died = {f"bmq_dead_{name}": HOSTILE for name in ("queue", "guid", "attempts", "error", "properties")}
     with BackgroundBroker() as broker:
         aside = Aside(broker.uri)
 

@@ -330,8 +330,8 @@ async def test_without_a_destination(
             assert (await queue.receive(timeout=10)).data == b"z"
             found = [await letters.receive(timeout=10) for _ in range(2)]
     assert [letter.data for letter in found] == [b"x", b"y"]
-    assert "it has no bmq_destination" in str(found[0].properties["deadletter.error"])
-    assert "is the queue where it waits" in str(found[1].properties["deadletter.error"])
+    assert "it has no bmq_destination" in str(found[0].properties["bmq_dead_error"])
+    assert "is the queue where it waits" in str(found[1].properties["bmq_dead_error"])
     assert "it has no bmq_destination" in caplog.text
     assert mover.put_aside == 2
 

@@ -59,10 +59,10 @@ async def test_an_app_until_the_dead_letter(
     assert failures[1].message.properties["bmq_error"] == "ValueError: no 1"
     assert dict(letter.properties) == {
         "CustomerId": 7,
-        "deadletter.attempts": 3,
-        "deadletter.error": "ValueError: no 4",
-        "deadletter.guid": ack.guid,
-        "deadletter.queue": uri,
+        "bmq_dead_attempts": 3,
+        "bmq_dead_error": "ValueError: no 4",
+        "bmq_dead_guid": ack.guid,
+        "bmq_dead_queue": uri,
     }
     for each in (uri, delay_queue_of(uri), dead):
         assert await seen_by(await bmq_connect(), each) == []

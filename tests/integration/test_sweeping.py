@@ -128,8 +128,8 @@ async def test_what_nobody_takes_is_put_aside(filters: Filters) -> None:
     messages = await take(queue, 5)
     assert sorted(bytes(message.data) for message in messages) == [b"0", b"0", b"0", b"7", b"nothing"]
     for message in messages:
-        assert message.properties["deadletter.queue"] == filters.uri
-        assert "no other subscription" in str(message.properties["deadletter.error"])
+        assert message.properties["bmq_dead_queue"] == filters.uri
+        assert "no other subscription" in str(message.properties["bmq_dead_error"])
     assert await left_in(filters.connect, filters.uri) == []
 
 

@@ -94,8 +94,8 @@ async def test_poison_becomes_dead_letters(
         await flood(waiting, [POISONS["a destination that is a number"]] * 200)
         found = [await letters.receive(timeout=10) for _ in range(200)]
         await eventually(lambda: mover.put_aside == 200)
-    assert len({letter.properties["deadletter.guid"] for letter in found}) == 200
-    assert "forged: bmq_destination" in str(found[0].properties["deadletter.error"])
+    assert len({letter.properties["bmq_dead_guid"] for letter in found}) == 200
+    assert "forged: bmq_destination" in str(found[0].properties["bmq_dead_error"])
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -210,7 +210,7 @@ async def test_an_unknown_domain_is_given_up(
         await post_due(waiting, UNKNOWN, b"one")
         letter = await letters.receive(timeout=10)
         assert letter.data == b"one"
-        assert "cannot be opened" in str(letter.properties["deadletter.error"])
+        assert "cannot be opened" in str(letter.properties["bmq_dead_error"])
         await post_due(waiting, UNKNOWN, b"two", b"three")
         found = {(await letters.receive(timeout=10)).data for _ in range(2)}
         assert found == {b"two", b"three"}

@@ -141,8 +141,8 @@ async def test_with_dead_letters_poison_is_confirmed_once_its_letter_is_acknowle
     assert all(message.confirmed for message in messages)
     assert aside.taken == len(POISONS)
     found = [await letters.receive(timeout=10) for _ in POISONS]
-    assert [letter.properties["deadletter.guid"] for letter in found] == [each.guid for each in messages]
-    assert sum("deadletter.raw" in letter.properties for letter in found) == len(UNREADABLE) + 1
+    assert [letter.properties["bmq_dead_guid"] for letter in found] == [each.guid for each in messages]
+    assert sum("bmq_dead_raw" in letter.properties for letter in found) == len(UNREADABLE) + 1
     assert len(caplog.records) == 2
 
 

@@ -61,8 +61,8 @@ async def test_three_deaths_then_a_dead_letter_and_the_others_are_done(
         assert ends == [9, 9, 9]
         await until_depth(bmq_broker.uri, queue.uri, 0)
     assert found == set(others)
-    assert letter.properties["deadletter.attempts"] == 3
-    assert "3 processes died" in str(letter.properties["deadletter.error"])
+    assert letter.properties["bmq_dead_attempts"] == 3
+    assert "3 processes died" in str(letter.properties["bmq_dead_error"])
     assert "bmq_deaths" not in letter.properties
 
 

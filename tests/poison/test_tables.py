@@ -95,7 +95,7 @@ async def test_unreadable_messages_become_dead_letters(
         assert await until_good(tables) == [GOOD]
     found = [await letters.receive(timeout=10) for _ in UNREADABLE]
     assert {each.data for each in found} == {POISONS[name].data for name in UNREADABLE}
-    assert all(each.properties["deadletter.queue"] == queue.uri for each in found)
+    assert all(each.properties["bmq_dead_queue"] == queue.uri for each in found)
     await stored(bmq_broker.uri, queue.uri, 0)
 
 

@@ -77,7 +77,7 @@ async def test_messages_that_are_no_tasks_become_dead_letters(
     async with working(bmq_broker.uri, bmq_queue_uri, done, dead_letters=letters.uri):
         await asyncio.wait_for(done.wait(), 10)
         found = [await letters.receive(timeout=10) for _ in POISONS]
-    kinds = {str(letter.properties["deadletter.error"]).split(": ")[1] for letter in found}
+    kinds = {str(letter.properties["bmq_dead_error"]).split(": ")[1] for letter in found}
     assert kinds == {"unreadable", "undecodable"}
 
 
@@ -96,5 +96,5 @@ async def test_a_delayed_task_with_a_bad_destination_becomes_a_dead_letter(
     done = asyncio.Event()
     async with working(bmq_broker.uri, bmq_queue_uri, done, dead_letters=letters.uri):
         letter = await letters.receive(timeout=10)
-    assert "allow= does not list" in str(letter.properties["deadletter.error"])
+    assert "allow= does not list" in str(letter.properties["bmq_dead_error"])
     await eventually(done.is_set)

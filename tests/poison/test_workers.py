@@ -111,7 +111,7 @@ async def test_what_cannot_be_used_becomes_dead_letters(
         assert await asyncio.wait_for(handled.get(), 10) == Order(1)
         found = [await letters.receive(timeout=10) for _ in POISONS]
     for letter in found:
-        error = str(letter.properties["deadletter.error"])
+        error = str(letter.properties["bmq_dead_error"])
         assert error.startswith(("ProtocolError", "Undecodable"))
         assert len(error) <= 1000
 
@@ -208,7 +208,7 @@ async def test_attempts_that_a_producer_sets_count_for_nothing(
     mover.cancel()
     await asyncio.wait([task, mover])
     assert attempts == 3
-    assert letter.properties["deadletter.attempts"] == 3
+    assert letter.properties["bmq_dead_attempts"] == 3
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ async def test_an_origin_that_is_no_text_keeps_no_message_from_the_dead_letters(
     policy = bmq.NoRetry(bmq.DeadLetter(letters))
     task = asyncio.create_task(bmq.consume(queue, handle, retry=policy))
     letter = await letters.receive(timeout=10)
-    assert letter.properties["deadletter.guid"] == ack.guid
+    assert letter.properties["bmq_dead_guid"] == ack.guid
     task.cancel()
     await asyncio.wait([task])
 

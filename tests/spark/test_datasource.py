@@ -392,7 +392,7 @@ def test_a_message_that_cannot_be_decoded_is_put_aside(
     assert [row["value"] for row in rows_of(source(**options))] == [b"good", b"too"]
     (letter,) = broker.drain(f"{queue}-dead", expect=1)
     assert letter.data == BAD
-    assert letter.properties["deadletter.queue"] == queue
+    assert letter.properties["bmq_dead_queue"] == queue
     bmq.spark.confirm(options)
     assert broker.drain(queue) == []
 

@@ -43,7 +43,7 @@ def good(messages: list[Message]) -> list[str]:
 
 
 def reasons(letters: list[Message]) -> list[str]:
-    return [str(letter.properties["deadletter.error"]) for letter in letters]
+    return [str(letter.properties["bmq_dead_error"]) for letter in letters]
 
 
 Write = Callable[..., PartitionReport]
@@ -107,7 +107,7 @@ def test_they_become_dead_letters_with_the_reason(write: Write, broker: BrokerTh
     assert (report.rows, report.acknowledged, report.dropped, report.dead_letters) == (5, 3, 0, 2)
     assert good(broker.drain(queue, expect=3)) == ["a", "b", "c"]
     null, empty = broker.drain(dead, expect=2)
-    assert null.data.decode() == null.properties["deadletter.error"]
+    assert null.data.decode() == null.properties["bmq_dead_error"]
     error = (
         "InvalidPayload: this row: column 'value' {}; a payload is 1 byte to 67,108,864 bytes of string or "
         "binary: filter such rows out before"
@@ -115,17 +115,17 @@ def test_they_become_dead_letters_with_the_reason(write: Write, broker: BrokerTh
     assert dict(null.properties) == {
         "n": 2,
         "kind": "ä",
-        "deadletter.attempts": 0,
-        "deadletter.error": error.format("is null"),
-        "deadletter.queue": queue,
-        "deadletter.raw": "the payload was null",
+        "bmq_dead_attempts": 0,
+        "bmq_dead_error": error.format("is null"),
+        "bmq_dead_queue": queue,
+        "bmq_dead_raw": "the payload was null",
     }
-    assert {name: null.property_types[name].name for name in ("n", "deadletter.attempts")} == {
+    assert {name: null.property_types[name].name for name in ("n", "bmq_dead_attempts")} == {
         "n": "SHORT",
-        "deadletter.attempts": "INT32",
+        "bmq_dead_attempts": "INT32",
     }
-    assert empty.properties["deadletter.error"] == error.format("has 0 bytes")
-    assert empty.properties["deadletter.raw"] == "the payload was empty"
+    assert empty.properties["bmq_dead_error"] == error.format("has 0 bytes")
+    assert empty.properties["bmq_dead_raw"] == "the payload was empty"
     with pytest.raises(bmq.UsageError, match="the payload was empty"):
         original_of(empty)
 
@@ -147,7 +147,7 @@ def test_queues_ids_and_times(write: Write, broker: BrokerThread, queue: str) ->
     assert good(broker.drain(queue, expect=1)) == ["0"]
     letters = sorted(broker.drain(dead, expect=6), key=lambda letter: letter.data)
     assert [letter.data for letter in letters] == [b"%d" % n for n in range(1, 7)]
-    assert [letter.properties["deadletter.queue"] for letter in letters] == [t or "" for t in there[1:]]
+    assert [letter.properties["bmq_dead_queue"] for letter in letters] == [t or "" for t in there[1:]]
     wanted = [
         "InvalidURI: .*",
         "UsageError: .* names an appId, which only a reader has",
@@ -165,7 +165,7 @@ def test_queues_ids_and_times(write: Write, broker: BrokerThread, queue: str) ->
 @both
 def test_keys_of_maps(write: Write, broker: BrokerThread, queue: str) -> None:
     many = [(f"k{n:03}", n) for n in range(300)]
-    maps = [[("a", 1)], [("-b", 2), ("c", 3)], None, many, [("deadletter.queue", 4), ("d", 5)]]
+    maps = [[("a", 1)], [("-b", 2), ("c", 3)], None, many, [("bmq_dead_queue", 4), ("d", 5)]]
     columns = {
         "value": (StringType(), pa.array(list("vwxyz"))),
         "properties": (MapType(StringType(), LongType()), pa.array(maps, pa.map_(pa.string(), pa.int64()))),
@@ -177,11 +177,11 @@ def test_keys_of_maps(write: Write, broker: BrokerThread, queue: str) -> None:
     name, number = broker.drain(dead, expect=2)
     assert name.data == b"w"
     assert name.properties["c"] == 3
-    assert json.loads(str(name.properties["deadletter.properties"])) == [["-b", "INT64", 2]]
-    assert str(name.properties["deadletter.error"]).startswith("InvalidProperty: ")
-    assert number.properties["deadletter.error"].endswith("300 properties; a message has at most 255")
+    assert json.loads(str(name.properties["bmq_dead_properties"])) == [["-b", "INT64", 2]]
+    assert str(name.properties["bmq_dead_error"]).startswith("InvalidProperty: ")
+    assert number.properties["bmq_dead_error"].endswith("300 properties; a message has at most 255")
     assert len(number.properties) == 254
-    rest = json.loads(str(number.properties["deadletter.properties"]))
+    rest = json.loads(str(number.properties["bmq_dead_properties"]))
     assert {**{k: v for k, _, v in rest}, **number.properties}.items() >= dict(many).items()
     # What is not legal as a property is left out, the rest is as it was.
     assert original_of(name) == (
@@ -207,7 +207,7 @@ def test_what_is_too_large(write: Write, broker: BrokerThread, queue: str) -> No
     letters = sorted(broker.drain(dead, expect=3), key=lambda letter: letter.data)
     assert [len(letter.data) for letter in letters] == [1 << 20, 1 << 20, 1]
     assert [letter.data[:1] for letter in letters] == [b"d", b"e", b"f"]
-    assert [letter.properties["deadletter.raw"] for letter in letters] == [
+    assert [letter.properties["bmq_dead_raw"] for letter in letters] == [
         "the payload is the first 1,048,576 of 67,108,865 bytes",
         "the payload is the first 1,048,576 of 67,108,854 bytes",
         "property 'p': the first 65,536 of 67,108,865 characters",
@@ -242,8 +242,8 @@ def test_values_that_no_column_has(broker: BrokerThread, queue: str) -> None:
     assert good(broker.drain(queue, expect=2)) == ["a", "g"]
     letters = broker.drain(dead, expect=7)
     assert [letter.data for letter in letters] == [b"12", b"b", b"c", b"\xed\xa0\x80", b"d", b"e", b"f"]
-    assert letters[0].properties["deadletter.raw"] == "the payload was of type int, and is its text"
-    rest = [json.loads(str(each.properties.get("deadletter.properties", "[]"))) for each in letters]
+    assert letters[0].properties["bmq_dead_raw"] == "the payload was of type int, and is its text"
+    rest = [json.loads(str(each.properties.get("bmq_dead_properties", "[]"))) for each in letters]
     assert rest == [
         [],
         [["p", "STRING", "1.5"]],
@@ -321,14 +321,14 @@ def test_a_letter_says_once_what_it_lacks() -> None:
     row = InvalidRow(0, "no", "x" * LIMIT, {"-a": "y" * 70_000, "b": b"z" * 70_000}, QUEUE)
     letter = letter_of(row)
     assert len(letter.payload) == 1 << 20
-    assert letter.properties["deadletter.raw"] == (
+    assert letter.properties["bmq_dead_raw"] == (
         "the payload is the first 1,048,576 of 67,108,864 bytes; "
         "property '-a': the first 65,536 of 70,000 characters; "
         "property 'b': the first 65,536 of 93,336 characters"
     )
     many = letter_of(InvalidRow(0, "no", "x", {f"-{n}": "y" * 60_000 for n in range(40)}, QUEUE))
-    assert many.properties["deadletter.raw"] == "24 properties are left out"
-    assert len(json.loads(str(many.properties["deadletter.properties"]))) == 16
+    assert many.properties["bmq_dead_raw"] == "24 properties are left out"
+    assert len(json.loads(str(many.properties["bmq_dead_properties"]))) == 16
 
 
 def test_all_rows_may_be_invalid(broker: BrokerThread, queue: str) -> None:

@@ -112,7 +112,7 @@ def test_a_good_message_comes_out_behind_each_poison(
     if letters:
         found = broker.drain(f"{flooded}-dead", expect=letters)
         assert len(found) == letters
-        assert all(letter.properties["deadletter.error"] for letter in found)
+        assert all(letter.properties["bmq_dead_error"] for letter in found)
     assert broker.drain(flooded) == []
 
 

@@ -48,7 +48,7 @@ async def test_what_was_handled_retried_and_put_aside(app: bmq.App) -> None:
         test.broker.assert_posted(SHIPPED, count=1, properties={"number": 1}, payload=b"shipped 1")
         test.broker.assert_posted(DEAD, count=2)
         (letter,) = test.broker.assert_posted(DEAD, count=1, properties={"Region": "eu", "number": -2})
-        assert letter.properties["deadletter.attempts"] == 3
+        assert letter.properties["bmq_dead_attempts"] == 3
         assert [str(each.error) for each in test.retried] == ["the carrier does not answer"] * 2
         assert [type(each.error) for each in test.given_up] == [ConnectionError, bmq.Undecodable]
         assert app.state.last == 1

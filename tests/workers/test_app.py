@@ -131,7 +131,7 @@ async def test_dead_letters_and_results_go_to_queues_the_app_opens(
     await post(session, orders, b"1", b"2", b"bad")
     await app.run()
     assert clock.slept == [60, 60]
-    assert [letter["deadletter.error"] for letter in letters] == ["ValueError: no address"]
+    assert [letter["bmq_dead_error"] for letter in letters] == ["ValueError: no address"]
     assert await seen_by(session, results) == [b"shipped 1", b"shipped 2"]
     assert await seen_by(session, orders) == []
 

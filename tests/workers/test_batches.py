@@ -173,8 +173,8 @@ async def test_what_failed_in_part_is_tried_again_alone_and_given_up_one_by_one(
     async with service.app:
         found = [await letters.receive(timeout=10) for _ in range(2)]
     assert [service.seen.get_nowait() for _ in range(2)] == [[0, 1, 2, 3], [1, 3]]
-    assert [each.properties["deadletter.error"] for each in found] == ["ValueError: no 1", "ValueError: no 3"]
-    assert [each.properties["deadletter.attempts"] for each in found] == [2, 2]
+    assert [each.properties["bmq_dead_error"] for each in found] == ["ValueError: no 1", "ValueError: no 3"]
+    assert [each.properties["bmq_dead_attempts"] for each in found] == [2, 2]
     await queue.close()
     assert await seen_by(service.session, service.uri) == []
 

@@ -21,7 +21,7 @@ from tests.workers.stage import Stage, consuming, seen_by
 
 Fresh = Callable[..., str]
 
-PROVENANCE = {"deadletter.attempts", "deadletter.error", "deadletter.guid", "deadletter.queue"}
+PROVENANCE = {"bmq_dead_attempts", "bmq_dead_error", "bmq_dead_guid", "bmq_dead_queue"}
 
 
 async def fail(message: bmq.Message) -> None:
@@ -87,7 +87,7 @@ async def test_as_many_properties_as_a_message_can_have(
     letter = await put_aside(stage, dead, other_session)
     assert letter.data == b"payload"
     found: dict[str, Any] = {**letter.properties}
-    rest = json.loads(found.pop("deadletter.properties", "[]"))
+    rest = json.loads(found.pop("bmq_dead_properties", "[]"))
     assert len(letter.properties) <= 255
     assert set(found) >= PROVENANCE
     assert all(kind == "INT64" for _, kind, _ in rest)
@@ -105,8 +105,8 @@ async def test_names_that_are_not_legal(
     letter = await put_aside(stage, dead, other_session)
     assert letter.data == b"payload"
     assert letter.properties["fine"] is True
-    assert set(letter.properties) == {"fine", "deadletter.properties", *PROVENANCE}
-    text = letter.properties["deadletter.properties"]
+    assert set(letter.properties) == {"fine", "bmq_dead_properties", *PROVENANCE}
+    text = letter.properties["bmq_dead_properties"]
     assert isinstance(text, str)
     assert json.loads(text) == [
         ["_x", "INT64", 1],
@@ -118,17 +118,17 @@ async def test_names_that_are_not_legal(
 async def test_a_dead_letter_that_died_again_keeps_where_it_first_came_from(
     stage: Stage, dead: bmq.Queue, other_session: bmq.Session
 ) -> None:
-    first = {"deadletter.error": "OSError: first", "deadletter.attempts": 9, "OrderType": "EXPRESS"}
+    first = {"bmq_dead_error": "OSError: first", "bmq_dead_attempts": 9, "OrderType": "EXPRESS"}
     await stage.queue.post(b"payload", properties=first)
     letter = await put_aside(stage, dead, other_session)
-    assert letter.properties["deadletter.error"] == "ValueError: no"
-    assert letter.properties["deadletter.attempts"] == 1
+    assert letter.properties["bmq_dead_error"] == "ValueError: no"
+    assert letter.properties["bmq_dead_attempts"] == 1
     assert letter.properties["OrderType"] == "EXPRESS"
-    text = letter.properties["deadletter.properties"]
+    text = letter.properties["bmq_dead_properties"]
     assert isinstance(text, str)
     assert json.loads(text) == [
-        ["deadletter.attempts", "INT64", 9],
-        ["deadletter.error", "STRING", "OSError: first"],
+        ["bmq_dead_attempts", "INT64", 9],
+        ["bmq_dead_error", "STRING", "OSError: first"],
     ]
 
 
@@ -151,8 +151,8 @@ async def test_what_cannot_be_taken_apart(
     await post_bytes(broker_uri, stage.queue.uri, data, zipped=zipped)
     letter = await put_aside(stage, dead, other_session)
     assert letter.data == data
-    assert set(letter.properties) == {"deadletter.raw", *PROVENANCE}
-    assert letter.properties["deadletter.raw"]
+    assert set(letter.properties) == {"bmq_dead_raw", *PROVENANCE}
+    assert letter.properties["bmq_dead_raw"]
 
 
 async def test_properties_that_are_none(fresh: Fresh) -> None:
@@ -168,7 +168,7 @@ async def test_properties_that_are_none(fresh: Fresh) -> None:
         await post_bytes(broker.uri, uri, data)
         letter = await put_aside(stage, dead, other)
         assert letter.data == data
-        assert letter.properties["deadletter.raw"]
+        assert letter.properties["bmq_dead_raw"]
 
 
 async def test_properties_there_is_no_room_for(
@@ -183,8 +183,8 @@ async def test_properties_there_is_no_room_for(
     await post_bytes(broker_uri, stage.queue.uri, data)
     letter = await put_aside(stage, dead, other_session)
     assert letter.data == data
-    assert set(letter.properties) == {"deadletter.raw", *PROVENANCE}
-    assert "no room" in str(letter.properties["deadletter.raw"])
+    assert set(letter.properties) == {"bmq_dead_raw", *PROVENANCE}
+    assert "no room" in str(letter.properties["bmq_dead_raw"])
 
 
 async def test_the_error_is_cut_where_it_is_long(
@@ -196,7 +196,7 @@ async def test_the_error_is_cut_where_it_is_long(
     await stage.queue.post(b"payload")
     async with consuming(stage.queue, talk, retry=bmq.NoRetry(bmq.DeadLetter(dead))):
         letter = await dead.receive(timeout=10)
-    assert letter.properties["deadletter.error"] == "ValueError: " + "x" * 988
+    assert letter.properties["bmq_dead_error"] == "ValueError: " + "x" * 988
     letter.confirm()
 
 
@@ -213,8 +213,8 @@ async def test_one_message_that_died_in_two_applications_is_two_dead_letters(
         async with consuming(queue, fail, retry=retry):
             letter = await dead.receive(timeout=10)
         letter.confirm()
-        assert letter.properties["deadletter.guid"] == ack.guid
-        origins.append(letter.properties["deadletter.queue"])
+        assert letter.properties["bmq_dead_guid"] == ack.guid
+        origins.append(letter.properties["bmq_dead_queue"])
     assert origins == [f"{fanout}?id=foo", f"{fanout}?id=bar"]
 
 
@@ -230,7 +230,7 @@ async def test_messages_of_two_queues_with_one_guid_are_two_dead_letters(
         async with consuming(queue, fail, retry=retry):
             letter = await dead.receive(timeout=10)
         letter.confirm()
-        origins.append(letter.properties["deadletter.queue"])
+        origins.append(letter.properties["bmq_dead_queue"])
     assert len(set(origins)) == 2
 
 

@@ -243,10 +243,10 @@ async def test_a_dead_letter_says_where_it_comes_from_and_why(
         "CustomerId": 7,
         "raw": b"\0",
         "t.eu": True,
-        "deadletter.attempts": 3,
-        "deadletter.error": "ValueError: no such customer ☹",
-        "deadletter.guid": ack.guid,
-        "deadletter.queue": stage.queue.uri,
+        "bmq_dead_attempts": 3,
+        "bmq_dead_error": "ValueError: no such customer ☹",
+        "bmq_dead_guid": ack.guid,
+        "bmq_dead_queue": stage.queue.uri,
     }
     assert letter.property_types["CustomerId"] is bmq.PropertyType.SHORT
     assert letter.tags == {"eu"}
@@ -265,7 +265,7 @@ async def test_dead_letters_can_be_subscribed_to_by_their_properties(
     await stage.queue.post(b"x")
     retry = bmq.Backoff(every=1, retries=1, then=bmq.DeadLetter(dead))
     async with (
-        dead.subscribe(bmq.P("deadletter.attempts") >= 2) as letters,
+        dead.subscribe(bmq.P("bmq_dead_attempts") >= 2) as letters,
         consuming(stage.queue, handle, retry=retry, clock=clock),
     ):
         (await letters.receive(timeout=10)).confirm()

@@ -328,7 +328,7 @@ async def test_a_rejected_message_goes_to_the_dead_letters_at_once(
     retry = bmq.Backoff(9, then=bmq.DeadLetter(dead))
     async with consuming(stage.queue, failing(stage, error=bmq.Reject("old")), retry=retry, clock=clock):
         letter = await dead.receive(timeout=10)
-    assert (letter.data, letter.properties["deadletter.error"]) == (b"bad", "Reject: old")
+    assert (letter.data, letter.properties["bmq_dead_error"]) == (b"bad", "Reject: old")
     letter.confirm()
     assert clock.slept == []
     await stage.queue.close()

@@ -131,5 +131,5 @@ async def test_the_post_time_travels_with_dead_letters(
     ):
         failure = await failures.get()
     assert post_time(failure.message.properties) == pytest.approx(posted, abs=0.001)
-    assert failure.message.properties["deadletter.attempts"] == 1
+    assert failure.message.properties["bmq_dead_attempts"] == 1
     assert failure.retry_in is None  # its time was over long before it was put aside

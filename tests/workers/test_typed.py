@@ -136,10 +136,10 @@ async def test_it_goes_to_the_dead_letters_with_the_reason_and_is_not_tried_agai
         letter = await dead.receive(timeout=10)
     assert clock.slept == []
     assert letter.data == b"no JSON"
-    assert str(letter.properties["deadletter.error"]).startswith(
+    assert str(letter.properties["bmq_dead_error"]).startswith(
         "Undecodable: no Order (application/json, by d"
     )
-    assert letter.properties["deadletter.attempts"] == 1
+    assert letter.properties["bmq_dead_attempts"] == 1
     assert letter.properties["x"] == 1
 
 
