@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bmq.codecs import CloudEvent, Codec, Property
     from bmq.engine.health import Health, HostHealth, HostHealthMonitor, Trouble
     from bmq.engine.options import Credentials, SessionOptions, Trace
-    from bmq.engine.retry import exponential_backoff
+    from bmq.engine.retry import reconnect_delays
     from bmq.errors import (
         AckStatus,
         AdminError,
@@ -75,7 +75,6 @@ if TYPE_CHECKING:
         App,
         Backoff,
         DeadLetter,
-        ExponentialDecay,
         NoRetry,
         PartlyFailed,
         Reject,
@@ -105,7 +104,6 @@ __all__ = [
     "Credentials",
     "DeadLetter",
     "Error",
-    "ExponentialDecay",
     "Expression",
     "ExpressionWarning",
     "FailedPost",
@@ -171,7 +169,7 @@ __all__ = [
     "consume",
     "errors",
     "events",
-    "exponential_backoff",
+    "reconnect_delays",
     "run",
 ]
 
@@ -185,7 +183,7 @@ _NAMES = {
     "bmq.client.message": ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"],
     "bmq.engine.options": ["Credentials", "SessionOptions", "Trace"],
     "bmq.client.queue": ["Queue"],
-    "bmq.engine.retry": ["exponential_backoff"],
+    "bmq.engine.retry": ["reconnect_delays"],
     "bmq.client.session": ["CloseReport", "Session"],
     "bmq.client.stats": ["ConsumerStats", "Histogram", "QueueStats", "SessionStats"],
     "bmq.client.typed": ["TypedBatch", "TypedConsumer", "TypedGroup", "TypedMessage", "TypedQueue"],
@@ -230,7 +228,6 @@ _NAMES = {
         "App",
         "Backoff",
         "DeadLetter",
-        "ExponentialDecay",
         "NoRetry",
         "PartlyFailed",
         "Reject",

@@ -36,7 +36,14 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
 }
 #: Names of modules: the old name, and the new one with its module.
 NAMES: dict[str, dict[str, str]] = {
-    "bmq": {"InvalidArgument": "bmq.UsageError", "Post": "bmq.OutgoingMessage", "Typed": "bmq.PropertyValue"},
+    "bmq": {
+        "ExponentialDecay": "bmq.Backoff",
+        "exponential_backoff": "bmq.reconnect_delays",
+        "InvalidArgument": "bmq.UsageError",
+        "Post": "bmq.OutgoingMessage",
+        "Typed": "bmq.PropertyValue",
+    },
+    "bmq.workers": {"ExponentialDecay": "bmq.workers.Backoff"},
     "bmq.errors": {"InvalidArgument": "bmq.errors.UsageError"},
     "bmq.subscriptions": {"Selector": "bmq.subscriptions.ExpressionInput"},
     "bmq.conventions": {

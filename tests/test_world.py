@@ -196,7 +196,7 @@ async def test_two_runs_in_equal_worlds_send_equal_guids_names_and_delays() -> N
                 await eventually(lambda: broker.posted(queue.uri))
                 request.cancel()
                 await asyncio.wait([request])
-                pauses = bmq.exponential_backoff()
+                pauses = bmq.reconnect_delays()
                 posts = [broker.posted(f"{queue.uri}.delayed")[0], broker.posted(queue.uri)[0]]
                 told = [f"{each.guid} {each.properties}" for each in posts]
                 told += [f"{next(pauses)}" for _ in range(3)]

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TypedDict
 
 from bmq import _checks, _world
-from bmq.engine.retry import exponential_backoff
+from bmq.engine.retry import reconnect_delays
 from bmq.protocol.client.handshake import Credentials
 from bmq.wire.compression import DEFAULT_LEVEL
 from bmq.wire.constants import (
@@ -166,7 +166,7 @@ class SessionOptions:
     longest_delay: float | None = None
     drop_confirmed_redeliveries: bool = True
     reconnect: bool = True
-    reconnect_delays: Callable[[], Iterator[float]] = exponential_backoff
+    reconnect_delays: Callable[[], Iterator[float]] = reconnect_delays
     retry_first_connect: bool = False
     reconnect_timeout: float | None = None
     busy_poll: float = 0.0

@@ -9,10 +9,10 @@ from itertools import count
 from bmq import _checks, _world
 from bmq._backoff import backoff
 
-__all__ = ["exponential_backoff"]
+__all__ = ["reconnect_delays"]
 
 
-def exponential_backoff(
+def reconnect_delays(
     first: float = 0.01, base: float = 0.1, factor: float = 2.0, cap: float = 1.0
 ) -> Iterator[float]:
     """Return delays in seconds: the first close to zero, then exponential with full jitter.

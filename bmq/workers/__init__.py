@@ -4,6 +4,9 @@
 :func:`consume` feeds one function from one queue; :class:`App` is a whole service of such functions.
 """
 
+from typing import TYPE_CHECKING
+
+from bmq._renamed import old_names
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
 from bmq.workers._batches import PartlyFailed
@@ -13,7 +16,7 @@ from bmq.workers._letters import original_of
 from bmq.workers._options import AckPolicy
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._responder import Respond, Responder
-from bmq.workers._retry import Backoff, ExponentialDecay, NoRetry, RetryPolicy
+from bmq.workers._retry import Backoff, NoRetry, RetryPolicy
 from bmq.workers._status import Statuses, SubscriberState, SubscriberStatus, status
 from bmq.workers._sweeper import Sweeper, SweeperStats
 
@@ -23,7 +26,6 @@ __all__ = [
     "Backoff",
     "Clock",
     "DeadLetter",
-    "ExponentialDecay",
     "Failure",
     "GiveUp",
     "LoopClock",
@@ -43,3 +45,6 @@ __all__ = [
     "original_of",
     "status",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

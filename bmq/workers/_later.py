@@ -54,7 +54,8 @@ def attempts_so_far(message: Message, policy: RetryPolicy) -> int:
             return 0
     except Poison:
         return 0
-    return min(attempts, int(getattr(policy, "retries", attempts)))
+    most: int | None = getattr(policy, "retries", None)
+    return attempts if most is None else min(attempts, int(most))
 
 
 class Later:

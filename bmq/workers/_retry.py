@@ -16,7 +16,7 @@ from bmq._backoff import backoff
 from bmq.client.dead_letters import DeadLetter, GiveUp
 from bmq.errors import ProtocolError, UsageError
 
-__all__ = ["DEFAULT_RETRY", "Backoff", "ExponentialDecay", "NoRetry", "NoRetryOn", "RetryPolicy"]
+__all__ = ["DEFAULT_RETRY", "Backoff", "NoRetry", "NoRetryOn", "RetryPolicy"]
 
 #: Exceptions without a further attempt: a type, a tuple of types, or a function of the exception.
 NoRetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
@@ -67,17 +67,26 @@ class NoRetry:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Retry after fixed pauses, a limited number of times (CMQ's *backoff retry*).
+    """Retry after pauses, a number of times, until an age, or both.
+
+    With ``factor=1`` all pauses are equal (CMQ's *backoff retry*); with ``factor=2`` each pause is twice the
+    previous one (with ``retries=None``, CMQ's *exponential decay retry*)::
+
+        bmq.Backoff(every=5, retries=3)
+        bmq.Backoff(every=1, factor=2, cap=60, retries=None, give_up_after=300)
 
     Attributes:
         every: seconds before the second attempt, and before each further attempt unless ``factor`` is set.
-        retries: number of attempts after the first.
+        retries: number of attempts after the first; None for no limit.
         then: what happens to the message after the last attempt: "discard", "skip", "leave", or a
             :class:`DeadLetter`.
         factor: ratio of each pause to the previous pause.
         cap: the longest pause in seconds.
-        give_up_after: maximum age in seconds for an attempt, usually the domain's ``messageTtl``; measured as
-            for :class:`ExponentialDecay`. None for no limit.
+        give_up_after: age in seconds at which the message is given up, usually the domain's ``messageTtl``:
+            at that age the broker deletes the message, delivered or not, without notice. No attempt begins
+            later; with ``retries=None`` the last pause is shortened to end at the limit. The age counts from
+            the post time, if present (:func:`bmq.conventions.with_post_time`), or else from the arrival at
+            the worker. None for no limit.
         no_retry: exceptions for which retries are pointless; the message is given up at once. A type, a tuple
             of types, or a function of the exception.
         durable: whether to post the message to the delay queue (see :attr:`bmq.Queue.delay_queue_uri`) and
@@ -90,7 +99,7 @@ class Backoff:
     """
 
     every: float
-    retries: int = 3
+    retries: int | None = 3
     then: GiveUp = "discard"
     factor: float = 1.0
     cap: float = 3600.0
@@ -102,7 +111,7 @@ class Backoff:
         _set(
             self,
             every=_checks.seconds("every", self.every),
-            retries=_checks.integer("retries", self.retries),
+            retries=_checks.optional(_checks.integer, "retries", self.retries),
             factor=_checks.number("factor", self.factor, 1.0),
             cap=_checks.seconds("cap", self.cap, positive=True),
             give_up_after=_checks.timeout(self.give_up_after, "give_up_after"),
@@ -112,61 +121,16 @@ class Backoff:
         check_no_retry(self.no_retry)
 
     def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
-        """Return the pause; None after the last retry, beyond the age limit, or if retries are pointless."""
-        if attempt > self.retries or never(self.no_retry, error):
+        """Return the pause; None after the last retry, at the age limit, or if retries are pointless."""
+        if (self.retries is not None and attempt > self.retries) or never(self.no_retry, error):
             return None
         pause = self.every if self.factor == 1 else backoff(attempt, self.every, self.cap, self.factor)
-        if self.give_up_after is not None and elapsed + pause > self.give_up_after:
-            return None
-        return pause
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialDecay:
-    """Retry after growing pauses until the message is too old (CMQ's *exponential decay retry*).
-
-    The message blocks its worker until then.
-
-    Attributes:
-        give_up_after: age in seconds at which the message is given up, usually the domain's ``messageTtl``.
-            At that age the broker deletes the message, delivered or not, without notice. The age counts from
-            the post time, if present (:func:`bmq.conventions.with_post_time`), or else from the arrival at
-            the worker.
-        first: seconds before the second attempt.
-        factor: ratio of each pause to the previous pause.
-        cap: the longest pause in seconds.
-        then: what happens to the message in the end: "discard" (confirming a message that the broker has
-            deleted only frees its slot in the window), "skip", "leave", or a :class:`DeadLetter`.
-        no_retry: exceptions for which retries are pointless, as for :class:`Backoff`.
-
-    Raises:
-        UsageError: a number is out of range, or ``then`` or ``no_retry`` has another type.
-    """
-
-    give_up_after: float
-    first: float = 1.0
-    factor: float = 2.0
-    cap: float = 60.0
-    then: GiveUp = "discard"
-    no_retry: NoRetryOn = ()
-
-    def __post_init__(self) -> None:
-        _set(
-            self,
-            give_up_after=_checks.seconds("give_up_after", self.give_up_after),
-            first=_checks.seconds("first", self.first, positive=True),
-            factor=_checks.number("factor", self.factor, 1.0),
-            cap=_checks.seconds("cap", self.cap, positive=True),
-        )
-        check_give_up(self.then)
-        check_no_retry(self.no_retry)
-
-    def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
-        """Return the pause, shortened to end at the age limit; None after the limit."""
+        if self.give_up_after is None:
+            return pause
         left = self.give_up_after - elapsed
-        if left <= 0 or never(self.no_retry, error):
-            return None
-        return min(backoff(attempt, self.first, self.cap, self.factor), left)
+        if self.retries is None:
+            pause = min(pause, left)
+        return pause if left > 0 and pause <= left else None
 
 
 def _set(policy: object, **values: object) -> None:

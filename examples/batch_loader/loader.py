@@ -58,7 +58,7 @@ def close_database() -> None:
     READINGS,
     max_messages=500,
     max_wait=0.2,
-    retry=bmq.ExponentialDecay(give_up_after=3600, then=bmq.DeadLetter(DEAD)),
+    retry=bmq.Backoff(every=1, factor=2, cap=60, retries=None, give_up_after=3600, then=bmq.DeadLetter(DEAD)),
 )
 def load(readings: list[Reading], messages: list[bmq.Message]) -> None:
     rows = [

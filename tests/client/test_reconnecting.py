@@ -113,14 +113,14 @@ async def test_a_subscription_is_taken_back_without_waiting_for_a_broker_that_is
 
 
 async def test_the_first_attempt_follows_at_once_and_the_next_ones_back_off() -> None:
-    delays = [next(bmq.exponential_backoff()) for _ in range(500)]
+    delays = [next(bmq.reconnect_delays()) for _ in range(500)]
     assert max(delays) <= 0.01
     assert len(set(delays)) > 400  # not all clients at the same moment
-    generator = bmq.exponential_backoff(base=0.1, factor=2, cap=1)
+    generator = bmq.reconnect_delays(base=0.1, factor=2, cap=1)
     next(generator)
     for limit in (0.1, 0.2, 0.4, 0.8, 1, 1, 1):
         assert 0 <= next(generator) <= limit
-    many = [list(zip(range(50), bmq.exponential_backoff(), strict=False)) for _ in range(300)]
+    many = [list(zip(range(50), bmq.reconnect_delays(), strict=False)) for _ in range(300)]
     assert min(run[7][1] for run in many) < 0.1  # full jitter: from nothing to the limit
     assert max(run[7][1] for run in many) > 0.8
     # However long the broker was away, it is asked within a second of its return.

@@ -288,8 +288,8 @@ def policies(world: World) -> Scene:
             bmq.Backoff(0.5, retries=5, give_up_after=2.0, then=letter),
             bmq.Backoff(0.5, retries=5, no_retry=OSError, then="skip"),
             bmq.Backoff(1.0, retries=1, durable=True, then="leave"),
-            bmq.ExponentialDecay(give_up_after=3.0, then=letter),
-            bmq.ExponentialDecay(give_up_after=3.0, first=0.1, cap=0.5, then="leave"),
+            bmq.Backoff(every=1, factor=2, cap=60, retries=None, give_up_after=3.0, then=letter),
+            bmq.Backoff(0.1, retries=None, factor=2, cap=0.5, give_up_after=3.0, then="leave"),
             DEFAULT_RETRY,
         )
     )

@@ -178,7 +178,7 @@ async def test_exponential_decay_blocks_what_follows_until_the_time_is_over(
             raise ValueError("never")
 
     await post(stage.queue, *numbered(2))
-    retry = bmq.ExponentialDecay(first=1, factor=2, cap=4, give_up_after=10)
+    retry = bmq.Backoff(1, retries=None, factor=2, cap=4, give_up_after=10)
     async with consuming(stage.queue, handle, retry=retry, clock=clock):
         assert await stage.next(6) == [b"0", b"0", b"0", b"0", b"0", b"1"]
     assert clock.slept == [1, 2, 4, 3]
@@ -351,7 +351,7 @@ async def test_exponential_decay_tries_as_many_messages_at_once_as_there_is_conc
         raise ValueError("never")
 
     await post(stage.queue, *numbered(3))
-    retry = bmq.ExponentialDecay(first=1, give_up_after=10)
+    retry = bmq.Backoff(1, retries=None, factor=2, cap=60, give_up_after=10)
     async with consuming(stage.queue, handle, retry=retry, clock=Standstill(), concurrency=2):
         await both.wait()
         for _ in range(100):

@@ -49,7 +49,7 @@ async def test_retries_count_from_when_a_message_was_posted(stage: Stage, clock:
     await stage.queue.post(b"old", properties=with_post_time(at=time.time() - 995))
     await stage.queue.post(b"older", properties=with_post_time(at=time.time() - 2000))
     await stage.queue.post(b"of unknown age")
-    retry = bmq.ExponentialDecay(first=1, give_up_after=1000)
+    retry = bmq.Backoff(1, retries=None, factor=2, cap=60, give_up_after=1000)
     async with consuming(stage.queue, handle, retry=retry, clock=clock, on_error=failures.put_nowait):
         pauses: dict[bytes, float] = dict.fromkeys([b"old", b"older", b"of unknown age"], 0.0)
         given_up = 0
@@ -124,7 +124,7 @@ async def test_the_post_time_travels_with_dead_letters(
         consuming(
             dead,
             handle,
-            retry=bmq.ExponentialDecay(first=1, give_up_after=400),
+            retry=bmq.Backoff(1, retries=None, factor=2, cap=60, give_up_after=400),
             clock=clock,
             on_error=failures.put_nowait,
         ),

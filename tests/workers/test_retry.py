@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -45,36 +44,35 @@ def test_backoff_with_a_factor_grows_up_to_its_cap() -> None:
     assert bmq.Backoff(1, retries=10**9, factor=10).delay(10**8, 0, OSError()) == 3600
 
 
-@pytest.mark.parametrize("make", [bmq.Backoff, lambda **how: bmq.ExponentialDecay(give_up_after=60, **how)])
-def test_no_retry_names_what_can_never_succeed(make: Any) -> None:
-    by_type = {"every": 5.0} if make is bmq.Backoff else {}
+def test_no_retry_names_what_can_never_succeed() -> None:
     for no_retry in (LookupError, (TypeError, LookupError), lambda error: isinstance(error, LookupError)):
-        policy = make(**by_type, no_retry=no_retry)
+        policy = bmq.Backoff(5.0, no_retry=no_retry)
         assert policy.delay(1, 0, KeyError()) is None
         assert policy.delay(1, 0, OSError()) is not None
     for nonsense in ("ValueError", (ValueError, "x"), int, None):
         with pytest.raises(bmq.UsageError, match="no_retry is an exception type"):
-            make(**by_type, no_retry=nonsense)
+            bmq.Backoff(5.0, no_retry=nonsense)  # type: ignore[arg-type]
 
 
-def test_exponential_decay_grows_up_to_its_cap_until_the_time_is_over() -> None:
-    policy = bmq.ExponentialDecay(first=1, factor=2, cap=8, give_up_after=40)
+def test_backoff_without_a_number_grows_up_to_its_cap_until_the_age_limit() -> None:
+    policy = bmq.Backoff(1, retries=None, factor=2, cap=8, give_up_after=40)
     assert pauses(policy) == [1, 2, 4, 8, 8, 8, 8, 1]
     assert policy.then == "discard"
 
 
 @given(st.floats(0.5, 60), st.floats(1, 10), st.floats(0.5, 600), st.floats(0, 1000), st.integers(1, 10**6))
-def test_exponential_decay_never_goes_beyond_the_time_it_has(
+def test_backoff_never_exceeds_the_age_limit(
     first: float, factor: float, cap: float, give_up_after: float, attempt: int
 ) -> None:
-    policy = bmq.ExponentialDecay(first=first, factor=factor, cap=cap, give_up_after=give_up_after)
+    policy = bmq.Backoff(first, retries=None, factor=factor, cap=cap, give_up_after=give_up_after)
     for elapsed in (0.0, give_up_after / 2, give_up_after, give_up_after + 1):
         delay = policy.delay(attempt, elapsed, RuntimeError())
         if elapsed >= give_up_after:
             assert delay is None
         else:
             assert delay is not None
-            assert 0 < delay <= min(cap, give_up_after - elapsed)
+            assert 0 < delay <= give_up_after - elapsed
+            assert factor == 1 or delay <= cap
 
 
 @pytest.mark.parametrize(
@@ -86,9 +84,7 @@ def test_exponential_decay_never_goes_beyond_the_time_it_has(
         lambda: bmq.Backoff(1, cap=0),
         lambda: bmq.Backoff(1, then="drop"),  # type: ignore[arg-type]
         lambda: bmq.NoRetry(then=None),  # type: ignore[arg-type]
-        lambda: bmq.ExponentialDecay(give_up_after=60, first=0),
-        lambda: bmq.ExponentialDecay(give_up_after=60, factor=0.5),
-        lambda: bmq.ExponentialDecay(give_up_after=-1),
+        lambda: bmq.Backoff(1, give_up_after=-1),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: object) -> None:

@@ -55,7 +55,10 @@ async def test_the_hundred_and_first_message_fails_and_what_follows_is_blocked(s
 
     await post(stage.queue, *numbered(200))
     async with consuming(
-        stage.queue, handle, retry=bmq.ExponentialDecay(give_up_after=60), clock=Standstill()
+        stage.queue,
+        handle,
+        retry=bmq.Backoff(1, retries=None, factor=2, cap=60, give_up_after=60),
+        clock=Standstill(),
     ):
         await until(stage.queue, is_(SubscriberState.BLOCKED))
         await until(stage.queue, lambda found: found.waiting == 99)
