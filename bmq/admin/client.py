@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import logging
 import ssl as ssl_module
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -318,13 +318,6 @@ class Admin:
             raise _refused(text, str(result["error"].get("message", "")))
         return result
 
-    async def _ask(self, text: str, kind: str) -> Any:
-        answer = await self.query(text)
-        if kind not in answer:
-            found = printable(", ".join(answer))
-            raise ProtocolError(f"{text!r} was answered with {found}", field=kind or "adminCommandResponse")
-        return answer[kind]
-
     # the other nodes
 
     async def _look(self) -> Survey:
@@ -413,7 +406,7 @@ class Admin:
 
     async def clusters(self) -> tuple[Cluster, ...]:
         """Return the broker's clusters, with their nodes."""
-        return parsing.clusters(await self._ask("CLUSTERS LIST", "clusterList"))
+        return parsing.clusters(await _ask(self, "CLUSTERS LIST", "clusterList"))
 
     async def cluster_status(self, name: str) -> ClusterStatus:
         """Return the state of a cluster: nodes, leader, partitions."""
@@ -423,11 +416,11 @@ class Admin:
     async def topology(self, name: str) -> ClusterTopology:
         """Return the domains and queues of a cluster."""
         command = f"CLUSTERS CLUSTER {_word(name, 'cluster')} QUEUEHELPER"
-        return parsing.topology(await self._ask(command, "clusterQueueHelper"))
+        return parsing.topology(await _ask(self, command, "clusterQueueHelper"))
 
     async def collect_queues(self, name: str) -> None:
         """Have a cluster forget empty queues without clients."""
-        await self._ask(f"CLUSTERS CLUSTER {_word(name, 'cluster')} FORCE_GC_QUEUES", "success")
+        await _ask(self, f"CLUSTERS CLUSTER {_word(name, 'cluster')} FORCE_GC_QUEUES", "success")
 
     # domains
 
@@ -450,7 +443,7 @@ class Admin:
         """Ask a broker with storage; on a proxy the error explains the reason."""
         member = await self._member()
         try:
-            return await member._ask(command, kind)
+            return await _ask(member, command, kind)
         except AdminError as error:
             survey = await member._look()
             if not survey.only_proxy:
@@ -459,7 +452,7 @@ class Admin:
 
     async def reconfigure(self, name: str) -> None:
         """Have the broker read a domain's configuration anew."""
-        await self._ask(f"DOMAINS RECONFIGURE {_word(name, 'domain')}", "success")
+        await _ask(self, f"DOMAINS RECONFIGURE {_word(name, 'domain')}", "success")
 
     async def purge_domain(self, name: str) -> tuple[Purged, ...]:
         """Delete all messages of all queues of a domain, and return the deleted amounts, by queue.
@@ -499,7 +492,7 @@ class Admin:
         Raises:
             InvalidURI: the text is not a queue's URI.
         """
-        return QueueAdmin(self, QueueUri.parse(uri))
+        return QueueAdmin(QueueUri.parse(uri), self.statistics, self._holder, self._nodes)
 
     async def statistics(self) -> Statistics:
         """Return the statistics by queue: of the broker, or of the primaries with several addresses.
@@ -529,7 +522,7 @@ class Admin:
             async with asyncio.timeout(self._timeout):
                 while True:
                     try:
-                        return parsing.statistics(await self._ask("STAT SHOW", "stats"))
+                        return parsing.statistics(await _ask(self, "STAT SHOW", "stats"))
                     except AdminError as error:
                         if _TOO_OFTEN not in error.broker_message:
                             raise
@@ -538,6 +531,15 @@ class Admin:
             if isinstance(error, ConnectionFailed | RequestTimeout):
                 raise
             raise RequestTimeout(f"{self.broker} made no statistics within {self._timeout:.2g} s") from None
+
+
+async def _ask(admin: Admin, text: str, kind: str) -> Any:
+    """Return the member of an answer that the command schema names for the command."""
+    answer = await admin.query(text)
+    if kind not in answer:
+        found = printable(", ".join(answer))
+        raise ProtocolError(f"{text!r} was answered with {found}", field=kind or "adminCommandResponse")
+    return answer[kind]
 
 
 class QueueAdmin:
@@ -551,8 +553,16 @@ class QueueAdmin:
         app_id: the application in the URI; empty without one.
     """
 
-    def __init__(self, admin: Admin, uri: QueueUri) -> None:
-        self._admin = admin
+    def __init__(
+        self,
+        uri: QueueUri,
+        statistics: Callable[[], Awaitable[Statistics]],
+        holder: Callable[[str], Awaitable[tuple[Admin, Standing]]],
+        nodes: Callable[[], Awaitable[list[tuple[Admin, Survey]]]],
+    ) -> None:
+        self._statistics = statistics
+        self._holder = holder
+        self._nodes = nodes
         domain = f"{uri.domain}.~{uri.tier}" if uri.tier else uri.domain
         self._prefix = f"DOMAINS DOMAIN {domain} QUEUE {uri.queue}"
         self.domain = domain
@@ -561,12 +571,12 @@ class QueueAdmin:
 
     async def standing(self) -> Standing:
         """Return the cluster role of the broker that answers for this queue."""
-        return (await self._admin._holder(self.uri))[1]  # pyright: ignore[reportPrivateUsage]
+        return (await self._holder(self.uri))[1]
 
     async def _ask(self, command: str, kind: str) -> Any:
-        holder, standing = await self._admin._holder(self.uri)  # pyright: ignore[reportPrivateUsage]
+        holder, standing = await self._holder(self.uri)
         try:
-            return await holder._ask(command, kind)  # pyright: ignore[reportPrivateUsage]
+            return await _ask(holder, command, kind)
         except AdminError as error:
             if standing.is_proxy or standing.primary not in (None, standing.node):
                 raise _incomplete(error, standing) from error
@@ -586,16 +596,15 @@ class QueueAdmin:
 
     async def _forwarding(self, clients: Iterable[str]) -> dict[str, Admin]:
         """Return the other nodes among these clients, by name."""
-        admin = self._admin
-        holder, _ = await admin._holder(self.uri)  # pyright: ignore[reportPrivateUsage]
-        nodes = await admin._nodes()  # pyright: ignore[reportPrivateUsage]
+        holder, _ = await self._holder(self.uri)
+        nodes = await self._nodes()
         named = {survey.standing(self.uri).node: node for node, survey in nodes if node is not holder}
         return {name: named[name] for name in dict.fromkeys(clients) if name in named}
 
     async def _clients_of(self, node: Admin) -> tuple[Client, ...]:
         try:
             async with asyncio.timeout(_OTHERS):
-                answer = await node._ask(f"{self._prefix} INTERNALS", "queueInternals")
+                answer = await _ask(node, f"{self._prefix} INTERNALS", "queueInternals")
                 return parsing.internals(answer).clients
         except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
             logger.info("%s does not tell its clients: %r", node, error)
@@ -610,7 +619,7 @@ class QueueAdmin:
 
     async def statistics(self) -> QueueStatistics | None:
         """Return the queue's statistics; None without statistics."""
-        for each in (await self._admin.statistics()).queues:
+        for each in (await self._statistics()).queues:
             if each.uri == self.uri:
                 return each
         return None

@@ -7,8 +7,9 @@ import importlib
 import ssl as ssl_module
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -314,12 +315,15 @@ def reader(
     return pa.RecordBatchReader.from_batches(source.schema, _Alone(source))
 
 
+_batches_of: Callable[[Source], Callable[[], Iterator[RecordBatch]]] = attrgetter("_batches")
+
+
 class _Alone:
     """The batches of a source with a single user: the source closes after the last batch."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._batches = source._batches()
+        self._batches = _batches_of(source)()
 
     def __iter__(self) -> Iterator[RecordBatch]:
         return self

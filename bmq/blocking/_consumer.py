@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._line import Line, following
-from bmq.blocking._message import Message, MessageBatch
+from bmq.blocking._message import Message, MessageBatch, received_of
 from bmq.client.consumer import Consumer as _Consumer
 from bmq.client.message import MessageBatch as _MessageBatch
 from bmq.client.queue import Queue as _Queue
@@ -17,6 +17,7 @@ from bmq.client.stats import ConsumerStats
 from bmq.protocol.client.subscription import SubscriptionOptions
 
 if TYPE_CHECKING:
+    from bmq.blocking._end import QueueEnd
     from bmq.blocking._queue import Queue
     from bmq.subscriptions import ExpressionInput
 
@@ -39,11 +40,12 @@ class Consumer:
         queue: queue of the consumer.
     """
 
-    def __init__(self, queue: Queue, consumer: _Consumer, line: Line) -> None:
+    def __init__(self, queue: Queue, end: QueueEnd[Consumer], consumer: _Consumer) -> None:
         self.queue = queue
+        self._end = end
         self._consumer = consumer
-        self._portal = queue._portal
-        self._line = line
+        self._portal = end.portal
+        self._line = end.line_of(consumer)
 
     # attributes
 
@@ -88,11 +90,11 @@ class Consumer:
     # receiving
 
     def __iter__(self) -> Iterator[Message]:
-        return Messages(self.queue, self._line)
+        return Messages(self._end, self._line)
 
     def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[MessageBatch]:
         """Iterate over batches, as :meth:`bmq.Consumer.batches` does."""
-        return Batches(self.queue, self._line, self._consumer, max_messages, max_wait)
+        return Batches(self._end, self._line, self._consumer, max_messages, max_wait)
 
     def receive(self, timeout: float | None = None) -> Message:
         """Wait up to ``timeout`` seconds for the next message, as :meth:`bmq.Consumer.receive` does.
@@ -103,7 +105,7 @@ class Consumer:
 
         Interrupting the call (Ctrl-C) loses no message.
         """
-        return Message(self.queue, self._line.receive(timeout))
+        return Message(self._end, self._line.receive(timeout))
 
     def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
         """Wait for the first message, then return all, as :meth:`bmq.Consumer.receive_many` does.
@@ -114,11 +116,11 @@ class Consumer:
 
         Interrupting the call loses no message.
         """
-        return received_many(self.queue, self._line, max_messages, timeout)
+        return received_many(self._end, self._line, max_messages, timeout)
 
     def receive_nowait(self) -> Message | None:
         """Return the next message, or None, as :meth:`bmq.Consumer.receive_nowait` does."""
-        return received_nowait(self.queue, self._line)
+        return received_nowait(self._end, self._line)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until a message has arrived, and take none, as :meth:`bmq.Consumer.wait` does.
@@ -138,7 +140,7 @@ class Consumer:
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Return unhandled messages to the line, as :meth:`bmq.Consumer.put_back` does."""
-        given = [message._message for message in messages if not message.confirmed]
+        given = [received_of(message) for message in messages if not message.confirmed]
 
         def put_back() -> None:
             self._line.give_back()  # returned messages go before it
@@ -235,10 +237,10 @@ class Consumer:
 class Messages:
     """One loop over the messages of a line."""
 
-    __slots__ = ("_line", "_queue", "_take")
+    __slots__ = ("_end", "_line", "_take")
 
-    def __init__(self, queue: Queue, line: Line) -> None:
-        self._queue = queue
+    def __init__(self, end: QueueEnd[Consumer], line: Line) -> None:
+        self._end = end
         self._line = line
         self._take = line.take
 
@@ -246,39 +248,46 @@ class Messages:
         return self
 
     def __next__(self) -> Message:
-        return Message(self._queue, self._take() or self._line.following())
+        return Message(self._end, self._take() or self._line.following())
 
 
 class Batches:
     """One loop over the batches of a queue or a consumer."""
 
-    __slots__ = ("_batches", "_line", "_queue")
+    __slots__ = ("_batches", "_end", "_line")
 
     def __init__(
-        self, queue: Queue, line: Line, source: _Consumer | _Queue, max_messages: int, max_wait: float
+        self,
+        end: QueueEnd[Consumer],
+        line: Line,
+        source: _Consumer | _Queue,
+        max_messages: int,
+        max_wait: float,
     ) -> None:
-        self._queue = queue
+        self._end = end
         self._line = line
-        self._batches = queue._portal.call(source.batches, max_messages, max_wait)
+        self._batches = end.portal.call(source.batches, max_messages, max_wait)
 
     def __iter__(self) -> Iterator[MessageBatch]:
         return self
 
     def __next__(self) -> MessageBatch:
-        batch = following(self._queue._portal, lambda: self._line.next_batch(self._batches), put_back)
-        return MessageBatch(self._queue, batch)
+        batch = following(self._end.portal, lambda: self._line.next_batch(self._batches), put_back)
+        return MessageBatch(self._end, batch)
 
 
-def received_many(queue: Queue, line: Line, max_messages: int, timeout: float | None) -> MessageBatch:
+def received_many(
+    end: QueueEnd[Consumer], line: Line, max_messages: int, timeout: float | None
+) -> MessageBatch:
     """Receive like :meth:`bmq.Consumer.receive_many`, from a queue or a consumer."""
-    batch = queue._portal.run(lambda: line.receive_many(max_messages, timeout), undo=put_back)
-    return MessageBatch(queue, batch)
+    batch = end.portal.run(lambda: line.receive_many(max_messages, timeout), undo=put_back)
+    return MessageBatch(end, batch)
 
 
-def received_nowait(queue: Queue, line: Line) -> Message | None:
+def received_nowait(end: QueueEnd[Consumer], line: Line) -> Message | None:
     """Receive like :meth:`bmq.Consumer.receive_nowait`, from a queue or a consumer."""
-    message = line.take() or queue._portal.call(line.receive_nowait)
-    return None if message is None else Message(queue, message)
+    message = line.take() or end.portal.call(line.receive_nowait)
+    return None if message is None else Message(end, message)
 
 
 def put_back(batch: _MessageBatch) -> None:

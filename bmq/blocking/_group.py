@@ -11,12 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bmq.blocking._line import following
-from bmq.blocking._message import Message
+from bmq.blocking._message import Message, received_of
 from bmq.client.message import Message as _Message
 from bmq.groups import Group as _Group
 from bmq.groups import GroupStats
 
 if TYPE_CHECKING:
+    from bmq.blocking._consumer import Consumer
+    from bmq.blocking._end import QueueEnd
     from bmq.blocking._queue import Queue
 
 __all__ = ["Group", "in_a_thread", "of_messages"]
@@ -33,13 +35,13 @@ def in_a_thread(hook: Callable[[int], Any]) -> Callable[[int], Any]:
     return called
 
 
-def of_messages(queue: Queue, function: Callable[[Any], Any]) -> Callable[[_Message], Any]:
+def of_messages(end: QueueEnd[Consumer], function: Callable[[Any], Any]) -> Callable[[_Message], Any]:
     """Adapt a function to messages of this package, and run it in a thread."""
     if inspect.iscoroutinefunction(function):
         return function
 
     def called(message: _Message) -> Awaitable[Any]:
-        return asyncio.to_thread(function, Message(queue, message))
+        return asyncio.to_thread(function, Message(end, message))
 
     return called
 
@@ -57,14 +59,15 @@ class Group:
         weight: share of the member relative to the others.
     """
 
-    def __init__(self, queue: Queue, group: _Group) -> None:
+    def __init__(self, queue: Queue, end: QueueEnd[Consumer], group: _Group) -> None:
         self.queue = queue
+        self._end = end
         self.key = group.key
         self.buckets = group.buckets
         self.member = group.member
         self.weight = group.weight
         self._group = group
-        self._portal = queue._portal
+        self._portal = end.portal
         # Messages for a thread that was interrupted.
         self._left: deque[_Message] = deque()
 
@@ -93,7 +96,7 @@ class Group:
         Raises:
             UsageError: the message is from another source.
         """
-        return self._group.bucket_of(message._message)
+        return self._group.bucket_of(received_of(message))
 
     def __repr__(self) -> str:
         return repr(self._group).replace("bmq.groups.Group", "bmq.blocking.Group")
@@ -105,7 +108,7 @@ class Group:
         async def take() -> _Message:
             return self._left.popleft() if self._left else await anext(self._group)
 
-        return Message(self.queue, following(self._portal, take, self._left.appendleft))
+        return Message(self._end, following(self._portal, take, self._left.appendleft))
 
     def receive(self, timeout: float | None = None) -> Message:
         """Wait for the next message, as :meth:`bmq.groups.Group.receive` does.
@@ -121,7 +124,7 @@ class Group:
         async def take() -> _Message:
             return self._left.popleft() if self._left else await self._group.receive(timeout)
 
-        return Message(self.queue, self._portal.run(take, undo=self._left.appendleft))
+        return Message(self._end, self._portal.run(take, undo=self._left.appendleft))
 
     def receive_nowait(self) -> Message | None:
         """Return the next message, or None, as :meth:`bmq.groups.Group.receive_nowait` does.
@@ -133,7 +136,7 @@ class Group:
         message = self._portal.call(
             lambda: self._left.popleft() if self._left else self._group.receive_nowait()
         )
-        return None if message is None else Message(self.queue, message)
+        return None if message is None else Message(self._end, message)
 
     def open(self) -> Group:
         """Join the group, as :meth:`bmq.groups.Group.open` does; ``with`` does the same.

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -16,9 +17,9 @@ from bmq.wire.properties import PlainValue, Properties
 
 if TYPE_CHECKING:
     from bmq.blocking._consumer import Consumer
-    from bmq.blocking._queue import Queue
+    from bmq.blocking._end import QueueEnd
 
-__all__ = ["Message", "MessageBatch", "TypedMessage"]
+__all__ = ["Message", "MessageBatch", "TypedBatch", "TypedMessage", "received_of"]
 
 T = TypeVar("T")
 
@@ -33,12 +34,12 @@ class Message:
         confirmed: whether the application has confirmed it.
     """
 
-    __slots__ = ("_message", "_queue", "confirmed")
+    __slots__ = ("_end", "_message", "confirmed")
 
     confirmed: bool
 
-    def __init__(self, queue: Queue, message: _Message) -> None:
-        self._queue = queue
+    def __init__(self, end: QueueEnd[Consumer], message: _Message) -> None:
+        self._end = end
         self._message = message
         self.confirmed = False
 
@@ -80,7 +81,7 @@ class Message:
     @property
     def consumer(self) -> Consumer:
         """The consumer to which the broker routed the message."""
-        return self._queue._consumer_of(self._message.consumer)
+        return self._end.consumer_of(self._message.consumer)
 
     @property
     def redelivered(self) -> bool:
@@ -118,11 +119,11 @@ class Message:
             UsageError: the current process is a fork of the session's process.
         """
         if not self.confirmed:
-            self._queue._confirm_one(self._message)
+            self._end.outbox.put(self._message)
             self.confirmed = True
 
     def __enter__(self) -> Message:
-        self._queue._handlers.enter(self._message)
+        self._end.handlers.enter(self._message)
         return self
 
     def __exit__(
@@ -132,7 +133,7 @@ class Message:
             if exc_type is None:
                 self.confirm()
         finally:
-            self._queue._handlers.leave(self._message)
+            self._end.handlers.leave(self._message)
 
     def __repr__(self) -> str:
         return f"<bmq.blocking.Message {self.guid} from {self.queue_uri}, {len(self.raw)} bytes>"
@@ -149,7 +150,7 @@ class TypedMessage(Message, Generic[T]):
     _value: T
 
     def __init__(self, message: Message, shape: Shape[T]) -> None:
-        super().__init__(message._queue, message._message)
+        super().__init__(message._end, message._message)
         self._shape: Shape[T] | None = shape
 
     @property
@@ -171,12 +172,12 @@ class MessageBatch(Sequence[Message]):
     ``with batch:`` confirms all messages on a clean exit.
     """
 
-    __slots__ = ("_batch", "_messages", "_queue")
+    __slots__ = ("_batch", "_end", "_messages")
 
-    def __init__(self, queue: Queue, batch: _MessageBatch) -> None:
-        self._queue = queue
+    def __init__(self, end: QueueEnd[Consumer], batch: _MessageBatch) -> None:
+        self._end = end
         self._batch = batch
-        self._messages = [Message(queue, message) for message in batch]
+        self._messages = [Message(end, message) for message in batch]
 
     def column(self, name: str) -> list[PlainValue | None]:
         """Return one property of all messages, as :meth:`bmq.MessageBatch.column` does."""
@@ -184,7 +185,8 @@ class MessageBatch(Sequence[Message]):
 
     def confirm(self) -> None:
         """Confirm each unconfirmed message of the batch, as :meth:`Message.confirm` does."""
-        self._queue._confirm_messages(self._messages)
+        for message in self._messages:
+            message.confirm()
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -200,7 +202,7 @@ class MessageBatch(Sequence[Message]):
         return iter(self._messages)
 
     def __enter__(self) -> MessageBatch:
-        self._queue._handlers.enter(self._batch)
+        self._end.handlers.enter(self._batch)
         return self
 
     def __exit__(
@@ -210,7 +212,49 @@ class MessageBatch(Sequence[Message]):
             if exc_type is None:
                 self.confirm()
         finally:
-            self._queue._handlers.leave(self._batch)
+            self._end.handlers.leave(self._batch)
 
     def __repr__(self) -> str:
-        return f"<bmq.blocking.MessageBatch of {len(self._messages)} from {self._queue.uri}>"
+        return f"<bmq.blocking.MessageBatch of {len(self._messages)} from {self._end.uri}>"
+
+
+class TypedBatch(MessageBatch, Generic[T]):
+    """Messages with values that were received together, like :class:`bmq.TypedBatch`.
+
+    Otherwise a :class:`MessageBatch`.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, batch: MessageBatch, shape: Shape[T]) -> None:
+        super().__init__(batch._end, batch._batch)
+        self._messages = [TypedMessage(message, shape) for message in self._messages]
+
+    @property
+    def values(self) -> list[T]:
+        """The values of all messages, in their order.
+
+        Raises:
+            Undecodable: the payload of a message cannot be decoded to the type.
+        """
+        return [message.value for message in self]
+
+    @overload
+    def __getitem__(self, index: int) -> TypedMessage[T]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TypedMessage[T]]: ...
+    def __getitem__(self, index: int | slice) -> TypedMessage[T] | list[TypedMessage[T]]:
+        return self._values[index]
+
+    def __iter__(self) -> Iterator[TypedMessage[T]]:
+        return iter(self._values)
+
+    @property
+    def _values(self) -> list[TypedMessage[T]]:
+        messages: Any = self._messages
+        typed: list[TypedMessage[T]] = messages
+        return typed
+
+
+#: The asyncio message behind a message, for the modules of this package.
+received_of: Callable[[Message], _Message] = attrgetter("_message")

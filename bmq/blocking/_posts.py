@@ -16,7 +16,7 @@ from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
 from bmq.client.queue import Queue
 from bmq.errors import TimedOut
 
-__all__ = ["Feed", "PostFuture"]
+__all__ = ["Feed", "PostFuture", "settle"]
 
 logger = logging.getLogger("bmq.blocking")
 
@@ -86,22 +86,23 @@ class PostFuture(concurrent.futures.Future[Ack]):
         if not self.done():
             self._portal.check()
 
-    def _settle(self, future: asyncio.Future[Ack]) -> None:
-        """Set the outcome. Called in the event loop."""
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is None:
-            self.set_result(future.result())
-        else:
-            self.set_exception(error)
-
     def __del__(self) -> None:
         if getattr(self, "_asked", True) or not self.done():
             return
         error = super().exception()
         if error is not None:
             logger.error("a post failed, and nobody asked for its outcome: %s", error)
+
+
+def settle(future: PostFuture, outcome: asyncio.Future[Ack]) -> None:
+    """Pass on the outcome of a post; called in the event loop."""
+    if outcome.cancelled():
+        return
+    error = outcome.exception()
+    if error is None:
+        future.set_result(outcome.result())
+    else:
+        future.set_exception(error)
 
 
 class Feed:

@@ -3,23 +3,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from operator import attrgetter
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._consumer import Batches, Consumer, Messages, received_many, received_nowait
-from bmq.blocking._handlers import Handlers, waiting_for
-from bmq.blocking._line import Line
-from bmq.blocking._message import Message, MessageBatch
-from bmq.blocking._posts import Feed, PostFuture
+from bmq.blocking._end import QueueEnd
+from bmq.blocking._handlers import waiting_for
+from bmq.blocking._message import Message, MessageBatch, received_of
+from bmq.blocking._outbox import SMALL
+from bmq.blocking._portal import Portal
+from bmq.blocking._posts import Feed, PostFuture, settle
 from bmq.client.consumer import Consumer as _Consumer
 from bmq.client.message import Ack, PostReport, PutMessage
-from bmq.client.message import Message as _Message
 from bmq.client.queue import Queue as _Queue
 from bmq.client.stats import QueueStats
 from bmq.errors import BufferFull
@@ -42,16 +42,11 @@ if TYPE_CHECKING:
     from bmq.subscriptions import ExpressionInput
     from bmq.wire.table import EncodedPosts
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "end_of"]
 
 T = TypeVar("T")
 
 _COMPRESSIONS = (None, *Compression)
-_Post = tuple[bytes, dict[str, PropertyInput] | None, Compression | None, PostFuture]
-
-# Maximum number of posts and confirmations that wait for the event loop, and maximum bytes of the posts.
-_OUTBOX = 1000
-_SMALL = 16 * 1024
 
 
 @renamed
@@ -66,35 +61,34 @@ class Queue:
         session: session of the queue.
     """
 
-    def __init__(self, session: Session, queue: _Queue, subscriptions: int = 0) -> None:
+    def __init__(
+        self,
+        session: Session,
+        portal: Portal,
+        queue: _Queue,
+        end_of: Callable[[_Queue], QueueEnd[Consumer]],
+        subscriptions: int = 0,
+    ) -> None:
         self.session = session
         self._queue = queue
-        self._portal = session._portal
-        self._line = Line(self._portal, queue)
-        self._handlers = Handlers(self._portal)
-        # Confirmations, and posts without a waiting thread, in the order of the calls.
-        self._outbox: deque[_Message | _Post] = deque()
-        self._told = False
-        # Number and size of the posts among them that the event loop has seen and that have no outcome.
-        self._unsettled = self._unsettled_bytes = 0
+        self._portal = portal
+        # The ends of the session's queues.
+        self._end_of = end_of
+        self._end: QueueEnd[Consumer] = QueueEnd(portal, queue, self._consumer_of)
         # All consumers except the default one: opened with the queue, or created by subscribe().
         self._consumers: dict[_Consumer, Consumer] = {}
         if subscriptions:
             for consumer in queue.consumers[-subscriptions:]:
                 self._own(consumer)
 
-    def _forget(self) -> None:
-        """Forget waiting messages after a fork: they belong to the parent process."""
-        for line in (self._line, *(consumer._line for consumer in self._consumers.values())):
-            line.forget()
-
     def _own(self, consumer: _Consumer) -> Consumer:
-        made = self._consumers[consumer] = Consumer(self, consumer, Line(self._portal, consumer))
+        self._end.add_line(consumer)
+        made = self._consumers[consumer] = Consumer(self, self._end, consumer)
         return made
 
     def _consumer_of(self, consumer: _Consumer) -> Consumer:
         """Return the blocking side of a consumer."""
-        return self._consumers.get(consumer) or Consumer(self, consumer, self._line)
+        return self._consumers.get(consumer) or Consumer(self, self._end, consumer)
 
     # attributes
 
@@ -236,13 +230,13 @@ class Queue:
             and not tags
             and self._is_safe(payload, properties, compression)
         ):
-            self._put((payload, dict(properties) if properties else None, compression, future))
+            self._end.outbox.put((payload, dict(properties) if properties else None, compression, future))
             return future
 
         def post() -> None:
             self._queue.post_nowait(
                 payload, properties=properties, tags=tags, guid=guid, compression=compression, key=key
-            ).add_done_callback(future._settle)
+            ).add_done_callback(lambda outcome: settle(future, outcome))
 
         self._portal.call(post)
         return future
@@ -256,14 +250,11 @@ class Queue:
         """Whether a post is certainly legal, so that this thread need not wait for the loop's checks."""
         size = len(payload)
         if properties:
-            size += len(encode_properties(properties, new=True))  # raises if a property is not legal
-        options = self.session.options
+            size += len(encode_properties(properties, new=True))  # raises what is wrong with them
         return (
-            0 < size <= _SMALL
+            0 < size <= SMALL
             and compression in _COMPRESSIONS
-            and len(self._outbox) < _OUTBOX
-            and self._unsettled + _OUTBOX < options.max_unacked_messages
-            and self._unsettled_bytes + _OUTBOX * _SMALL < options.max_unacked_bytes
+            and self._end.outbox.has_room(self.session.options)
             and not (self._queue.closed or self.session.interceptors)
         )
 
@@ -311,7 +302,7 @@ class Queue:
         reply = self._portal.run(
             lambda: self._queue.request(payload, properties=properties, timeout=timeout, reply_to=reply_to)
         )
-        message = Message(self.session._queue_of(reply.consumer.queue), reply)
+        message = Message(self._end_of(reply.consumer.queue), reply)
         message.confirmed = True
         return message
 
@@ -379,26 +370,26 @@ class Queue:
     # receiving
 
     def __iter__(self) -> Iterator[Message]:
-        return Messages(self, self._line)
+        return Messages(self._end, self._end.line)
 
     def receive(self, timeout: float | None = None) -> Message:
         """Wait for the next message of the default subscription; see :meth:`Consumer.receive`."""
-        return Message(self, self._line.receive(timeout))
+        return Message(self._end, self._end.line.receive(timeout))
 
     def receive_nowait(self) -> Message | None:
         """Return the next message of the default subscription if one has arrived, or else None.
 
         The first call starts the default subscription, in the background.
         """
-        return received_nowait(self, self._line)
+        return received_nowait(self._end, self._end.line)
 
     def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
         """Wait for messages of the default subscription; see :meth:`Consumer.receive_many`."""
-        return received_many(self, self._line, max_messages, timeout)
+        return received_many(self._end, self._end.line, max_messages, timeout)
 
     def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[MessageBatch]:
         """Iterate over batches of the default subscription; see :meth:`Consumer.batches`."""
-        return Batches(self, self._line, self._queue, max_messages, max_wait)
+        return Batches(self._end, self._end.line, self._queue, max_messages, max_wait)
 
     # typed values
 
@@ -461,7 +452,7 @@ class Queue:
         given: dict[str, Any] = dict(options)
         if isinstance(letters := given.get("dead_letters"), Queue):
             given["dead_letters"] = letters._queue
-        return Tables(self, self._portal.call(self._queue.tables, expression, **given))
+        return Tables(self._portal, self._portal.call(self._queue.tables, expression, **given))
 
     @renamed_arguments
     def group(
@@ -492,7 +483,7 @@ class Queue:
             options["drop"] = in_a_thread(drop)
         strays = options.get("strays", "hold")
         if callable(strays):
-            options["strays"] = of_messages(self, strays)
+            options["strays"] = of_messages(self._end, strays)
         group = self._portal.call(
             self._queue.group,
             key,
@@ -502,7 +493,7 @@ class Queue:
             expression=expression,
             **options,
         )
-        return Group(self, group)
+        return Group(self, self._end, group)
 
     # confirming
 
@@ -513,69 +504,11 @@ class Queue:
             UsageError: an argument is neither, or the queue was not opened for reading; nothing was
                 confirmed.
         """
-        given = [message._message if isinstance(message, Message) else message for message in messages]
+        given = [received_of(message) if isinstance(message, Message) else message for message in messages]
         self._portal.call(self._queue.confirm, *given)
         for message in messages:
             if isinstance(message, Message):
                 message.confirmed = True
-
-    def _confirm_one(self, message: _Message) -> None:
-        self._put(message)
-
-    def _confirm_messages(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            if not message.confirmed:
-                self._put(message._message)
-                message.confirmed = True
-
-    def _put(self, item: _Message | _Post) -> None:
-        """Pass an item to the event loop, together with other items until it runs."""
-        if self._portal.forked:
-            self._portal.check()
-        self._outbox.append(item)
-        if self._told:
-            return
-        try:
-            self._told = True
-            self._portal.soon(self._send)
-        except BaseException:  # a signal arrived in between
-            self._told = False
-            raise
-
-    def _send(self) -> None:
-        """Send the items of the outbox. Called in the event loop."""
-        self._told = False  # first: later items are either seen below or announced again
-        outbox = self._outbox
-        confirms: list[_Message] = []
-        while outbox:
-            each = outbox.popleft()
-            if isinstance(each, tuple):
-                if confirms:
-                    self._queue.confirm(*confirms)
-                    confirms = []
-                self._post(each)
-            else:
-                confirms.append(each)
-        if confirms:
-            self._queue.confirm(*confirms)
-
-    def _post(self, post: _Post) -> None:
-        payload, properties, compression, future = post
-        try:
-            posted = self._queue.post_nowait(payload, properties=properties, compression=compression)
-        except Exception as error:  # the queue was closed meanwhile, or other posts filled the window
-            future.set_exception(error)
-            return
-        size = len(payload)
-        self._unsettled += 1
-        self._unsettled_bytes += size
-
-        def settled(outcome: asyncio.Future[Ack]) -> None:
-            self._unsettled -= 1
-            self._unsettled_bytes -= size
-            future._settle(outcome)
-
-        posted.add_done_callback(settled)
 
     def configure(
         self,
@@ -616,7 +549,7 @@ class Queue:
         closer = get_ident()
 
         async def close() -> None:
-            async with waiting_for([self._handlers], closer):
+            async with waiting_for([self._end.handlers], closer):
                 await self._queue.close(timeout, at_once=at_once)
 
         if not (self._portal.forked or self._portal.over):
@@ -629,3 +562,7 @@ class Queue:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.close()
+
+
+#: The inner part of a queue, for the modules of this package.
+end_of: Callable[[Queue], QueueEnd[Consumer]] = attrgetter("_end")

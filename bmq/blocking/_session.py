@@ -20,7 +20,7 @@ from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._handlers import waiting_for
 from bmq.blocking._line import following
 from bmq.blocking._portal import Portal, current_portal, forget_portal
-from bmq.blocking._queue import Queue
+from bmq.blocking._queue import Queue, end_of
 from bmq.client.connect import connect as _connect
 from bmq.client.consumer import Subscription
 from bmq.client.interceptors import Interceptor
@@ -36,6 +36,8 @@ from bmq.protocol.client.events import SessionEvent
 from bmq.wire.constants import Compression
 
 if TYPE_CHECKING:
+    from bmq.blocking._consumer import Consumer
+    from bmq.blocking._end import QueueEnd
     from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Session", "connect"]
@@ -43,7 +45,7 @@ __all__ = ["Session", "connect"]
 # Timeout for closing a session that the program did not close, in seconds.
 _ABANDONED = 0.5
 # The sessions of this process that may be open.
-_sessions: weakref.WeakKeyDictionary[Session, None] = weakref.WeakKeyDictionary()
+_sessions: weakref.WeakKeyDictionary[Session, _Abandoned] = weakref.WeakKeyDictionary()
 # Objects inherited from the parent process by a fork, which must not even be finalized.
 _inherited: list[object] = []
 
@@ -114,7 +116,7 @@ class Session:
         self._portal = portal
         self._session = session
         self._queues: dict[_Queue, Queue] = {}
-        _sessions[self] = None
+        self._abandoned = _sessions[self] = _Abandoned(portal, session, self._queues)
 
     # life cycle
 
@@ -135,7 +137,7 @@ class Session:
         closer = get_ident()
 
         async def close() -> CloseReport:
-            async with waiting_for([queue._handlers for queue in self._queues.values()], closer):
+            async with waiting_for([end_of(queue).handlers for queue in self._queues.values()], closer):
                 return await self._session.close(timeout)
 
         if self._portal.forked or self._portal.over:
@@ -151,23 +153,8 @@ class Session:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_queues"):
-            self._abandon()
-
-    def _abandon(self) -> None:
-        """Close a session that was garbage-collected, or that is open at the end of the process."""
-        if self._portal.forked or self.state is SessionState.CLOSED:
-            return
-        try:
-            warnings.warn(
-                f"{self!r} was never closed: use 'with bmq.blocking.connect(...)' or 'session.close()'",
-                ResourceWarning,
-                stacklevel=1,
-                source=self,
-            )
-        finally:
-            # Not here: garbage may be collected in any thread.
-            self._portal.soon(_close_abandoned, self._portal, self._session)
+        if hasattr(self, "_abandoned"):
+            self._abandoned.close(self)
 
     def __repr__(self) -> str:
         return f"<bmq.blocking.Session with {self.address}, {self.state.value}>"
@@ -221,8 +208,9 @@ class Session:
             ),
             undo=lambda queue: self._portal.keep(queue.close()),
         )
-        self._queues = {each: made for each, made in self._queues.items() if not each.closed}
-        made = self._queues[queue] = Queue(self, queue, len(given))
+        for each in [each for each in list(self._queues) if each.closed]:
+            self._queues.pop(each, None)
+        made = self._queues[queue] = Queue(self, self._portal, queue, self._end_of, len(given))
         return made
 
     def open_output(self, uri: str) -> Queue:
@@ -244,7 +232,14 @@ class Session:
     def _queue_of(self, queue: _Queue) -> Queue:
         """Return the blocking side of a queue."""
         made = self._queues.get(queue)
-        return made if made is not None else self._queues.setdefault(queue, Queue(self, queue))
+        return (
+            made
+            if made is not None
+            else self._queues.setdefault(queue, Queue(self, self._portal, queue, self._end_of))
+        )
+
+    def _end_of(self, queue: _Queue) -> QueueEnd[Consumer]:
+        return end_of(self._queue_of(queue))
 
     # events and state
 
@@ -304,6 +299,49 @@ class _Events:
         return following(self._portal, take, self._left.appendleft)
 
 
+class _Abandoned:
+    """The end of a session that the program does not close.
+
+    Args:
+        portal: the event loop.
+        session: the asyncio session.
+        queues: the session's queues.
+    """
+
+    def __init__(self, portal: Portal, session: _Session, queues: dict[_Queue, Queue]) -> None:
+        self._portal = portal
+        self._session = session
+        self._queues = queues
+
+    def close(self, session: Session) -> None:
+        """Close a session that was garbage-collected, or that is open at the end of the process."""
+        if self._portal.forked or self._session.state is SessionState.CLOSED:
+            return
+        try:
+            warnings.warn(
+                f"{session!r} was never closed: use 'with bmq.blocking.connect(...)' or 'session.close()'",
+                ResourceWarning,
+                stacklevel=1,
+                source=session,
+            )
+        finally:
+            # Not here: garbage may be collected in any thread.
+            self._portal.soon(_close_abandoned, self._portal, self._session)
+
+    def inherit(self, nothing: int) -> None:
+        """Let go of the parent's connection, in the child of a fork.
+
+        Args:
+            nothing: the file descriptor of the null device.
+        """
+        # Do not close the descriptor object: it would later close an unrelated file with the same number.
+        if (number := self._session.fileno()) >= 0:
+            os.dup2(nothing, number, inheritable=False)
+        for queue in self._queues.values():
+            end_of(queue).forget()
+        _inherited.append(self._session)
+
+
 def _close_abandoned(portal: Portal, session: _Session) -> None:
     portal.keep(session.close(_ABANDONED))
 
@@ -315,8 +353,8 @@ def _end() -> None:
     portal = forget_portal()
     if portal is not None:
         try:
-            for session in list(_sessions):
-                session._abandon()
+            for session, abandoned in list(_sessions.items()):
+                abandoned.close(session)
         finally:
             portal.end()
 
@@ -327,13 +365,8 @@ def _forked() -> None:
     if portal is None:
         return
     nothing = os.open(os.devnull, os.O_RDWR)
-    for session in list(_sessions):
-        # Do not close the descriptor object: it would later close an unrelated file with the same number.
-        if (number := session.fileno()) >= 0:
-            os.dup2(nothing, number, inheritable=False)
-        for queue in session._queues.values():
-            queue._forget()
-        _inherited.append(session._session)
+    for abandoned in list(_sessions.values()):
+        abandoned.inherit(nothing)
     os.close(nothing)
     _inherited.append(portal)
     _sessions.clear()

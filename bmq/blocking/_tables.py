@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bmq.blocking._line import following
 
 if TYPE_CHECKING:
-    from bmq.blocking._queue import Queue
+    from bmq.blocking._portal import Portal
     from bmq.client.tables import Tables as _Tables
 
 __all__ = ["Tables"]
@@ -30,10 +30,10 @@ class Tables:
         schema: columns, a ``pyarrow.Schema``.
     """
 
-    def __init__(self, queue: Queue, tables: _Tables) -> None:
+    def __init__(self, portal: Portal, tables: _Tables) -> None:
         self.schema = tables.schema
         self._tables = tables
-        self._portal = queue._portal
+        self._portal = portal
         # Batches for the thread when it was interrupted.
         self._left: deque[RecordBatch] = deque()
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._renamed import renamed_arguments
-from bmq.blocking._message import Message, MessageBatch, TypedMessage
+from bmq.blocking._message import Message, TypedBatch, TypedMessage
 from bmq.blocking._posts import PostFuture
 from bmq.client.message import Ack, PostReport, PutMessage
 from bmq.codecs import Codec, Shape
@@ -26,47 +26,9 @@ if TYPE_CHECKING:
     from bmq.groups import GroupOptions, GroupStats
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["TypedBatch", "TypedConsumer", "TypedGroup", "TypedQueue"]
+__all__ = ["TypedConsumer", "TypedGroup", "TypedQueue"]
 
 T = TypeVar("T")
-
-
-class TypedBatch(MessageBatch, Generic[T]):
-    """Messages with values that were received together, like :class:`bmq.TypedBatch`.
-
-    Otherwise a :class:`MessageBatch`.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, batch: MessageBatch, shape: Shape[T]) -> None:
-        super().__init__(batch._queue, batch._batch)
-        self._messages = [TypedMessage(message, shape) for message in self._messages]
-
-    @property
-    def values(self) -> list[T]:
-        """The values of all messages, in their order.
-
-        Raises:
-            Undecodable: the payload of a message cannot be decoded to the type.
-        """
-        return [message.value for message in self]
-
-    @overload
-    def __getitem__(self, index: int) -> TypedMessage[T]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[TypedMessage[T]]: ...
-    def __getitem__(self, index: int | slice) -> TypedMessage[T] | list[TypedMessage[T]]:
-        return self._values[index]
-
-    def __iter__(self) -> Iterator[TypedMessage[T]]:
-        return iter(self._values)
-
-    @property
-    def _values(self) -> list[TypedMessage[T]]:
-        messages: Any = self._messages
-        typed: list[TypedMessage[T]] = messages
-        return typed
 
 
 class TypedQueue(Generic[T]):

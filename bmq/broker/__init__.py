@@ -4,6 +4,7 @@
 :class:`Broker` is a TCP server in the running event loop; ``python -m bmq broker`` is the same as a process.
 """
 
+from bmq.broker._bounds import Bounds
 from bmq.broker._clock import Clock, ManualClock
 from bmq.broker._consumer_filter import ConsumerFilter, FilteredConsumer, TagConsumerFilter
 from bmq.broker._domain_config import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
@@ -14,6 +15,7 @@ from bmq.protocol.broker.settings import Authentication
 __all__ = [
     "AppSubscription",
     "Authentication",
+    "Bounds",
     "Broker",
     "Clock",
     "ConsumerFilter",

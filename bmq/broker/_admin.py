@@ -70,15 +70,22 @@ class _Failure(Exception):
     """The command cannot be carried out; the message is the answer."""
 
 
-def run_command(node: Node, command: str, now: float) -> str:
-    """Carry out a command and return the answer, in the command's encoding."""
+def run_command(node: Node, command: str, now: float, *, clients: int) -> str:
+    """Carry out a command and return the answer, in the command's encoding.
+
+    Args:
+        node: the broker.
+        command: the command.
+        now: the time.
+        clients: number of the broker's clients.
+    """
     # No command is longer, and splitting a longer text would waste memory.
     words = command.split() if len(command) <= _LONGEST_COMMAND else []
     encoding = "TEXT"
     if len(words) >= 2 and words[0].upper() == "ENCODING" and words[1].upper() in _ENCODINGS:
         encoding, words = words[1].upper(), words[2:]
     try:
-        result = _Commands(node, now).run(words)
+        result = _Commands(node, now, clients).run(words)
     except _Failure as failure:
         result = {"error": {"message": str(failure)}}
     if encoding == "TEXT":
@@ -110,9 +117,10 @@ def _undecodable(reason: str) -> _Failure:
 class _Commands:
     """The commands, on one node at one time."""
 
-    def __init__(self, node: Node, now: float) -> None:
+    def __init__(self, node: Node, now: float, clients: int) -> None:
         self._node = node
         self._now = now
+        self._clients = clients
 
     def run(self, words: list[str]) -> Result:
         if not words:
@@ -335,7 +343,7 @@ class _Commands:
         stats = {
             "_timestamp": _world.now().strftime("%d%b%Y_%H:%M:%S.%f").upper(),
             "domainQueues": {"domains": domains},
-            "clients": {"connected": len(self._node.clients)},
+            "clients": {"connected": self._clients},
         }
         return {"stats": orjson.dumps(stats).decode()}
 
@@ -390,7 +398,7 @@ def _sub_stream(stream: SubStream) -> Result:
     }
 
 
-def _monitor(subscriber: Subscriber) -> Result:
+def _monitor(subscriber: Subscriber[SubStream]) -> Result:
     def state(used: int, limit: int) -> str:
         return "STATE_FULL" if used >= limit else "STATE_NORMAL"
 

@@ -128,7 +128,7 @@ class AppDelivery:
         return self.resume is not None or len(self.redelivery) > 0 or self.postponed
 
     @property
-    def routing(self) -> Routing:
+    def routing(self) -> Routing[SubStream]:
         """The routing table, rebuilt if necessary."""
         if self._changed:
             self._rebuild()
@@ -230,7 +230,9 @@ class AppDelivery:
                     self._send(selected, message, now)
             message = message.next
 
-    def _select_slowly(self, message: MessageRecord, delay: float, now: float) -> Subscriber | None:
+    def _select_slowly(
+        self, message: MessageRecord, delay: float, now: float
+    ) -> Subscriber[SubStream] | None:
         """Return a consumer that has received no redelivered message for ``delay`` seconds."""
         wait: float | None = None
         for subscriber in self.routing.candidates(message):
@@ -244,7 +246,7 @@ class AppDelivery:
             self.queue.waiting.set(self, self.wait_until)
         return None
 
-    def _send(self, subscriber: Subscriber, message: MessageRecord, now: float) -> None:
+    def _send(self, subscriber: Subscriber[SubStream], message: MessageRecord, now: float) -> None:
         stream = subscriber.stream
         if stream.take(subscriber, message, now):
             waited = now - message.arrival
@@ -297,7 +299,7 @@ class AppDelivery:
         if self.resume is not None:
             queue.serve(self, now)
 
-    def relax(self, subscriber: Subscriber, now: float) -> None:
+    def relax(self, subscriber: Subscriber[SubStream], now: float) -> None:
         """Let a full subscriber take part again if enough messages are confirmed."""
         if subscriber.messages <= subscriber.low_messages and subscriber.bytes <= subscriber.low_bytes:
             subscriber.full = False

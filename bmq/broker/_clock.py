@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 from bmq import _checks, _world
 
-__all__ = ["Clock", "ManualClock"]
+__all__ = ["Clock", "ManualClock", "follow"]
 
 #: Returns seconds of a clock that does not go backwards, such as :func:`time.monotonic`.
 Clock = Callable[[], float]
@@ -45,10 +46,14 @@ class ManualClock:
         for listener in list(self._listeners):
             listener()
 
-    def _subscribe(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after each move."""
-        self._listeners.append(listener)
 
-    def _unsubscribe(self, listener: Callable[[], None]) -> None:
-        """Stop calling ``listener``."""
-        self._listeners.remove(listener)
+_listeners_of: Callable[[ManualClock], list[Callable[[], None]]] = attrgetter("_listeners")
+
+
+def follow(clock: Clock, listener: Callable[[], None]) -> Callable[[], None]:
+    """Call ``listener`` after each move of a manual clock; return a function that ends the calls."""
+    if not isinstance(clock, ManualClock):
+        return lambda: None
+    listeners = _listeners_of(clock)
+    listeners.append(listener)
+    return lambda: listeners.remove(listener)

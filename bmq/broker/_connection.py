@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
+from bmq.broker._schedule import Schedule
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession
+from bmq.protocol.broker.settings import BrokerSettings
 
-if TYPE_CHECKING:
-    from bmq.broker._server import Broker
-
-__all__ = ["BrokerConnection"]
+__all__ = ["BrokerConnection", "Host"]
 
 _log = logging.getLogger("bmq.broker")
 
@@ -26,6 +25,45 @@ _SMALL = 32 * 1024
 _REFUSAL_PAUSE = 0.25
 
 
+class Host(Protocol):
+    """The broker of a connection."""
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The settings of sessions."""
+        ...
+
+    @property
+    def schedule(self) -> Schedule:
+        """The broker's later work."""
+        ...
+
+    @property
+    def answer_delay(self) -> float:
+        """Seconds until a client's first message is answered, for tests of failures."""
+        ...
+
+    def begin(self, connection: BrokerConnection) -> BrokerSession:
+        """Make the session of a new connection."""
+        ...
+
+    def begun(self, connection: BrokerConnection) -> None:
+        """Note that a connection has its session."""
+        ...
+
+    def end(self, connection: BrokerConnection) -> None:
+        """Note the end of a connection."""
+        ...
+
+    def deliver(self) -> None:
+        """Deliver all deliverable messages."""
+        ...
+
+    def note_refusal(self, peer: str) -> None:
+        """Note wrong credentials."""
+        ...
+
+
 class BrokerConnection(asyncio.Protocol):
     """A client's connection.
 
@@ -35,9 +73,10 @@ class BrokerConnection(asyncio.Protocol):
     otherwise queues would grow by megabytes before a consumer receives anything.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.output = BrokerOutput(broker._settings.high_water, self._wake)
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._schedule = host.schedule
+        self.output = BrokerOutput(host.settings.high_water, self._wake)
         self.session: BrokerSession | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
@@ -61,12 +100,12 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin a session."""
         self.transport = cast("asyncio.Transport", transport)
-        high = self.broker._settings.high_water
+        high = self._host.settings.high_water
         self.transport.set_write_buffer_limits(high=high, low=high // 4)
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if address else "a client"
-        self.session = self.broker._begin(self)
-        self.broker.faults.apply_to(self)
+        self.session = self._host.begin(self)
+        self._host.begun(self)
         self._note_deadline(self.session)
         _log.info("%s connected", self.peer)
 
@@ -77,17 +116,17 @@ class BrokerConnection(asyncio.Protocol):
         if self._held is not None:
             self._held.append(data)
             return
-        if self.broker.faults.negotiation_delay and session.negotiating:
+        delay = self._host.answer_delay
+        if delay and session.negotiating:
             self._held = [data]
-            self.broker._do_later(self.broker.faults.negotiation_delay, self._release)
+            self._schedule.do_later(delay, self._release)
             self._update_reading()
             return
-        session.receive(data, self.broker.clock())
+        session.receive(data, self._schedule.clock())
         self._after_work(session)
         if len(data) > _SMALL:
             if not self._taken:
-                assert self.broker._loop is not None
-                self.broker._loop.call_soon(self._end_turn)
+                self._schedule.next_turn(self._end_turn)
             self._taken += len(data)
             if self._taken > _READ_AT_ONCE and not self._sated:
                 self._sated = True
@@ -104,8 +143,8 @@ class BrokerConnection(asyncio.Protocol):
         deadline = session.next_deadline()
         if deadline != self._deadline:
             self._deadline = deadline
-            self.broker._note_deadline(self, deadline)
-        self.broker._set_timer()
+            self._schedule.note_deadline(self, deadline)
+        self._schedule.update()
 
     def tick(self, now: float) -> None:
         """Do the due work of the session."""
@@ -121,15 +160,15 @@ class BrokerConnection(asyncio.Protocol):
             if session.refused and not self._withheld:
                 # A wrong guess costs time. After the answer the connection ends.
                 self._withheld = True
-                self.broker._note_refusal(self.peer)
-                self.broker._do_later(_REFUSAL_PAUSE, self._refuse)
+                self._host.note_refusal(self.peer)
+                self._schedule.do_later(_REFUSAL_PAUSE, self._refuse)
             elif not self._withheld:
                 self.close()
         elif session.events_left == 0 and not session.waiting:
             self.cut()
         elif session.waiting:
             self._update_reading()
-            self.broker._soon(self._go_on)
+            self._schedule.soon(self._go_on)
 
     def _go_on(self) -> None:
         """Continue with waiting input after other clients, if the client reads the answers."""
@@ -137,7 +176,7 @@ class BrokerConnection(asyncio.Protocol):
         if session is None or transport is None or transport.is_closing() or not session.waiting:
             return
         if self._listening:
-            session.resume(self.broker.clock())
+            session.resume(self._schedule.clock())
             self._after_work(session)
             self._update_reading()
 
@@ -150,7 +189,7 @@ class BrokerConnection(asyncio.Protocol):
     def _release(self) -> None:
         held, self._held = self._held, None
         if self.transport is not None and not self.transport.is_closing() and self.session is not None:
-            self.session.receive(b"".join(held or ()), self.broker.clock())
+            self.session.receive(b"".join(held or ()), self._schedule.clock())
             self._after_work(self.session)
             self._update_reading()
 
@@ -167,17 +206,17 @@ class BrokerConnection(asyncio.Protocol):
         self._listening = True
         self._update_reading()
         if self.session is not None and self.session.waiting:
-            self.broker._soon(self._go_on)
+            self._schedule.soon(self._go_on)
         self.output.accept(True)
-        self.broker._deliver()
+        self._host.deliver()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session."""
         _log.info("%s disconnected%s", self.peer, f": {exc}" if exc else "")
-        self.broker._end(self)
+        self._host.end(self)
         if self.session is not None:
-            self.session.channel_down(self.broker.clock())
-            self.broker._set_timer()
+            self.session.channel_down(self._schedule.clock())
+            self._schedule.update()
         self.output.discard()
 
     @property
@@ -206,7 +245,7 @@ class BrokerConnection(asyncio.Protocol):
     # ---- output
 
     def _wake(self) -> None:
-        self.broker._schedule_flush(self)
+        self._schedule.flush_later(self)
 
     def flush(self) -> None:
         """Write the pending output."""
@@ -217,7 +256,7 @@ class BrokerConnection(asyncio.Protocol):
             transport.write(data)
         if not output.accepting and self._listening and transport.get_write_buffer_size() < output.high_water:
             output.accept(True)
-            self.broker._deliver()
+            self._host.deliver()
 
     def cut(self) -> None:
         """Abort the connection; unwritten output is lost."""

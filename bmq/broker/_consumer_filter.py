@@ -7,21 +7,14 @@ configuration there is no filter.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from bmq import _checks
-from bmq.wire.properties import PlainValue, Properties
+from bmq.wire.properties import PlainValue
 
-if TYPE_CHECKING:
-    from bmq.broker._routing import Subscriber
-    from bmq.broker._storage import MessageRecord
-
-__all__ = ["CONSUMER_FILTERS", "ConsumerFilter", "FilteredConsumer", "TagConsumerFilter", "passes"]
-
-_log = logging.getLogger("bmq.broker")
+__all__ = ["CONSUMER_FILTERS", "ConsumerFilter", "FilteredConsumer", "TagConsumerFilter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +75,9 @@ class TagConsumerFilter:
         return all_of <= tags and (not one_of or bool(one_of & tags))
 
 
-_NOTHING: Final[Mapping[str, PlainValue]] = {}
 _NO_TAGS: Final[tuple[set[str], set[str]]] = (set(), set())
 
 #: The filters that a domain file may name.
 CONSUMER_FILTERS: Final[Mapping[str, Callable[[Mapping[str, Mapping[str, str]]], ConsumerFilter]]] = {
     "tags": TagConsumerFilter
 }
-
-
-def passes(consumer_filter: ConsumerFilter, subscriber: Subscriber, message: MessageRecord) -> bool:
-    """Ask a filter; an exception in the filter is logged, and the message passes."""
-    stream, group = subscriber.stream, subscriber.group
-    handle = stream.handle
-    consumer = FilteredConsumer(
-        queue=handle.queue.uri,
-        app_id=stream.app_id if handle.queue.fanout else "",
-        expression="" if group is None else group.text,
-        client=handle.description,
-    )
-    try:
-        properties = Properties(message.data, new=message.schema_id != 0) if message.flags else _NOTHING
-        return consumer_filter(consumer, properties)
-    except Exception:
-        _log.exception("the consumer filter of %s failed; the message is delivered", handle.queue.uri)
-        return True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bmq.broker._domain_config import DomainConfig, InvalidDomain, Redirect, parse_domain
 from bmq.broker._queue import BrokerQueue
-from bmq.broker._storage import CapacityMeter
+from bmq.broker._storage import DomainUse
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression
 from bmq.wire.control.messages import Status, StatusCategory
@@ -32,18 +32,15 @@ class Unavailable(Exception):
         self.missing = (category, code) == (StatusCategory.E_UNKNOWN, _MISSING)
 
 
-class Domain:
+class Domain(DomainUse):
     """One domain in use.
 
     Attributes:
-        config: the configuration.
-        usage: the stored messages and bytes of all queues.
         queues: the queues by canonical URI.
     """
 
     def __init__(self, config: DomainConfig) -> None:
-        self.config = config
-        self.usage = CapacityMeter(config.domain_limits)
+        super().__init__(config)
         self.queues: dict[str, BrokerQueue] = {}
 
     def configure(self, config: DomainConfig) -> None:

@@ -7,7 +7,7 @@ faults inside the broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from bmq import _checks
@@ -19,7 +19,9 @@ from bmq.wire.put import Put
 if TYPE_CHECKING:
     from bmq.broker._connection import BrokerConnection
     from bmq.broker._handle import Handle, SubStream
-    from bmq.broker._server import Broker
+    from bmq.broker._node import Node
+    from bmq.broker._posted import Posts
+    from bmq.broker._schedule import Schedule
 
 __all__ = ["Faults"]
 
@@ -64,8 +66,13 @@ class Faults:
     faults. ``count`` is the number of repetitions; None is always.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, node: Node, connections: Collection[BrokerConnection], posts: Posts | None, schedule: Schedule
+    ) -> None:
+        self._node = node
+        self._connections = connections
+        self._posts = posts
+        self._schedule = schedule
         self._ack_delay = 0.0
         self._lost_acks = _Countdown(0)
         self._nacks: tuple[_Countdown, int] = (_Countdown(0), 0)
@@ -77,6 +84,7 @@ class Faults:
         self._deaf = False
         #: Seconds of the broker's clock until a client's first message is answered.
         self.negotiation_delay = 0.0
+        self._attach()
 
     # ---- switched on by users
 
@@ -104,7 +112,7 @@ class Faults:
         if status is AckStatus.SUCCESS:
             raise UsageError("SUCCESS is no negative acknowledgement")
         self._nacks = _Countdown(count), ACK_STATUS_TO_WIRE.get(status, _UNKNOWN_STATUS)
-        self.attach()
+        self._attach()
 
     def duplicate_pushes(self, count: int | None = None) -> None:
         """Send messages to consumers twice."""
@@ -121,7 +129,7 @@ class Faults:
             count: number of confirmations.
         """
         self._lost_confirms = _Countdown(_checks.integer("count", count))
-        self.attach()
+        self._attach()
 
     def refuse_open(
         self,
@@ -142,7 +150,7 @@ class Faults:
             count: number of requests.
         """
         self._opens = _Countdown(count), _status(category, code, message), _checks.text("uri", uri)
-        self.attach()
+        self._attach()
 
     def refuse_negotiation(
         self,
@@ -166,7 +174,7 @@ class Faults:
 
     def disconnect(self) -> None:
         """Cut all connections now, as a crash would."""
-        for connection in list(self._broker._connections):
+        for connection in list(self._connections):
             connection.cut()
 
     def stop_reading(self) -> None:
@@ -190,15 +198,19 @@ class Faults:
         self._negotiations = _Countdown(0), Status()
         self._events = None
         self._deaf = False
-        self.attach()
+        self._attach()
         self._apply()
 
     # ---- for the broker
 
-    def attach(self) -> None:
-        """Apply the faults of posts, opens and confirmations to the broker's node."""
-        node = self._broker._node
-        wanted = self._nacks[0].left != 0 or self._broker._posts is not None
+    def attach_to(self, node: Node) -> None:
+        """Apply the faults to another node of the broker."""
+        self._node = node
+        self._attach()
+
+    def _attach(self) -> None:
+        node = self._node
+        wanted = self._nacks[0].left != 0 or self._posts is not None
         node.intercept_post = self._intercept_post if wanted else None
         node.intercept_open = self._intercept_open if self._opens[0].left != 0 else None
         node.intercept_confirm = self._intercept_confirm if self._lost_confirms.left else None
@@ -219,7 +231,7 @@ class Faults:
         connection.read(not self._deaf)
 
     def _apply(self) -> None:
-        for connection in list(self._broker._connections):
+        for connection in list(self._connections):
             self.apply_to(connection)
 
     def _ack_through(self, connection: BrokerConnection) -> Callable[[int, int, bytes, int], None]:
@@ -229,7 +241,7 @@ class Faults:
             if self._lost_acks:
                 return
             if self._ack_delay:
-                self._broker._do_later(self._ack_delay, lambda: add(status, correlation_id, guid, queue_id))
+                self._schedule.do_later(self._ack_delay, lambda: add(status, correlation_id, guid, queue_id))
             else:
                 add(status, correlation_id, guid, queue_id)
 
@@ -271,6 +283,6 @@ class Faults:
                 handle.output.ack(status, correlation_id, guid, handle.q_id)
             else:
                 rest.append(put)
-        if self._broker._posts is not None:
-            self._broker._posts.add(handle.queue.uri, rest)
+        if self._posts is not None:
+            self._posts.add(handle.queue.uri, rest)
         return rest

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
-from bmq.broker._consumer_filter import ConsumerFilter, passes
+from bmq.broker._consumer_filter import ConsumerFilter, FilteredConsumer
 from bmq.broker._routing import CompiledSubscription, Subscriber, compile_subscriptions
 from bmq.broker._storage import MessageRecord
 from bmq.protocol.broker.output import BrokerOutput
@@ -13,16 +15,20 @@ from bmq.protocol.broker.properties import for_old_client
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import PushFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, Subscription
+from bmq.wire.properties import PlainValue, Properties
 from bmq.wire.push import encode_push_head, encode_push_run
 
 if TYPE_CHECKING:
     from bmq.broker._app_delivery import AppDelivery
     from bmq.broker._queue import BrokerQueue
 
-__all__ = ["Handle", "PushRun", "SubStream"]
+__all__ = ["Handle", "PushRun", "SubStream", "passes"]
+
+_log = logging.getLogger("bmq.broker")
 
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 _RECYCLED = 1
+_NO_PROPERTIES: Final[Mapping[str, PlainValue]] = {}
 
 
 class SubStream:
@@ -66,10 +72,10 @@ class SubStream:
         self.writers = 0
         self.subscriptions: tuple[Subscription, ...] = ()
         self.compiled: tuple[CompiledSubscription, ...] = ()
-        self.unconfirmed: dict[bytes, tuple[MessageRecord, Subscriber, float]] = {}
+        self.unconfirmed: dict[bytes, tuple[MessageRecord, Subscriber[SubStream], float]] = {}
         self.last_sent: tuple[float, bytes] | None = None
         self.consumer_filter: ConsumerFilter | None = handle.queue.consumer_filter
-        self._subscribers: dict[int, Subscriber] = {}
+        self._subscribers: dict[int, Subscriber[SubStream]] = {}
 
     @property
     def open(self) -> bool:
@@ -81,14 +87,14 @@ class SubStream:
         self.subscriptions = subscriptions
         self.compiled = compile_subscriptions(subscriptions)
 
-    def subscriber(self, s_id: int) -> Subscriber:
+    def subscriber(self, s_id: int) -> Subscriber[SubStream]:
         """Return the subscriber of a subscription id; its counts survive a reconfiguration."""
         found = self._subscribers.get(s_id)
         if found is None:
             found = self._subscribers[s_id] = Subscriber(self, s_id)
         return found
 
-    def subscribers(self) -> list[Subscriber]:
+    def subscribers(self) -> list[Subscriber[SubStream]]:
         """Return every subscriber, including those that no longer take part in routing."""
         return list(self._subscribers.values())
 
@@ -104,7 +110,7 @@ class SubStream:
             if s_id not in wanted and not subscriber.messages:
                 del self._subscribers[s_id]
 
-    def take(self, subscriber: Subscriber, message: MessageRecord, now: float) -> bool:
+    def take(self, subscriber: Subscriber[SubStream], message: MessageRecord, now: float) -> bool:
         """Count a message as delivered to a subscriber.
 
         Returns:
@@ -133,7 +139,7 @@ class SubStream:
                 group.first = subscriber.after
         return True
 
-    def settle(self, guid: bytes) -> tuple[MessageRecord, Subscriber, float] | None:
+    def settle(self, guid: bytes) -> tuple[MessageRecord, Subscriber[SubStream], float] | None:
         """Remove a delivered message; return the message, its subscriber, and the time of delivery."""
         entry = self.unconfirmed.pop(guid, None)
         if entry is not None:
@@ -257,3 +263,23 @@ class PushRun:
             self.handle.output.add_pushes(*encode_push_run(self.handle.q_id, self.messages))
             self.messages.clear()
         self.room = self.handle.output.room
+
+
+def passes(
+    consumer_filter: ConsumerFilter, subscriber: Subscriber[SubStream], message: MessageRecord
+) -> bool:
+    """Ask a filter; an exception in the filter is logged, and the message passes."""
+    stream, group = subscriber.stream, subscriber.group
+    handle = stream.handle
+    consumer = FilteredConsumer(
+        queue=handle.queue.uri,
+        app_id=stream.app_id if handle.queue.fanout else "",
+        expression="" if group is None else group.text,
+        client=handle.description,
+    )
+    try:
+        properties = Properties(message.data, new=message.schema_id != 0) if message.flags else _NO_PROPERTIES
+        return consumer_filter(consumer, properties)
+    except Exception:
+        _log.exception("the consumer filter of %s failed; the message is delivered", handle.queue.uri)
+        return True

@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker itself, without sockets: domains, queues, clients, and timed work."""
+"""The content of a broker, without sockets and clients: domains, queues, and timed work."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
 
-from bmq.broker._admin import run_command
 from bmq.broker._app_delivery import AppDelivery, Effort
 from bmq.broker._bounds import Bounds
-from bmq.broker._connected_client import ConnectedClient
 from bmq.broker._domain import Domain, DomainSource
 from bmq.broker._domain_config import DomainConfig
 from bmq.broker._handle import Handle, SubStream
 from bmq.broker._queue import NEVER, BrokerQueue
-from bmq.protocol.broker.backend import ClientPort
 from bmq.protocol.broker.inflation import InflationBudget
-from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control.messages import QueueHandleParameters, Status
 from bmq.wire.put import Put
@@ -32,7 +28,7 @@ _QUEUES_AT_ONCE = 10_000
 
 
 class Node:
-    """One broker.
+    """The domains and queues of one broker; :class:`~bmq.broker._backend.Backend` adds the clients.
 
     Time is a parameter everywhere, in seconds of any clock that does not go backwards.
 
@@ -52,7 +48,6 @@ class Node:
         self.budget = InflationBudget()
         self.domains: dict[str, Domain] = {}
         self.queues: dict[str, BrokerQueue] = {}
-        self.clients: list[ConnectedClient] = []
         self.stopping = False
         #: Set by tests of failures: the answer to an open, and the posts to store.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
@@ -75,27 +70,6 @@ class Node:
     def effort(self) -> int:
         """The work done so far: a number of steps, each of some microseconds."""
         return self._effort.spent
-
-    # ---- clients
-
-    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ConnectedClient:
-        """Make the broker's side of a negotiated session."""
-        client = ConnectedClient(self, output, new_properties=new_properties, description=description)
-        client.place = len(self.clients)
-        self.clients.append(client)
-        return client
-
-    def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
-        """Close everything that a client has open; see :meth:`ConnectedClient.drop`."""
-        if not isinstance(client, ConnectedClient) or client.place is None:
-            return
-        # The last client takes the place: a search among thousands of leaving clients would take long.
-        last = self.clients.pop()
-        if last is not client:
-            self.clients[client.place] = last
-            last.place = client.place
-        client.place = None
-        client.drop(now, lost=lost)
 
     # ---- domains and queues
 
@@ -145,7 +119,7 @@ class Node:
         for app in queue.apps.values():
             self.waiting.discard(app)
         queue.dispose()
-        queue.domain.queues.pop(queue.uri, None)
+        self.domains[queue.domain.config.name].queues.pop(queue.uri, None)
         self.queues.pop(queue.uri, None)
         self._deadlines.discard(queue)
         self._unused.pop(queue, None)
@@ -173,12 +147,6 @@ class Node:
         (self._idle if queue.posted else self._unused)[queue] = None
         while len(self._idle) + len(self._unused) > self.bounds.idle_queues:
             self.forget(next(iter(self._unused or self._idle)))
-
-    def admin(self, command: str, now: float) -> str:
-        """Carry out an admin command and return its answer."""
-        text = run_command(self, command, now)
-        self.deliver(now)
-        return text
 
     # ---- delivering
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bmq.broker._app_delivery import AppDelivery, Effort
-from bmq.broker._consumer_filter import passes
 from bmq.broker._domain_config import DomainConfig, Mode
-from bmq.broker._handle import Handle, PushRun, SubStream
+from bmq.broker._handle import Handle, PushRun, SubStream, passes
 from bmq.broker._routing import Subscriber, compile_expression
-from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
+from bmq.broker._storage import DomainUse, MessageRecord, MessageStore, property_lookup, shrink
 from bmq.protocol.broker.inflation import InflationBudget
 from bmq.protocol.deadlines import Deadlines
 from bmq.subscriptions import Evaluator
@@ -21,7 +20,6 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.broker._domain import Domain
     from bmq.wire.put import Put
 
 __all__ = ["NEVER", "BrokerQueue"]
@@ -63,7 +61,7 @@ class BrokerQueue:
     def __init__(
         self,
         uri: QueueUri,
-        domain: Domain,
+        domain: DomainUse,
         waiting: Deadlines[AppDelivery],
         history_limit: int,
         budget: InflationBudget,
@@ -277,7 +275,7 @@ class BrokerQueue:
                 return
             effort.spent += cost
             stopped = 0
-            targets: list[tuple[AppDelivery, Subscriber]] = []
+            targets: list[tuple[AppDelivery, Subscriber[SubStream]]] = []
             for app, select in selecting:
                 if app.behind:
                     if app.resume is None:
@@ -348,7 +346,7 @@ class BrokerQueue:
             if count:
                 self.count_pushes(app, count, size, count * now - arrivals, now - first)
 
-    def _push(self, message: MessageRecord, targets: list[tuple[AppDelivery, Subscriber]]) -> None:
+    def _push(self, message: MessageRecord, targets: list[tuple[AppDelivery, Subscriber[SubStream]]]) -> None:
         """Push a message once to each client, with the ids of all matching subscriptions of the client."""
         if len(targets) == 1:
             subscriber = targets[0][1]

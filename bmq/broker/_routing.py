@@ -25,8 +25,8 @@ equalities of one property, as in consumer groups, become one lookup
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from bmq._caches import Cache
 from bmq.broker._storage import MessageRecord, property_values
@@ -38,9 +38,6 @@ from bmq.wire.control.messages import (
     Subscription,
 )
 from bmq.wire.options import encode_sub_queue_ids
-
-if TYPE_CHECKING:
-    from bmq.broker._handle import SubStream
 
 __all__ = [
     "NOBODY",
@@ -57,7 +54,7 @@ __all__ = [
 #: Part of the limits to which unconfirmed messages have to fall before delivery resumes.
 _LOW_WATERMARK = 0.8
 
-Blocked = tuple["Group", ...]
+Blocked = tuple["Group[Any]", ...]
 #: A message waits until any of these groups has room. Empty: no present group matches it.
 UNMATCHED: Final[Blocked] = ()
 
@@ -98,7 +95,28 @@ def compile_first(texts: tuple[str, ...]) -> Callable[[Mapping[str, Any]], int]:
     return found
 
 
-class Subscriber:
+class Stream(Hashable, Protocol):
+    """A consumer, as routing knows it."""
+
+    @property
+    def open(self) -> bool:
+        """Whether messages may be sent to the consumer."""
+        ...
+
+    @property
+    def compiled(self) -> tuple[CompiledSubscription, ...]:
+        """The subscriptions of the consumer."""
+        ...
+
+    def subscriber(self, s_id: int) -> Subscriber[Self]:
+        """Return the subscriber of a subscription id."""
+        ...
+
+
+S = TypeVar("S", bound=Stream)
+
+
+class Subscriber(Generic[S]):
     """One subscription of one consumer, with its unconfirmed messages.
 
     Attributes:
@@ -132,16 +150,16 @@ class Subscriber:
         "turns",
     )
 
-    def __init__(self, stream: SubStream, s_id: int) -> None:
+    def __init__(self, stream: S, s_id: int) -> None:
         self.stream = stream
         self.s_id = s_id
         self.option = encode_sub_queue_ids((s_id,))
         self.messages = 0
         self.bytes = 0
         self.full = False
-        self.group: Group | None = None
-        self.after: Subscriber | None = None
-        self.before: Subscriber | None = None
+        self.group: Group[S] | None = None
+        self.after: Subscriber[S] | None = None
+        self.before: Subscriber[S] | None = None
         self.count = self.turns = 1
         self.max_messages = self.max_bytes = self.low_messages = self.low_bytes = 0
 
@@ -191,7 +209,7 @@ def compile_subscriptions(subscriptions: Iterable[Subscription]) -> tuple[Compil
     return tuple(found)
 
 
-class Group:
+class Group(Generic[S]):
     """The subscribers with one expression, and their priority.
 
     Attributes:
@@ -209,11 +227,11 @@ class Group:
         self.text = text
         self.matcher = matcher
         self.priority = priority
-        self.members: list[Subscriber] = []
-        self.first: Subscriber | None = None
+        self.members: list[Subscriber[S]] = []
+        self.first: Subscriber[S] | None = None
         self.full = False
 
-    def admit(self, subscriber: Subscriber) -> bool:
+    def admit(self, subscriber: Subscriber[S]) -> bool:
         """Add a subscriber to the round robin; return False without room, or if already a member."""
         if subscriber.full or not subscriber.stream.open or subscriber.after is not None:
             return False
@@ -226,7 +244,7 @@ class Group:
         self.full = False
         return True
 
-    def withdraw(self, subscriber: Subscriber) -> None:
+    def withdraw(self, subscriber: Subscriber[S]) -> None:
         """Remove a subscriber from the round robin."""
         after, before = subscriber.after, subscriber.before
         if after is None or before is None:
@@ -240,7 +258,7 @@ class Group:
         subscriber.after = subscriber.before = None
 
 
-class Routing:
+class Routing(Generic[S]):
     """The routing table of one application, rebuilt whenever one of its consumers changes.
 
     Args:
@@ -255,15 +273,15 @@ class Routing:
 
     __slots__ = ("_by_stream", "_first", "_likely", "cost", "groups", "levels", "only")
 
-    def __init__(self, streams: Iterable[SubStream] = ()) -> None:
-        wanted: dict[tuple[int, str], list[tuple[CompiledSubscription, Subscriber]]] = {}
+    def __init__(self, streams: Iterable[S] = ()) -> None:
+        wanted: dict[tuple[int, str], list[tuple[CompiledSubscription, Subscriber[S]]]] = {}
         for stream in streams:
             for choice in stream.compiled:
                 wanted.setdefault(choice.key, []).append((choice, stream.subscriber(choice.s_id)))
-        levels: dict[int, list[Group]] = {}
+        levels: dict[int, list[Group[S]]] = {}
         for (_, text), entries in wanted.items():
             priority = max(choice.consumer.consumer_priority for choice, _ in entries)
-            group = Group(text, entries[0][0].matcher, priority)
+            group: Group[S] = Group(text, entries[0][0].matcher, priority)
             for choice, subscriber in entries:
                 if choice.consumer.consumer_priority == priority:
                     subscriber.limit(choice.consumer, choice.weight)
@@ -274,9 +292,9 @@ class Routing:
                     # Takes no part while a subscription with the same expression has a higher priority.
                     subscriber.group = None
             levels.setdefault(priority, []).append(group)
-        self.levels: list[list[Group]] = [levels[priority] for priority in sorted(levels, reverse=True)]
-        self.groups: list[Group] = [group for level in self.levels for group in level]
-        self._by_stream: dict[SubStream, list[Subscriber]] = {}
+        self.levels: list[list[Group[S]]] = [levels[priority] for priority in sorted(levels, reverse=True)]
+        self.groups: list[Group[S]] = [group for level in self.levels for group in level]
+        self._by_stream: dict[S, list[Subscriber[S]]] = {}
         for group in self.groups:
             for subscriber in group.members:
                 self._by_stream.setdefault(subscriber.stream, []).append(subscriber)
@@ -290,7 +308,7 @@ class Routing:
                 tuple(group.text if group.matcher is not None else "" for group in self.groups)
             )
 
-    def select(self, message: MessageRecord) -> Subscriber | Blocked | None:
+    def select(self, message: MessageRecord) -> Subscriber[S] | Blocked | None:
         """Return the receiver of a message, or the groups that the message waits for.
 
         None if no subscriber has room: then no further message needs to be considered before one has room.
@@ -319,7 +337,7 @@ class Routing:
             return None
         looked_at_with_room = False
         for level in self.levels:
-            found_full: list[Group] = []
+            found_full: list[Group[S]] = []
             for group in level:
                 if group.full:
                     continue
@@ -340,7 +358,7 @@ class Routing:
             if group.full and (group.matcher is None or group.matcher(lookup) is True)
         )
 
-    def candidates(self, message: MessageRecord) -> Iterator[Subscriber]:
+    def candidates(self, message: MessageRecord) -> Iterator[Subscriber[S]]:
         """Yield, for each consumer, its first active subscription that matches and has room."""
         lookup = message.lookup
         for subscribers in self._by_stream.values():
@@ -352,7 +370,7 @@ class Routing:
                     yield subscriber
                     break
 
-    def receivers(self, message: MessageRecord) -> Iterator[Subscriber]:
+    def receivers(self, message: MessageRecord) -> Iterator[Subscriber[S]]:
         """Yield the receivers of a message of a broadcast queue, where no message is ever unconfirmed."""
         for subscribers in self._by_stream.values():
             for subscriber in subscribers:
@@ -365,7 +383,7 @@ class Routing:
 
 
 #: The routing of an application without consumers.
-NOBODY: Final = Routing()
+NOBODY: Final[Routing[Any]] = Routing()
 
 
 def _strongest(subscription: Subscription) -> tuple[ConsumerInfo, int] | None:

@@ -1,40 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded broker: a TCP server around a :class:`~bmq.broker._node.Node`."""
+"""The embedded broker: a TCP server around a :class:`~bmq.broker._hub.Hub`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import socket
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, cast
 
 from bmq import _checks, _world
-from bmq._log_limit import LogLimit
 from bmq.broker._bounds import Bounds
 from bmq.broker._builtin import builtin_domains
-from bmq.broker._clock import Clock, ManualClock
-from bmq.broker._connection import BrokerConnection
+from bmq.broker._clock import Clock
 from bmq.broker._domain import DomainSource, check_subscriptions
 from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
-from bmq.broker._faults import Faults
+from bmq.broker._hub import Hub
 from bmq.broker._listener import Listener, SimulatedListener
-from bmq.broker._node import Node
 from bmq.broker._posted import PostedMessage, Posts, told
 from bmq.broker._views import QueuesView
 from bmq.errors import StateError
-from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import Authentication, BrokerSettings
-from bmq.protocol.deadlines import Deadlines
-from bmq.wire.control.messages import ClientIdentity, Status
-from bmq.wire.guid import GuidGenerator, client_id_from
-from bmq.wire.printable import printable
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 
@@ -44,8 +34,6 @@ _log = logging.getLogger("bmq.broker")
 
 _LAST_PORT = 65535
 _PATHS: Any = (str, os.PathLike)
-#: Seconds that a stopping broker waits for clients to read their data.
-_PATIENCE = 1.0
 
 
 class Broker:
@@ -76,13 +64,7 @@ class Broker:
         deduplication_history: GUIDs of deleted messages that each queue remembers, at most.
         high_water: bytes that may wait for one client before the client gets no more messages.
         handshake_timeout: seconds for a client's negotiation.
-        max_connections: number of connections; further connections are closed at once.
-        max_queues: number of queues, of all domains together.
-        max_idle_queues: number of empty queues without clients, kept for half an hour as in a real broker;
-            beyond the limit the oldest are forgotten.
-        max_queues_per_connection: open queues of one connection; each appId counts as one.
-        max_subscriptions: subscriptions of one consumer.
-        max_listed: messages in the output of one admin command LIST.
+        bounds: limits for clients, in place of the defaults of :class:`~bmq.broker.Bounds`.
         posts_kept: number of recent posts kept for :meth:`posted` and :meth:`assert_posted`.
 
     Attributes:
@@ -112,12 +94,7 @@ class Broker:
         deduplication_history: int = 1_000_000,
         high_water: int = 16 * 1024 * 1024,
         handshake_timeout: float = 10.0,
-        max_connections: int = 20_000,
-        max_queues: int = 100_000,
-        max_idle_queues: int = 10_000,
-        max_queues_per_connection: int = 20_000,
-        max_subscriptions: int = 1_000,
-        max_listed: int = 10_000,
+        bounds: Bounds | None = None,
         posts_kept: int = 0,
     ) -> None:
         port = _checks.integer("port", port, 0, _LAST_PORT)
@@ -137,9 +114,7 @@ class Broker:
         directory = Path(config_dir) if config_dir is not None else None
         if directory is not None and not (directory / "domains").is_dir():
             raise FileNotFoundError(f"{directory} has no directory 'domains'")
-        self._source = DomainSource(configured, directory)
-        self._refusals = LogLimit(_log)
-        self._settings = BrokerSettings(
+        settings = BrokerSettings(
             process_name="bmq broker",
             pid=_world.pid(),
             heartbeat_interval_ms=_checks.integer(
@@ -151,54 +126,23 @@ class Broker:
             high_water=_checks.integer("high_water", high_water, 1),
             handshake_timeout=_checks.seconds("handshake_timeout", handshake_timeout, positive=True),
             authentication=auth if isinstance(auth, Authentication) else Authentication(users=auth),
-            admit=self._admit,
         )
         self.clock: Clock = _world.current().monotonic if clock is None else clock
         self.host = host
-        self._wanted_port = port
         self._ssl = ssl
-        self._history = _checks.integer("deduplication_history", deduplication_history)
         posts_kept = _checks.integer("posts_kept", posts_kept, 0, sys.maxsize)
-        self._bounds = Bounds(
-            connections=max_connections,
-            queues=max_queues,
-            idle_queues=max_idle_queues,
-            queues_per_connection=max_queues_per_connection,
-            subscriptions=max_subscriptions,
-            listed=max_listed,
+        self._hub = Hub(
+            settings,
+            DomainSource(configured, directory),
+            clock=self.clock,
+            history=_checks.integer("deduplication_history", deduplication_history),
+            bounds=Bounds() if bounds is None else _checks.choice("bounds", bounds, Bounds),
+            posts=Posts(posts_kept) if posts_kept else None,
+            ssl=ssl,
         )
-        self._node = self._new_node()
-        self._posts = Posts(posts_kept) if posts_kept else None
-        self._changes: dict[asyncio.Future[None], None] = {}
-        self.faults = Faults(self)
-        self.faults.attach()
-        self._connections: dict[BrokerConnection, None] = {}
-        # Unfinished connections: establishing TLS takes a while.
-        self._arriving: dict[BrokerConnection, None] = {}
+        self.faults = self._hub.faults
         self._listener: Listener | SimulatedListener | None = None
-        self._crowded = False
         self._port = port
-        self._sessions = 0
-        self._guids = GuidGenerator(client_id_from(_world.hostname(), _world.time_ns(), _world.pid(), 0))
-        self._dirty: list[BrokerConnection] = []
-        self._postponed: deque[Callable[[], None]] = deque()
-        # Later work, by the broker's clock: actions, and the deadlines of sessions.
-        self._actions: Deadlines[Callable[[], None]] = Deadlines()
-        self._timeouts: Deadlines[BrokerConnection] = Deadlines()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        # Set for the earliest deadline.
-        self._timer: asyncio.TimerHandle | None = None
-        self._wake_at: float | None = None
-        self._all_gone = asyncio.Event()
-
-    def _new_node(self) -> Node:
-        node = Node(self._source, history_limit=self._history, bounds=self._bounds)
-        node.postpone = lambda: self._soon(self._go_on)
-        return node
-
-    def _go_on(self) -> None:
-        self._node.go_on(self.clock())
-        self._set_timer()
 
     def add_domain(self, config: DomainConfig) -> None:
         """Add or change a domain: later posts and opens follow the new configuration.
@@ -208,22 +152,20 @@ class Broker:
                 mode or kind of storage would change.
         """
         check_subscriptions(_checks.choice("config", config, DomainConfig))
-        loaded = self._node.domains.get(config.name)
+        loaded = self._hub.node.domains.get(config.name)
         if loaded is not None:
-            self._node.configure(loaded, config)
-            self._deliver()
-        self._source.configured[config.name] = config
+            self._hub.node.configure(loaded, config)
+            self._hub.deliver()
+        self._hub.source.configured[config.name] = config
 
     def admin(self, command: str) -> str:
         """Carry out an admin command, such as ``DOMAINS DOMAIN bmq.test.mem.priority INFOS``; see HELP."""
-        text = self._node.admin(_checks.text("command", command), self.clock())
-        self._set_timer()
-        return text
+        return self._hub.admin(_checks.text("command", command))
 
     @property
     def queues(self) -> QueuesView:
         """The contents of the queues, by URI."""
-        return QueuesView(self._node)
+        return QueuesView(self._hub.node)
 
     # ---- for tests
 
@@ -234,9 +176,9 @@ class Broker:
             StateError: the broker keeps no posts: ``Broker(posts_kept=...)``.
             InvalidURI: the URI is not legal.
         """
-        if self._posts is None:
+        if self._hub.posts is None:
             raise StateError("the broker keeps no posts: Broker(posts_kept=1000), as bmq_broker does")
-        return self._posts.to(QueueUri.parse(uri).canonical)
+        return self._hub.posts.to(QueueUri.parse(uri).canonical)
 
     def assert_posted(
         self,
@@ -274,8 +216,8 @@ class Broker:
             wanted += f" {payload!r}"
         if properties:
             wanted += f" with {_described(properties)}"
-        assert self._posts is not None
-        others = ", ".join(self._posts.queues()) or "none"
+        assert self._hub.posts is not None
+        others = ", ".join(self._hub.posts.queues()) or "none"
         raise AssertionError(
             f"expected {wanted} in {uri}, found {len(found)} of the {len(posted)} that were posted:\n"
             f"{told(posted)}\n(queues with posts: {others})"
@@ -298,15 +240,10 @@ class Broker:
         timeout = _checks.seconds("timeout", timeout)
         try:
             async with asyncio.timeout(timeout):
-                while name not in self._node.queues or len(self.queues[name]):
-                    change = asyncio.get_running_loop().create_future()
-                    self._changes[change] = None
-                    try:
-                        await change
-                    finally:
-                        self._changes.pop(change, None)
+                while name not in self._hub.node.queues or len(self.queues[name]):
+                    await self._hub.schedule.change()
         except TimeoutError:
-            if name not in self._node.queues:
+            if name not in self._hub.node.queues:
                 known = ", ".join(self.queues) or "none"
                 raise AssertionError(f"no queue {name} after {timeout:g} s; there are: {known}") from None
             left = self.queues[name]
@@ -353,18 +290,15 @@ class Broker:
         """
         if self._listener is not None:
             raise StateError("the broker is running")
-        self._loop = asyncio.get_running_loop()
-        self._postponed.clear()
-        self._actions.clear()
-        listener: Listener | SimulatedListener = Listener(self._welcome)
+        hub = self._hub
+        hub.schedule.attach(asyncio.get_running_loop())
+        listener: Listener | SimulatedListener = Listener(hub.welcome)
         if _world.current().simulated:
-            listener = SimulatedListener(self._accept)
+            listener = SimulatedListener(hub.accept)
         await listener.start(self.host, self._port)
         self._listener = listener
         self._port = listener.port
-        if isinstance(self.clock, ManualClock):
-            self.clock._subscribe(self._catch_up)
-        self._set_timer()
+        hub.schedule.begin()
         _log.info("listening on %s", self.uri)
 
     async def stop(self, *, graceful: bool = True) -> None:
@@ -384,29 +318,10 @@ class Broker:
         listener, self._listener = self._listener, None
         if listener is None:
             return
-        self._node.stopping = True
-        if isinstance(self.clock, ManualClock):
-            self.clock._unsubscribe(self._catch_up)
-        self._set_timer()
+        self._hub.node.stopping = True
+        self._hub.schedule.end()
         await listener.stop()
-        self._all_gone = asyncio.Event()
-        for connection in list(self._connections):
-            if connection.session is not None:
-                connection.session.shut_down(self.clock())
-            if graceful:
-                connection.close()
-            elif connection.transport is not None:
-                connection.transport.abort()
-        if self._connections:
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    await self._all_gone.wait()
-            except TimeoutError:
-                # Clients that do not read would keep their connections for ever.
-                for connection in list(self._connections):
-                    connection.cut()
-                await self._all_gone.wait()
-        self._node.recover()
+        await self._hub.disconnect(graceful=graceful)
         _log.info("stopped")
 
     async def restart(self, *, keep: bool = True, graceful: bool = True) -> None:
@@ -420,8 +335,7 @@ class Broker:
         keep = _checks.boolean("keep", keep)
         await self.stop(graceful=graceful)
         if not keep:
-            self._node = self._new_node()
-            self.faults.attach()
+            self._hub.renew()
         await self.start()
 
     async def __aenter__(self) -> Broker:
@@ -432,183 +346,6 @@ class Broker:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.stop()
-
-    # ---- for connections
-
-    def _admit(self, identity: ClientIdentity) -> Status | None:
-        return self.faults.admit(identity)
-
-    async def _welcome(self, sock: socket.socket) -> None:
-        """Make a connection from an accepted socket."""
-        assert self._loop is not None
-        if len(self._connections) + len(self._arriving) >= self._bounds.connections:
-            if not self._crowded:
-                self._crowded = True
-                _log.warning(
-                    "there are %d connections, the most this broker takes: others are closed at once",
-                    self._bounds.connections,
-                )
-            sock.close()
-            return
-        self._crowded = False
-        connection = BrokerConnection(self)
-        self._arriving[connection] = None
-        timeout = self._settings.handshake_timeout if self._ssl is not None else None
-        try:
-            await self._loop.connect_accepted_socket(
-                lambda: connection, sock, ssl=self._ssl, ssl_handshake_timeout=timeout
-            )
-        except OSError as error:
-            _log.info("a connection failed before it was established: %s", printable(error))
-        except asyncio.CancelledError:
-            # Begun and dropped in one turn of the event loop: uvloop closes the socket without a callback.
-            if connection in self._connections:
-                connection.connection_lost(None)
-            raise
-        finally:
-            self._arriving.pop(connection, None)
-
-    def _accept(self) -> BrokerConnection:
-        """Make a connection accepted by the event loop."""
-        return BrokerConnection(self)
-
-    def _vanish(self, forget: float = 0.0) -> None:
-        """Imitate a killed process: only stored messages stay, for a later :meth:`start`.
-
-        Args:
-            forget: seconds; messages that arrived within this time were not stored yet, and are lost.
-        """
-        now = self.clock()
-        self._listener = self._loop = None
-        self._node.stopping = True
-        for connection in list(self._connections):
-            connection.transport = None
-            if connection.session is not None:
-                connection.session.shut_down(now)
-                connection.session.channel_down(now)
-            connection.output.discard()
-        self._connections.clear()
-        self._arriving.clear()
-        self._timeouts.clear()
-        self._changes.clear()
-        self._dirty.clear()
-        self._timer = self._wake_at = None
-        self._all_gone = asyncio.Event()
-        if forget > 0:
-            for queue in self._node.queues.values():
-                for message in [each for each in queue.store if each.arrival >= now - forget]:
-                    queue.drop(message)
-        self._node.recover()
-
-    def _begin(self, connection: BrokerConnection) -> BrokerSession:
-        """Make the session of a new connection."""
-        self._sessions += 1
-        self._arriving.pop(connection, None)
-        self._connections[connection] = None
-        return BrokerSession(
-            self._settings,
-            self._node,
-            connection.output,
-            session_id=self._sessions,
-            peer=connection.peer,
-            now=self.clock(),
-            guids=self._guids,
-        )
-
-    def _end(self, connection: BrokerConnection) -> None:
-        """Note the end of a connection."""
-        self._connections.pop(connection, None)
-        self._timeouts.discard(connection)
-        if not self._connections:
-            self._all_gone.set()
-
-    def _note_refusal(self, peer: str) -> None:
-        """Log wrong credentials: one line for each host, then one line a minute with a count."""
-        host = peer.rpartition(":")[0]
-        self._refusals.warning(host, "%s sent wrong credentials", peer)
-
-    def _do_later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Call ``action`` after ``seconds`` of the broker's clock, if the broker is still running."""
-        self._actions.set(action, self.clock() + seconds)
-        self._set_timer()
-
-    def _soon(self, action: Callable[[], None]) -> None:
-        """Call ``action`` after other clients: one such action in each turn of the event loop."""
-        if not self._postponed and self._loop is not None:
-            self._loop.call_soon(self._do_postponed)
-        self._postponed.append(action)
-
-    def _do_postponed(self) -> None:
-        if not self._postponed:
-            return  # stopped and started meanwhile
-        action = self._postponed.popleft()
-        if self._postponed and self._loop is not None:
-            self._loop.call_soon(self._do_postponed)
-        action()
-
-    def _schedule_flush(self, connection: BrokerConnection) -> None:
-        """Write a connection's output at the end of this turn of the event loop."""
-        if not self._dirty and self._loop is not None:
-            self._loop.call_soon(self._flush)
-        self._dirty.append(connection)
-
-    def _flush(self) -> None:
-        dirty, self._dirty = self._dirty, []
-        for connection in dirty:
-            connection.flush()
-
-    # ---- time
-
-    def _deliver(self) -> None:
-        """Deliver all deliverable messages."""
-        self._node.deliver(self.clock())
-        self._set_timer()
-
-    def _note_deadline(self, connection: BrokerConnection, deadline: float | None) -> None:
-        """Note the next deadline of a connection's session, in place of the earlier deadline."""
-        if deadline is None:
-            self._timeouts.discard(connection)
-        else:
-            self._timeouts.set(connection, deadline)
-
-    def _next_deadline(self) -> float | None:
-        deadlines = self._node.next_deadline(), self._timeouts.first(), self._actions.first()
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
-
-    def _set_timer(self) -> None:
-        """Set the timer to the earliest deadline; call after every change."""
-        if self._changes:
-            for change in self._changes:
-                if not change.done():
-                    change.set_result(None)
-        deadline = self._next_deadline() if self.running else None
-        if deadline == self._wake_at or isinstance(self.clock, ManualClock):
-            return
-        self._wake_at = deadline
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if deadline is not None and self._loop is not None:
-            self._timer = self._loop.call_later(max(0.0, deadline - self.clock()), self._wake)
-
-    def _wake(self) -> None:
-        self._timer = self._wake_at = None
-        self._tick()
-        self._set_timer()
-
-    def _catch_up(self) -> None:
-        """Do all due work after the clock was moved."""
-        while (deadline := self._next_deadline()) is not None and deadline <= self.clock():
-            self._tick()
-
-    def _tick(self) -> None:
-        """Do the due work."""
-        now = self.clock()
-        for action in self._actions.due(now):
-            action()
-        self._node.tick(now)
-        for connection in self._timeouts.due(now):
-            connection.tick(now)
 
 
 def _described(properties: Mapping[str, PropertyInput]) -> str:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from bmq.broker._domain_config import Limits
+from bmq.broker._domain_config import DomainConfig, Limits
 from bmq.broker._history import History
 from bmq.errors import ProtocolError
 from bmq.subscriptions import Lookup, lookup
@@ -145,6 +145,19 @@ class CapacityMeter:
         if self.bytes + ahead > self.limits.bytes:
             return 2
         return 0
+
+
+class DomainUse:
+    """The part of a domain that its queues share.
+
+    Attributes:
+        config: the configuration.
+        usage: the stored messages and bytes of all queues.
+    """
+
+    def __init__(self, config: DomainConfig) -> None:
+        self.config = config
+        self.usage = CapacityMeter(config.domain_limits)
 
 
 def shrink(table: dict[_Key, _Value]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from bmq import _checks
 from bmq.errors import UsageError
@@ -151,22 +151,23 @@ class Interceptor:
         """
         return nullcontext()
 
-    _installed: ClassVar[list[Interceptor]] = []
-
     def install(self) -> None:
         """Add the interceptor to all sessions created in this process from now on, before their own.
 
         For instrumentation without the program's knowledge. A program itself passes interceptors to
         :func:`bmq.connect`. A repeated call has no effect.
         """
-        if self not in Interceptor._installed:
-            Interceptor._installed.append(self)
+        if self not in _installed:
+            _installed.append(self)
 
     def uninstall(self) -> None:
         """Undo :meth:`install`. Existing sessions keep the interceptor."""
-        if self in Interceptor._installed:
-            Interceptor._installed.remove(self)
+        if self in _installed:
+            _installed.remove(self)
 
+
+#: The interceptors of every session of the process.
+_installed: list[Interceptor] = []
 
 _METHODS = ("on_post", "on_ack", "on_receive", "on_confirm", "around_handle")
 #: Return values of the interceptors, in their order; :data:`_FAILED` for an interceptor that raised.
@@ -192,7 +193,7 @@ class Hooks:
     """
 
     def __init__(self, given: Iterable[Interceptor]) -> None:
-        self.interceptors = (*Interceptor._installed, *check_interceptors(given))
+        self.interceptors = (*_installed, *check_interceptors(given))
         # The overridden methods, looked up once.
         observing = [each for each in self.interceptors if _has(each, "on_post") or _has(each, "on_ack")]
         self._on_post = [(each, each.on_post) for each in observing]

@@ -189,8 +189,8 @@ class Session:
         await self.close()
 
     def __del__(self) -> None:
-        if not hasattr(self, "_close_task"):
-            return  # the constructor failed
+        if not hasattr(self, "_close_task") or self._driver.disowned:
+            return  # the constructor failed, or the process of a simulation was killed
         closing = self._close_task is not None and not self._close_task.done()
         if self.state is not SessionState.CLOSED and not closing:
             warnings.warn(
@@ -472,5 +472,6 @@ driver_of: Callable[[Session], Driver[QueueEnd]] = attrgetter("_driver")
 def disown(loops: Collection[asyncio.AbstractEventLoop]) -> None:
     """Allow the sessions of event loops to be collected without a warning: their processes were killed."""
     for each in gc.get_objects():
-        if type(each) is Session and hasattr(each, "_close_task") and each._driver.loop in loops:
-            del each._close_task
+        if type(each) is Session and hasattr(each, "_close_task"):
+            driver = driver_of(each)
+            driver.disowned = driver.disowned or driver.loop in loops

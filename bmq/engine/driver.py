@@ -95,6 +95,7 @@ class Driver(Generic[Q]):
         received: what is counted of received messages.
         confirming: counts confirmations.
         queues: the queues that were opened, or are being opened, and are not closed.
+        disowned: whether the session needs no closing: the process of a simulation was killed.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Driver(Generic[Q]):
             ),
         )
         self.events = EventStream(on_event)
+        self.disowned = False
         self._reporter = Reporter(self)
         self.connection: Connection = Connection(self.core, self, options.busy_poll)
         self.loop = self.connection.loop

@@ -6,27 +6,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 from weakref import WeakKeyDictionary
 
 from bmq import _checks, _world, events
-from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
 from bmq.client.message import Message
 from bmq.conventions import BUCKET
 from bmq.errors import Error, ProtocolError, QueueClosed, TimedOut, UsageError
-from bmq.groups._events import Full, GroupEvent, GroupStats, Lost, Reason
+from bmq.groups._events import GroupEvent, GroupStats, Reason
 from bmq.groups._expressions import (
     bucket_expression,
     keyless_expression,
     unselected_expressions,
     unusable_expressions,
 )
-from bmq.groups._lane import Hook, Lane
+from bmq.groups._lane import Lane
+from bmq.groups._member import Hook, Hooks, Member
 from bmq.groups._ranking import MAX_BUCKETS, MAX_WEIGHT, MIN_WEIGHT, priority_of
+from bmq.groups._reports import Reports
 from bmq.groups._strays import LOWEST, WIDEST_BYTES, WIDEST_MESSAGES, StrayLane, Strays
 from bmq.protocol.client.queue import QueueState
 from bmq.subscriptions import Expression, subscriptions_for
@@ -48,8 +48,6 @@ WINDOW_BYTES = 2**30
 # Below this a burst fills a window, however fast the consumer is.
 _NARROW = 1000
 _LONGEST_NAME = 1000
-# Messages of one bucket handed out before the next bucket has a turn.
-_TURN = 64
 # The states of a queue during which the broker delivers to other members.
 _DISCONNECTED: Final = (
     QueueState.LOST,
@@ -154,6 +152,7 @@ class Group:
                 _checks.function(name, hook, 1)
         if on_event is not None:
             _checks.function("on_event", on_event, 1, plain=True)
+        self._strays: Strays = strays
         if isinstance(strays, str):
             _checks.one_of("strays", strays, ("hold", "leave"))
         else:
@@ -163,14 +162,12 @@ class Group:
         self.buckets = buckets
         self.member = member or f"{_world.hostname()}-{_world.pid()}-{_world.token_hex(4)}"
         self.weight = weight
-        self._load = load
-        self._drop = drop
-        self._settle = settle
+        self._hooks = Hooks(load, drop, settle)
         self._grace = grace
         self._idle_after = idle_after
-        self._on_event = on_event
-        self._strays = strays
         self._window = max_unconfirmed_messages
+        self._reports = Reports(self.member, queue.uri, key, on_event, held=not callable(strays))
+        self._shared = Member(self._hooks, self._reports, grace, self._ended_without_leaving)
         self._turn = turn_of(asyncio.get_running_loop())
         self._lanes: list[Lane] = []
         self._stray_lanes: list[StrayLane] = []
@@ -183,13 +180,6 @@ class Group:
             Expression(str(each), strict=False) for each in subscriptions_for(expression) if each
         ]
         self._takes = [(Expression(lane.consumer.expressions[0], strict=False), lane) for lane in self._lanes]
-        self._unusable: Counter[str] = Counter()
-        self._log = LogLimit(logger)
-        self._ready: deque[Lane] = deque()
-        self._left_of_turn = _TURN
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        # Lanes whose drop waits for messages in the application's hands.
-        self._dropping: dict[Lane, None] = {}
         self._joining: asyncio.Task[None] | None = None
         self._joined = False
         # How many callers wait for the join.
@@ -197,13 +187,8 @@ class Group:
         # The tasks of the lanes, in their order, and further tasks of this member.
         self._running: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
-        # How long drop waits for messages in the application's hands.
-        self._patience = grace
-        self._tasks: dict[asyncio.Task[None], None] = {}
         self._closing: asyncio.Task[None] | None = None
-        self._error: BaseException | None = None
         self._over = False
-        self._warned = False
 
     def _subscribe(self, wanted: ExpressionInput, keyless: bool, max_bytes: int) -> None:
         """Make the consumers; nothing is sent."""
@@ -216,7 +201,7 @@ class Group:
                 max_unconfirmed_messages=self._window,
                 max_unconfirmed_bytes=max_bytes,
             )
-            self._lanes.append(Lane(self, bucket, consumer, kind))
+            self._lanes.append(Lane(self._shared, bucket, consumer, kind))
             self._bucket_of[consumer] = bucket
 
         def stray(expression: str | Expression | None, kind: str, priority: int, exact: bool = True) -> None:
@@ -227,7 +212,8 @@ class Group:
                     max_unconfirmed_messages=WIDEST_MESSAGES,
                     max_unconfirmed_bytes=WIDEST_BYTES,
                 )
-                self._stray_lanes.append(StrayLane(self, consumer, kind, exact=exact))
+                lane_for = None if exact else self._lane_for
+                self._stray_lanes.append(StrayLane(self._shared, consumer, kind, self._strays, lane_for))
 
         for bucket in range(self.buckets):
             priority = priority_of(self.member, bucket, self.weight, tie)
@@ -277,7 +263,7 @@ class Group:
             handed_out=sum(ledger.handed_out for ledger in ledgers),
             done=sum(ledger.done for ledger in ledgers),
             given_back=sum(ledger.given_back for ledger in ledgers),
-            unusable=MappingProxyType(dict(self._unusable)),
+            unusable=MappingProxyType(dict(self._reports.unusable)),
             strays_held=sum(lane.held for lane in self._stray_lanes),
             strays_handled=sum(lane.handled for lane in self._stray_lanes),
         )
@@ -356,7 +342,7 @@ class Group:
         try:
             await self._turn.wait()
         except asyncio.CancelledError:
-            self._wake()  # leave the message of this caller to the next caller
+            self._shared.wake()  # leave the message of this caller to the next caller
             raise
 
     def receive_nowait(self) -> Message | None:
@@ -366,25 +352,11 @@ class Group:
             QueueClosed: this member has left, or the queue or the session was closed.
             Exception: raised by ``load`` or ``drop``.
         """
-        if self._error is not None:
-            raise self._error
+        if self._shared.error is not None:
+            raise self._shared.error
         if self._over:
             raise QueueClosed(f"{self!r} has left the group")
-        for lane in self._dropping:
-            lane.look_at_hands()
-        ready = self._ready
-        while ready:
-            message = ready[0].take()
-            if message is None:
-                ready.popleft()
-                self._left_of_turn = _TURN
-                continue
-            self._left_of_turn -= 1
-            if not self._left_of_turn:
-                ready.rotate(-1)
-                self._left_of_turn = _TURN
-            return message
-        return None
+        return self._shared.take()
 
     async def _arrival(self) -> None:
         """Wait until a message may be available; join first if necessary.
@@ -397,23 +369,8 @@ class Group:
                 await self._join()
             finally:
                 self._joiners -= 1
-        if self._ready or self._over or self._error is not None:
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            elif self._ready:
-                self._wake()  # the wake-up may be for the next caller
-
-    def _wake(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+        if not (self._shared.ready or self._over or self._shared.error is not None):
+            await self._shared.wait()
 
     # life
 
@@ -438,7 +395,7 @@ class Group:
             try:
                 await self._join()
             except asyncio.CancelledError:
-                if self._joiners == 1 and not self._waiters:
+                if self._joiners == 1 and not self._shared.awaited:
                     self._undo_join()
                 raise
             finally:
@@ -450,8 +407,8 @@ class Group:
         while not self._joined or self._over:
             if self._over:
                 raise QueueClosed(f"{self!r} has left the group")
-            if self._error is not None:
-                raise self._error
+            if self._shared.error is not None:
+                raise self._shared.error
             undoing = _undoing.get(self.queue)
             if undoing is not None and not undoing.done():
                 await asyncio.wait((undoing,))
@@ -500,9 +457,9 @@ class Group:
             self.weight,
         )
         serving = [lane.run() for lane in self._lanes] + [lane.run() for lane in self._stray_lanes]
-        self._running = [self._spawn(work) for work in (*serving, self._watch(watching))]
+        self._running = [self._shared.spawn(work) for work in (*serving, self._watch(watching))]
         if self._idle_after is not None:
-            self._running.append(self._spawn(self._look_for_idle(self._idle_after)))
+            self._running.append(self._shared.spawn(self._look_for_idle(self._idle_after)))
 
     def _undo_join(self) -> None:
         """Take the subscriptions back in the background."""
@@ -539,7 +496,7 @@ class Group:
         """
         running, self._running = self._running, []
         lanes = dict(zip(running, self._lanes, strict=False))
-        self._ready.clear()
+        self._shared.withdraw_all()
         self._lose_all(Reason.LEFT)
         for task in running:
             if task not in lanes or lanes[task].hook is None:
@@ -548,7 +505,7 @@ class Group:
             # A running load ends first, and its drop follows.
             await asyncio.wait(running, timeout=self._grace)
         for task, lane in lanes.items():
-            if lane.hook is not None and lane.hook is self._load:
+            if lane.hook is not None and lane.hook is self._hooks.load:
                 task.cancel()
         dropping = [lane.dropping for lane in self._lanes if lane.dropping is not None]
         if dropping:
@@ -563,12 +520,12 @@ class Group:
         """End the membership after the queue or the session was closed."""
         if self._over or not self._joined or self._stopping is not None:
             return
-        if self._error is None:
-            self._error = error
-        self._patience = 0.0  # no message can be confirmed any more
+        if self._shared.error is None:
+            self._shared.error = error
+        self._shared.patience = 0.0  # no message can be confirmed any more
         self._stopping = asyncio.get_running_loop().create_task(self._stop_serving())
         self._stopping.add_done_callback(_look_at)
-        self._wake()
+        self._shared.wake()
 
     async def close(self) -> None:
         """Leave the group, and close the queue.
@@ -586,8 +543,8 @@ class Group:
         """
         if self._closing is None:
             self._over = True
-            self._ready.clear()
-            self._wake()
+            self._shared.withdraw_all()
+            self._shared.wake()
             if self._joining is not None:
                 self._joining.cancel()
             self._closing = asyncio.get_running_loop().create_task(self._leave())
@@ -606,7 +563,7 @@ class Group:
         finally:
             if earlier:
                 await asyncio.wait(earlier)
-            self._patience = 0.0  # the application's time is over
+            self._shared.patience = 0.0  # the application's time is over
             for lane in self._lanes:
                 lane.hurry()
             await self._stop_serving()
@@ -631,19 +588,6 @@ class Group:
     ) -> None:
         await self.close()
 
-    # called by lanes
-
-    def _offer(self, lane: Lane) -> None:
-        """Messages of a bucket can be handed out."""
-        self._ready.append(lane)
-        self._wake()
-
-    def _withdraw(self, lane: Lane) -> None:
-        """Stop handing out the lane's messages until the lane is ready again."""
-        if lane in self._ready:
-            self._ready.remove(lane)
-            self._left_of_turn = _TURN
-
     def _lane_for(self, message: Message) -> Lane | None:
         """Return the lane of a message; None for a stray."""
         try:
@@ -656,82 +600,6 @@ class Group:
                 if expression.matches(properties):
                     return lane
         return None
-
-    def _count_unusable(self, kind: str) -> None:
-        """Count a message handed out with a key in no bucket."""
-        self._unusable[kind] += 1
-        self._log.warning(
-            ("unusable", kind),
-            "a message of %s has a key that is in no bucket: its property %s is %s, and keys are integers%s. "
-            "The message is handed out without a bucket; look at its producer",
-            self.queue.uri,
-            self.key or BUCKET,
-            kind,
-            " from 0 on, set by post(..., key=...)" if self.key is None else "",
-        )
-
-    def _note_stray(self, kind: str) -> None:
-        """Count a message not handed out."""
-        self._log.warning(
-            ("stray", kind),
-            "a message of %s is not handed out by this member of the group: %s. %s. Either its producer is "
-            "wrong, or members differ: all need the same key, buckets, expression and keyless; bmq explain "
-            "shows the subscriptions of all",
-            self.queue.uri,
-            kind,
-            "The function strays gets it"
-            if callable(self._strays)
-            else "It is held until this member leaves",
-        )
-
-    def _note_stray_failed(self, error: Exception) -> None:
-        """The application's function did not take a stray."""
-        self._log.log(
-            logging.ERROR,
-            ("failed", type(error)),
-            "the function strays of the group of %s failed, and the message is held until this member "
-            "leaves: %r",
-            self.queue.uri,
-            error,
-        )
-
-    def _now(self) -> float:
-        """The event loop's clock."""
-        return asyncio.get_running_loop().time()
-
-    def _tell(self, event: GroupEvent) -> None:
-        """Tell the application."""
-        if isinstance(event, Full) and not self._warned:
-            self._warned = True
-            logger.warning(
-                "bucket %d of %s has %d messages unconfirmed, of at most %d: when it is full, a real broker "
-                "puts messages aside and may lose their order; handle them faster, or raise "
-                "max_unconfirmed_messages. This is said once",
-                event.bucket,
-                self.queue.uri,
-                event.unconfirmed,
-                event.window,
-            )
-        elif isinstance(event, Lost):
-            logger.debug("%s has lost bucket %d: %s", self.member, event.bucket, event.reason.value)
-        if self._on_event is not None:
-            try:
-                self._on_event(event)
-            except Exception:
-                logger.exception("on_event failed on %r", event)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a task in the background; an error of the task ends the group."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None and self._error is None:
-            self._error = error
-            self._wake()
 
     # signs of lost buckets
 

@@ -15,23 +15,20 @@ always precedes a message that can be handed out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from bmq.errors import Error, StateError
 from bmq.groups._events import Full, Gained, Lost, Reason
 from bmq.groups._ledger import Ledger
+from bmq.groups._member import call
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
-    from bmq.groups._group import Group
+    from bmq.groups._member import Hook, Member
 
-__all__ = ["Hook", "Lane", "Ownership", "call"]
-
-#: Called with the number of a bucket; may be async.
-Hook = Callable[[int], Awaitable[None] | None]
+__all__ = ["Lane", "Ownership"]
 
 # Part of the window at which a bucket counts as full: early enough to react.
 _NEARLY = 0.8
@@ -65,14 +62,6 @@ OWNERSHIP: Final[dict[tuple[Ownership, Step], Ownership]] = {
 }
 
 
-async def call(hook: Hook | None, bucket: int) -> None:
-    """Call a hook, if given, and wait for the result."""
-    if hook is not None:
-        done = hook(bucket)
-        if done is not None:
-            await done
-
-
 class Lane:
     """The messages of one bucket on their way through one member.
 
@@ -91,7 +80,7 @@ class Lane:
         dropping: the task that calls ``drop``, while running.
     """
 
-    def __init__(self, group: Group, bucket: int | None, consumer: Consumer, kind: str = "") -> None:
+    def __init__(self, member: Member, bucket: int | None, consumer: Consumer, kind: str = "") -> None:
         self.bucket = bucket
         self.consumer = consumer
         self.kind = kind
@@ -99,7 +88,7 @@ class Lane:
         self.ownership = Ownership.AWAY
         self.epoch = 0
         self.hook: Hook | None = None
-        self._group = group
+        self._member = member
         self._window = consumer.options.max_unconfirmed_messages
         self._emptied = asyncio.Event()
         self._full = False
@@ -127,18 +116,18 @@ class Lane:
             try:
                 await self.consumer.wait()
             except Error as error:
-                self._group._ended_without_leaving(error)
+                self._member.ended(error)
                 return
             if self.bucket is not None and not self.owned and not await self._gain(self.bucket):
                 continue
             self._emptied.clear()
             self._look()
-            self._group._offer(self)
+            self._member.offer(self)
             await self._emptied.wait()
 
     async def _gain(self, bucket: int) -> bool:
         """Gain the bucket; return False if the bucket was lost meanwhile."""
-        group, epoch = self._group, self.epoch
+        hooks, epoch = self._member.hooks, self.epoch
 
         def gone() -> bool:
             return epoch != self.epoch or not self.ledger.waiting
@@ -146,30 +135,30 @@ class Lane:
         self._step(Step.ARRIVED)
         if self.dropping is not None:
             await asyncio.wait((self.dropping,))
-        if group._settle and not gone():
-            await asyncio.sleep(group._settle)
+        if hooks.settle and not gone():
+            await asyncio.sleep(hooks.settle)
         if gone():
             self._went(epoch)
             return False
         self._step(Step.SETTLED)
-        self.hook = group._load
+        self.hook = hooks.load
         try:
             try:
                 await call(self.hook, bucket)
             except asyncio.CancelledError:
-                self.hook = group._drop
+                self.hook = hooks.drop
                 await call(self.hook, bucket)  # undo the load
                 raise
             if gone():
                 self._went(epoch)
-                self.hook = group._drop
+                self.hook = hooks.drop
                 await call(self.hook, bucket)
                 return False
         finally:
             self.hook = None
         self._step(Step.LOADED)
-        self._last = group._now()
-        group._tell(Gained(bucket))
+        self._last = _now()
+        self._member.reports.tell(Gained(bucket))
         return True
 
     def _went(self, epoch: int) -> None:
@@ -186,7 +175,7 @@ class Lane:
         else:
             self._busy = True
             if self.kind:
-                self._group._count_unusable(self.kind)
+                self._member.reports.count_unusable(self.kind)
         return message
 
     def _look(self) -> None:
@@ -202,13 +191,13 @@ class Lane:
             self._full = False
         elif not self._full:
             self._full = True
-            self._group._tell(Full(self.bucket, unconfirmed, self._window))
+            self._member.reports.tell(Full(self.bucket, unconfirmed, self._window))
 
     def lose_if_idle(self, after: float) -> None:
         """Lose the bucket if no message was here for ``after`` seconds."""
         if self.bucket is None or not self.owned:
             return
-        now, busy = self._group._now(), not self.ledger.quiet
+        now, busy = _now(), not self.ledger.quiet
         if busy or self._busy:
             self._last, self._busy = now, busy
         elif now - self._last >= after:
@@ -220,18 +209,18 @@ class Lane:
         owned = self.owned
         self._step(Step.LOST)
         in_hand = self.ledger.lose()
-        self._group._withdraw(self)
+        self._member.withdraw(self)
         self._emptied.set()
-        dropping = owned and self.bucket is not None and self._group._drop is not None
+        dropping = owned and self.bucket is not None and self._member.hooks.drop is not None
         if owned and self.bucket is not None:
-            self._group._tell(Lost(self.bucket, reason, in_hand))
+            self._member.reports.tell(Lost(self.bucket, reason, in_hand))
         if not dropping:
             if self.dropping is None:
                 self.ledger.forget()
             return
         assert self.bucket is not None
         self._finished = asyncio.Event()
-        self.dropping = self._group._spawn(self._drop(self.bucket, self._finished))
+        self.dropping = self._member.spawn(self._drop(self.bucket, self._finished))
 
     def look_at_hands(self) -> None:
         """Let ``drop`` continue if the application has confirmed its messages of the bucket."""
@@ -240,10 +229,10 @@ class Lane:
 
     async def _drop(self, bucket: int, finished: asyncio.Event) -> None:
         """Call ``drop`` once no message of the bucket is in hand, or after ``grace``."""
-        group = self._group
-        group._dropping[self] = None
+        member = self._member
+        member.dropping[self] = None
         try:
-            looks = round(group._patience / _LOOK_EVERY)
+            looks = round(member.patience / _LOOK_EVERY)
             self.look_at_hands()
             while looks > 0 and not finished.is_set():
                 looks -= 1
@@ -253,12 +242,17 @@ class Lane:
                 except TimeoutError:
                     self.look_at_hands()
             self.ledger.forget()
-            await call(group._drop, bucket)
+            await call(member.hooks.drop, bucket)
         finally:
-            group._dropping.pop(self, None)
+            member.dropping.pop(self, None)
             self.dropping = self._finished = None
 
     def hurry(self) -> None:
         """Wait no longer for messages in the application's hands."""
         if self._finished is not None:
             self._finished.set()
+
+
+def _now() -> float:
+    """The event loop's clock."""
+    return asyncio.get_running_loop().time()

@@ -25,7 +25,8 @@ from bmq.errors import Error
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
-    from bmq.groups._group import Group
+    from bmq.groups._lane import Lane
+    from bmq.groups._member import Member
 
 __all__ = ["LOWEST", "WIDEST_BYTES", "WIDEST_MESSAGES", "StrayLane", "Strays"]
 
@@ -45,6 +46,13 @@ _SHARE = 0.005
 class StrayLane:
     """The strays of one subscription.
 
+    Args:
+        member: the member.
+        consumer: the subscription.
+        kind: the reason why the messages are strays, for people.
+        policy: the policy for strays.
+        lane_for: returns the lane of a message that is no stray; None if every message is a stray.
+
     Attributes:
         consumer: the subscription.
         kind: the reason why the messages are strays, for people.
@@ -52,13 +60,21 @@ class StrayLane:
         handled: strays that the application's function has handled.
     """
 
-    def __init__(self, group: Group, consumer: Consumer, kind: str, *, exact: bool) -> None:
+    def __init__(
+        self,
+        member: Member,
+        consumer: Consumer,
+        kind: str,
+        policy: Strays,
+        lane_for: Callable[[Message], Lane | None] | None,
+    ) -> None:
         self.consumer = consumer
         self.kind = kind
         self.held = 0
         self.handled = 0
-        self._group = group
-        self._exact = exact
+        self._member = member
+        self._policy = policy
+        self._lane_for = lane_for
 
     async def run(self) -> None:
         """Take strays until the consumer is closed."""
@@ -68,13 +84,13 @@ class StrayLane:
             try:
                 batch = await self.consumer.receive_many(_AT_ONCE)
             except Error as error:
-                self._group._ended_without_leaving(error)
+                self._member.ended(error)
                 return
             for message in batch:
                 if clock() >= until:
                     await asyncio.sleep(0)
                     until = clock() + _SHARE
-                lane = None if self._exact else self._group._lane_for(message)
+                lane = None if self._lane_for is None else self._lane_for(message)
                 if lane is not None:
                     lane.ledger.take_over(message)
                 else:
@@ -82,15 +98,15 @@ class StrayLane:
             await asyncio.sleep(0)
 
     async def _take(self, message: Message) -> None:
-        group = self._group
-        group._note_stray(self.kind)
-        if callable(group._strays):
+        reports = self._member.reports
+        reports.note_stray(self.kind)
+        if callable(self._policy):
             try:
-                done = group._strays(message)
+                done = self._policy(message)
                 if done is not None:
                     await done
             except Exception as error:
-                group._note_stray_failed(error)
+                reports.note_stray_failed(error)
             else:
                 self.handled += 1
                 message.confirm()

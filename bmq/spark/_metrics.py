@@ -76,20 +76,6 @@ class QueryStats:
     running: int = 0
     failures: int = 0
 
-    def _copy(self) -> QueryStats:
-        return QueryStats(
-            self.batches,
-            self.input_rows,
-            self.output_rows,
-            self.seconds,
-            list(self.buckets),
-            self.last_seconds,
-            dict(self.lag),
-            dict(self.dropped),
-            self.running,
-            self.failures,
-        )
-
 
 class QueryMetrics(StreamingQueryListener):
     """Counts the work of streaming queries.
@@ -123,7 +109,7 @@ class QueryMetrics(StreamingQueryListener):
     def queries(self) -> dict[str, QueryStats]:
         """Return the counts of each query by name, as a copy. May be called from any thread."""
         with self._lock:
-            return {name: stats._copy() for name, stats in self._stats.items()}
+            return {name: _copy(stats) for name, stats in self._stats.items()}
 
     # Spark's callbacks
 
@@ -292,4 +278,19 @@ def _prometheus() -> Any:
 def _missing(package: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
     return ModuleNotFoundError(
         f"these metrics need {package}, which is not installed: pip install 'bmq[{extra}]'", name=error.name
+    )
+
+
+def _copy(stats: QueryStats) -> QueryStats:
+    return QueryStats(
+        stats.batches,
+        stats.input_rows,
+        stats.output_rows,
+        stats.seconds,
+        list(stats.buckets),
+        stats.last_seconds,
+        dict(stats.lag),
+        dict(stats.dropped),
+        stats.running,
+        stats.failures,
     )

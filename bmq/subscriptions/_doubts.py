@@ -11,7 +11,7 @@ compared with a property, as in ``OrderType == EXPRESS``.
 
 from __future__ import annotations
 
-import sys
+import inspect
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -81,8 +81,8 @@ def find_doubts(tree: Node) -> tuple[Doubt, ...]:
 
 def warn_of(text: str, doubts: tuple[Doubt, ...]) -> None:
     """Issue an :class:`~bmq.errors.ExpressionWarning` for each doubt, at the calling line outside of bmq."""
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
     for doubt in doubts:
         message = f"{doubt.message}\n{point_at(text, doubt.offset)}"

@@ -211,13 +211,16 @@ class Expression:
     def __reduce__(self) -> tuple[object, ...]:
         return (_restore, (self._text, self._strict))
 
+    def __setstate__(self, strict: bool) -> None:
+        self._strict = strict
+
 
 def _restore(text: str, strict: bool) -> Expression:
     """Create an expression without warnings, because it was checked before or built by a program."""
     expression = Expression(text, strict=False)
     if strict and expression.error is not None:
         raise expression.error
-    expression._strict = strict
+    expression.__setstate__(strict)
     return expression
 
 

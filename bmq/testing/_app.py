@@ -52,7 +52,7 @@ class TestApp:
     __test__ = False  # despite its name no class of tests
 
     def __init__(self, app: App[Any], broker: Broker | None = None) -> None:
-        from bmq.workers import App
+        from bmq.workers import App, parts_of
 
         self.app: App[Any] = _checks.choice("app", app, App)
         if broker is not None:
@@ -63,7 +63,7 @@ class TestApp:
         self._queues: dict[str, Queue] = {}
         self._session: Session | None = None
         self._undo: Callable[[], None] | None = None
-        self._parts = [TestApp(part) for part in app._parts]
+        self._parts = [TestApp(part) for part in parts_of(app)]
 
     def of(self, part: App[Any]) -> TestApp:
         """Return the test of an included app: its broker and its failures.
@@ -166,7 +166,9 @@ class TestApp:
     async def _begin(self) -> None:
         if self._own:
             await self.broker.start()
-        self._undo = self.app._try_out(self.broker.uri, _NoTime(), self.failures.append)
+        from bmq.workers import trial_of
+
+        self._undo = trial_of(self.app)(self.broker.uri, _NoTime(), self.failures.append)
         self._session = await connect(self.broker.uri)
 
     async def __aexit__(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from bmq import _checks
 from bmq.conventions import derived_guid
@@ -375,7 +375,7 @@ class Checker:
             UsageError: a field is missing.
         """
         self._events += 1
-        read = _READERS.get((event["op"], event["type"]))
+        read = self._READERS.get((event["op"], event["type"]))
         if read is None:
             return
         name = event["process"]
@@ -967,6 +967,27 @@ class Checker:
         text = f"{guid} of {queue.uri} was acknowledged and never reached {whom}"
         self._problem("lost", text, guid, queue, [poster] if poster else [], lines)
 
+    #: The method for each kind of event.
+    _READERS: ClassVar = {
+        ("process", "invoke"): _started,
+        ("process", "unknown"): _killed,
+        ("connection", "fail"): _disconnected,
+        ("post", "invoke"): _post,
+        ("post", "ok"): _outcome,
+        ("post", "fail"): _outcome,
+        ("post", "unknown"): _outcome,
+        ("deliver", "ok"): _deliver,
+        ("confirm", "ok"): _confirm,
+        ("handle", "invoke"): _handle,
+        ("handle", "ok"): _handler_ended,
+        ("handle", "fail"): _handler_ended,
+        ("handle", "unknown"): _handler_ended,
+        ("effect", "ok"): _effect,
+        ("statistics", "ok"): _statistics,
+        ("fault", "ok"): _faults_end,
+        ("applications", "ok"): _applications,
+    }
+
 
 def _place(process: _Process, event: Mapping[str, Any]) -> _Place:
     """The place of a message: a session of a process."""
@@ -996,24 +1017,3 @@ def _rules(name: str, given: Iterable[str]) -> list[str]:
     for rule in rules:
         _checks.one_of(f"a rule in {name}", rule, RULES)
     return rules
-
-
-_READERS: Final = {
-    ("process", "invoke"): Checker._started,
-    ("process", "unknown"): Checker._killed,
-    ("connection", "fail"): Checker._disconnected,
-    ("post", "invoke"): Checker._post,
-    ("post", "ok"): Checker._outcome,
-    ("post", "fail"): Checker._outcome,
-    ("post", "unknown"): Checker._outcome,
-    ("deliver", "ok"): Checker._deliver,
-    ("confirm", "ok"): Checker._confirm,
-    ("handle", "invoke"): Checker._handle,
-    ("handle", "ok"): Checker._handler_ended,
-    ("handle", "fail"): Checker._handler_ended,
-    ("handle", "unknown"): Checker._handler_ended,
-    ("effect", "ok"): Checker._effect,
-    ("statistics", "ok"): Checker._statistics,
-    ("fault", "ok"): Checker._faults_end,
-    ("applications", "ok"): Checker._applications,
-}

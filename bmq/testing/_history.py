@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
@@ -96,24 +97,21 @@ class History:
         clock: Callable[[], float] = _world.time,
     ) -> None:
         _checks.function("clock", clock, 0, plain=True)
-        self._key = BUCKET if key is None else _checks.text("key", key, empty=False)
-        self._clock = clock
-        self._lines: list[bytes] = []
-        self._file: int | None = None
+        key = BUCKET if key is None else _checks.text("key", key, empty=False)
         # For pending(): the check so far, and the number of lines, or bytes of the file, read so far.
         self._follower = Checker(rules=[])
         self._read = 0
-        # Running processes.
-        self._running: dict[str, Recorder] = {}
         self.path: Path | None = None
+        file: int | None = None
         if path is not None:
             _checks.instance("path", path, (str, os.PathLike), "a path")
             self.path = Path(_checks.text("path", os.fspath(path), empty=False))
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
             torn = _is_torn(self.path)
-            self._file = os.open(self.path, flags, 0o644)
+            file = os.open(self.path, flags, 0o644)
             if torn:
-                os.write(self._file, b"\n")
+                os.write(file, b"\n")
+        self._log = _Log(key, clock, file)
 
     def process(self, name: str) -> Recorder:
         """Return a recorder for a process that starts now.
@@ -128,12 +126,11 @@ class History:
             UsageError: the history has a process of the name that was neither closed nor killed.
         """
         name = _checks.text("name", name, empty=False)
-        if name in self._running:
+        if name in self._log.running:
             raise UsageError(
                 f"the process {name!r} is running: call close() of its recorder, or killed({name!r}), first"
             )
-        recorder = self._running[name] = Recorder(self, name)
-        return recorder
+        return Recorder(self._log, name)
 
     def killed(self, name: str) -> None:
         """Record a kill of a process: the outcomes of its operations under way stay unknown.
@@ -145,9 +142,7 @@ class History:
             name: the name of the process.
         """
         self.record(_checks.text("name", name, empty=False), "process", "unknown")
-        recorder = self._running.pop(name, None)
-        if recorder is not None:
-            recorder._dead = True
+        self._log.running.pop(name, None)
 
     def fault(self, kind: str, **attributes: Any) -> None:
         """Record the beginning of a fault.
@@ -191,7 +186,7 @@ class History:
         _checks.text("op", op, empty=False)
         _checks.one_of("type", type, _TYPES)
         try:
-            self._append([self._line(process, op, type, fields)])
+            self._log.append([self._log.line(process, op, type, fields)])
         except TypeError as error:
             raise UsageError(f"a field of {op} is no JSON value: {error}") from None
 
@@ -216,7 +211,7 @@ class History:
         return [line.decode("utf-8", "replace") for line in lines[max(0, len(lines) - count) :]]
 
     def _so_far(self) -> list[bytes]:
-        return self._lines if self.path is None else self.path.read_bytes().splitlines()
+        return self._log.lines if self.path is None else self.path.read_bytes().splitlines()
 
     def pending(self) -> int:
         """Return the number of messages under way, for a test that waits for the end.
@@ -232,7 +227,7 @@ class History:
     def _newer(self, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
         """The events not yet read by :meth:`pending`."""
         if self.path is None:
-            lines = self._lines[self._read :]
+            lines = self._log.lines[self._read :]
             self._read += len(lines)
         else:
             with self.path.open("rb") as file:
@@ -245,9 +240,7 @@ class History:
 
     def close(self) -> None:
         """Close the file; later events are lost. Idempotent."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        self._log.close()
 
     def __enter__(self) -> History:
         return self
@@ -255,17 +248,43 @@ class History:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _line(self, process: str, op: str, type: str, fields: Mapping[str, Any]) -> bytes:
+
+class _Log:
+    """The lines of a history, in memory or in a file.
+
+    Attributes:
+        lines: the lines, without a file.
+        running: the recorders that still record, by process.
+    """
+
+    def __init__(self, key: str, clock: Callable[[], float], file: int | None) -> None:
+        self.lines: list[bytes] = []
+        self.running: dict[str, Recorder] = {}
+        self._key = key
+        self._clock = clock
+        self._file = file
+        self._in_memory = file is None
+
+    def line(self, process: str, op: str, type: str, fields: Mapping[str, Any]) -> bytes:
+        """Return the line of an event."""
         event = {"at": self._clock(), "process": process, "op": op, "type": type, **fields}
         return orjson.dumps(event, default=str)  # a property of a wrong type is recorded as text
 
-    def _append(self, lines: list[bytes]) -> None:
-        if self.path is None:
-            self._lines += lines
+    def append(self, lines: list[bytes]) -> None:
+        """Append lines; after :meth:`close` they are lost."""
+        if self._in_memory:
+            self.lines += lines
         elif self._file is not None:
             os.write(self._file, b"".join([line + b"\n" for line in lines]))
 
-    def _note_key(self, fields: dict[str, Any], properties: Mapping[str, Any]) -> None:
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def note_key(self, fields: dict[str, Any], properties: Mapping[str, Any]) -> None:
+        """Add the value of the key property to the fields of an event."""
         value = properties.get(self._key)
         if value is not None:
             fields["key"] = str(value.value if isinstance(value, PropertyValue) else value)
@@ -282,13 +301,14 @@ class Recorder(Interceptor):
         name: the name of the process.
     """
 
-    def __init__(self, history: History, name: str) -> None:
-        self._history = history
+    def __init__(self, log: _Log, name: str) -> None:
+        self._log = log
         self._sessions: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
         self._session_numbers, self._consumer_numbers = itertools.count(), itertools.count()
         self._consumers: WeakKeyDictionary[Consumer, int] = WeakKeyDictionary()
-        self._dead = False
         self.name = name
+        # Neither closed nor killed.
+        log.running[name] = self
         self._record("process", "invoke")
 
     def close(self) -> None:
@@ -296,10 +316,9 @@ class Recorder(Interceptor):
 
         Idempotent.
         """
-        if not self._dead:
+        if self._log.running.get(self.name) is self:
             self._record("process", "ok")
-            self._dead = True
-            del self._history._running[self.name]
+            del self._log.running[self.name]
 
     def on_event(self, event: SessionEvent | GroupEvent) -> None:
         """Record a session's or a group's event; for ``on_event=`` of both.
@@ -365,36 +384,36 @@ class Recorder(Interceptor):
         )
 
     def _record(self, op: str, type: EventType, **fields: Any) -> None:
-        self._append([self._history._line(self.name, op, type, fields)])
+        self._append([self._log.line(self.name, op, type, fields)])
 
     def _append(self, lines: list[bytes]) -> None:
-        if not self._dead:
-            self._history._append(lines)
+        if self._log.running.get(self.name) is self:
+            self._log.append(lines)
 
     # the hooks
 
     def on_post(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> list[str]:
         """Record posts of messages."""
-        history, uri = self._history, queue.uri
+        log, uri = self._log, queue.uri
         lines: list[bytes] = []
         guids: list[str] = []
         for post in posts:
             fields: dict[str, Any] = {"queue": uri, "message": post.guid, "crc": crc32c(post.data)}
             properties = post.properties
             if properties:
-                history._note_key(fields, properties)
+                log.note_key(fields, properties)
                 for name, field in _FIELDS:
                     if name in properties:
                         value = properties[name]
                         fields[field] = value.value if isinstance(value, PropertyValue) else value
             guids.append(post.guid)
-            lines.append(history._line(self.name, "post", "invoke", fields))
+            lines.append(log.line(self.name, "post", "invoke", fields))
         self._append(lines)
         return guids
 
     def on_ack(self, context: list[str], outcome: PostOutcome) -> None:
         """Record the outcomes of posts."""
-        history = self._history
+        log = self._log
         failures = {each.index: each.error.status for each in outcome.failures}
         lines: list[bytes] = []
         for index, guid in enumerate(context):
@@ -405,12 +424,12 @@ class Recorder(Interceptor):
             elif index in failures:
                 status = failures[index]
                 kind, fields["status"] = "unknown" if status in _OPEN else "fail", status.name
-            lines.append(history._line(self.name, "post", kind, fields))
+            lines.append(log.line(self.name, "post", kind, fields))
         self._append(lines)
 
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record deliveries to the process."""
-        history, uri = self._history, consumer.queue.uri
+        log, uri = self._log, consumer.queue.uri
         number = _number(self._consumers, consumer, self._consumer_numbers)
         lines: list[bytes] = []
         for message in messages:
@@ -424,10 +443,10 @@ class Recorder(Interceptor):
                 fields["redelivered"] = True
             try:
                 fields["crc"] = crc32c(message.data)
-                history._note_key(fields, message.properties)
+                log.note_key(fields, message.properties)
             except ProtocolError:
                 fields["damaged"] = True
-            lines.append(history._line(self.name, "deliver", "ok", fields))
+            lines.append(log.line(self.name, "deliver", "ok", fields))
         self._append(lines)
 
     def _connection(self, message: Message) -> str:
@@ -438,7 +457,7 @@ class Recorder(Interceptor):
 
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record confirmations of the process."""
-        history, uri = self._history, consumer.queue.uri
+        log, uri = self._log, consumer.queue.uri
         lines: list[bytes] = []
         for message in messages:
             fields: dict[str, Any] = {
@@ -448,7 +467,7 @@ class Recorder(Interceptor):
             }
             if message.stale:
                 fields["stale"] = True
-            lines.append(history._line(self.name, "confirm", "ok", fields))
+            lines.append(log.line(self.name, "confirm", "ok", fields))
         self._append(lines)
 
     def around_handle(self, handling: Handling) -> AbstractContextManager[None]:
@@ -466,7 +485,7 @@ class Recorder(Interceptor):
         self._handled(handling, "ok")
 
     def _handled(self, handling: Handling, kind: EventType, error: BaseException | None = None) -> None:
-        history = self._history
+        log = self._log
         lines: list[bytes] = []
         for message in handling.messages:
             fields: dict[str, Any] = {
@@ -478,7 +497,7 @@ class Recorder(Interceptor):
             }
             if error is not None:
                 fields["error"] = type(error).__name__
-            lines.append(history._line(self.name, "handle", kind, fields))
+            lines.append(log.line(self.name, "handle", kind, fields))
         self._append(lines)
 
 
@@ -536,3 +555,7 @@ def _number(known: WeakKeyDictionary[T, int], of: T, numbers: Iterator[int]) -> 
     if number is None:
         number = known[of] = next(numbers)
     return number
+
+
+#: The lines of a history in memory.
+lines_of: Callable[[History], list[bytes]] = attrgetter("_log.lines")

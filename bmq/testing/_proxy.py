@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
 from random import Random
@@ -124,7 +124,7 @@ class Line(ABC):
         else:
             masks = bytes([0xFF if xor is None else xor]) if not isinstance(xor, bytes) else xor
             changes = [_flipper(mask) for mask in masks]
-        self._each(lambda connection: connection._pipe(direction).edit(offset, changes))
+        self._each(lambda connection: _pipe(connection, direction).edit(offset, changes))
 
     def when(
         self,
@@ -150,7 +150,7 @@ class Line(ABC):
         events = _checks.optional(_checks.integer, "events", events)
 
         def arm(connection: ProxiedConnection) -> None:
-            pipe = connection._pipe(direction)
+            pipe = _pipe(connection, direction)
             pipe.arm(lambda: action(connection), nbytes=nbytes, events=events)
 
         self._each(arm)
@@ -231,15 +231,24 @@ class ProxiedConnection(Line):
         closed: set at the end of the connection.
     """
 
-    def __init__(self, proxy: FaultProxy, number: int, client: Endpoint) -> None:
+    def __init__(
+        self,
+        proxy: FaultProxy,
+        number: int,
+        client: Endpoint,
+        conditions: Mapping[Direction, Conditions],
+        tasks: dict[asyncio.Task[None], None],
+        forget: Callable[[ProxiedConnection], None],
+    ) -> None:
         self._proxy = proxy
+        self._forget = forget
         self._client = client
         self._broker: Endpoint | None = None
         self.number = number
         self.to_broker, self.to_client = (
             Pipe(
                 direction,
-                proxy._settings[direction].copy(),
+                conditions[direction].copy(),
                 Random(f"{proxy.seed}/{number}/{direction.value}"),
             )
             for direction in Direction
@@ -249,10 +258,8 @@ class ProxiedConnection(Line):
         self._whole = True
         #: Runs until the end of the connection, with closed sockets.
         self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def _pipe(self, direction: Direction) -> Pipe:
-        """Return one direction of the connection."""
-        return self.to_broker if direction is Direction.TO_BROKER else self.to_client
+        tasks[self._task] = None
+        self._task.add_done_callback(tasks.pop)
 
     @property
     def _is_whole(self) -> bool:
@@ -277,13 +284,13 @@ class ProxiedConnection(Line):
             return
         gone = Direction.TO_BROKER if side is Side.CLIENT else Direction.TO_CLIENT
         left = Direction.TO_CLIENT if side is Side.CLIENT else Direction.TO_BROKER
-        self._pipe(gone).stopped = True
+        _pipe(self, gone).stopped = True
         self._tasks[gone].cancel()
-        self._pipe(left).sink_gone = True
+        _pipe(self, left).sink_gone = True
         _drop(self._client if side is Side.CLIENT else self._broker, reset=reset)
 
     def _conditions(self, direction: Direction | None) -> Iterable[Conditions]:
-        return [self._pipe(each).conditions for each in Direction if direction in (None, each)]
+        return [_pipe(self, each).conditions for each in Direction if direction in (None, each)]
 
     def _armable(self) -> list[ProxiedConnection]:
         return [self]
@@ -316,7 +323,7 @@ class ProxiedConnection(Line):
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _over(self) -> None:
-        self._proxy._forget(self)
+        self._forget(self)
         self.closed.set()
 
     async def wait(self) -> None:
@@ -330,6 +337,11 @@ class ProxiedConnection(Line):
             f"<ProxiedConnection {self.number}, {state}: {up.forwarded} bytes in {up.events} events to the "
             f"broker, {down.forwarded} in {down.events} to the client>"
         )
+
+
+def _pipe(connection: ProxiedConnection, direction: Direction) -> Pipe:
+    """Return one direction of a connection."""
+    return connection.to_broker if direction is Direction.TO_BROKER else connection.to_client
 
 
 def _no_delay(endpoint: Endpoint) -> None:
@@ -462,7 +474,7 @@ class FaultProxy(Line):
         return self._total(Direction.TO_CLIENT)
 
     def _total(self, direction: Direction) -> int:
-        return self._past[direction] + sum(c._pipe(direction).forwarded for c in self.connections)
+        return self._past[direction] + sum(_pipe(each, direction).forwarded for each in self.connections)
 
     def retarget(self, target: str) -> None:
         """Connect new connections to another broker."""
@@ -520,10 +532,9 @@ class FaultProxy(Line):
 
     def _begin(self, client: Endpoint) -> None:
         _no_delay(client)
-        connection = ProxiedConnection(self, next(self._numbers), client)
+        number = next(self._numbers)
+        connection = ProxiedConnection(self, number, client, self._settings, self._tasks, self._forget)
         self.connections.append(connection)
-        self._tasks[connection._task] = None
-        connection._task.add_done_callback(self._tasks.pop)
         postponed, self._postponed = self._postponed, []
         for action in postponed:
             action(connection)
@@ -537,14 +548,14 @@ class FaultProxy(Line):
         if connection in self.connections:
             self.connections.remove(connection)
             for direction in Direction:
-                self._past[direction] += connection._pipe(direction).forwarded
+                self._past[direction] += _pipe(connection, direction).forwarded
 
     def _conditions(self, direction: Direction | None) -> Iterable[Conditions]:
         for each in Direction:
             if direction in (None, each):
                 yield self._settings[each]
         for connection in self.connections:
-            yield from connection._conditions(direction)
+            yield from (_pipe(connection, each).conditions for each in Direction if direction in (None, each))
 
     def _armable(self) -> list[ProxiedConnection]:
         return self.connections

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# pyright: reportPrivateUsage=false
 """Faults of a simulation, drawn one by one from the seed, so that each fault can be left out."""
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from bmq.testing._sim_network import Connection
+from bmq.testing._sim_loop import Engine
+from bmq.testing._sim_network import Connection, Network
+from bmq.testing._sim_replay import skipped_faults
 
 if TYPE_CHECKING:
     from bmq.testing._simulation import SimulatedBroker, SimulatedProcess, Simulation
 
-__all__ = ["SIMULATED_FAULTS", "SimulatedFault", "run_faults"]
+__all__ = ["SIMULATED_FAULTS", "FaultBook", "SimulatedFault", "run_faults"]
 
 SimulatedFault = Literal[
     "cut", "reset", "reset all", "half close", "stall", "silence",
@@ -32,23 +33,68 @@ _OF_BROKERS: Final = ("crash", "power", "restart", "move", "refuse")
 _OF_PROCESSES: Final = ("kill", "pause", "busy", "clock")
 
 
+class FaultBook:
+    """The faults of a simulation: their numbers, and the ends of the present ones.
+
+    Attributes:
+        simulation: the simulation.
+        engine: the virtual time.
+        network: all connections.
+        brokers: the brokers of the simulation.
+        skipped: numbers of faults to leave out.
+    """
+
+    def __init__(self, simulation: Simulation, engine: Engine, network: Network) -> None:
+        self.simulation = simulation
+        self.engine = engine
+        self.network = network
+        self.brokers: list[SimulatedBroker] = []
+        self.skipped = skipped_faults()
+        self._number = 0
+        # The oldest first.
+        self._ends: dict[object, Callable[[], object]] = {}
+
+    def next_number(self) -> int:
+        """Return the number of the next fault."""
+        self._number += 1
+        return self._number
+
+    def later(self, seconds: float, end: Callable[[], object]) -> None:
+        """End a fault after some time, or with :meth:`end_all`."""
+        ends, token = self._ends, object()
+
+        def act() -> None:
+            if ends.pop(token, None) is not None:
+                end()
+
+        ends[token] = end
+        self.engine.at(self.engine.now + seconds, act)
+
+    def end_all(self) -> None:
+        """End all present faults, the oldest first."""
+        for token, end in list(self._ends.items()):
+            if self._ends.pop(token, None) is not None:
+                end()
+
+
 class _Faults:
     """The faults of one call, with the way to end each fault."""
 
     def __init__(
-        self, simulation: Simulation, kinds: Sequence[SimulatedFault], victims: Sequence[SimulatedProcess]
+        self, book: FaultBook, kinds: Sequence[SimulatedFault], victims: Sequence[SimulatedProcess]
     ) -> None:
-        self._simulation = simulation
-        self._network = simulation.network
-        self._engine = simulation._engine
+        self._book = book
+        self._simulation = book.simulation
+        self._network = book.simulation.network
+        self._engine = book.engine
         self._victims = list(victims)
-        self._brokers = simulation._brokers
+        self._brokers = book.brokers
         self._kinds: list[SimulatedFault] = [
             kind
             for kind in kinds
             if (kind not in _OF_BROKERS or self._brokers)
             and (kind not in _OF_PROCESSES or self._victims)
-            and (kind != "move" or any(len(each._hosts) > 1 for each in self._brokers))
+            and (kind != "move" or any(len(each.hosts) > 1 for each in self._brokers))
         ]
         self._conditions: dict[str, Any] = {}
 
@@ -56,7 +102,7 @@ class _Faults:
         """Start one fault after the other; faults may overlap."""
         simulation, engine = self._simulation, self._engine
         while self._kinds:
-            number = simulation._fault_number = simulation._fault_number + 1
+            number = self._book.next_number()
             # Separate generators: a fault's draw stays the same when another fault is left out.
             random = Random(f"{simulation.seed}/fault/{number}")
             wait = random.uniform(*pause)
@@ -65,7 +111,7 @@ class _Faults:
             await asyncio.sleep(wait)
             kind = random.choice(self._kinds)
             seconds = random.uniform(*duration)
-            if number not in simulation._skipped:
+            if number not in self._book.skipped:
                 self._do(number, kind, seconds, random)
         await asyncio.sleep(max(0.0, until - engine.now))
 
@@ -81,7 +127,7 @@ class _Faults:
         elif kind in _OF_SEGMENTS:
             self._worsen(number, kind, seconds, random)
         elif kind in ("partition", "one way"):
-            hosts = list(self._network._network.hosts)
+            hosts = list(self._book.network.hosts)
             if len(hosts) > 1:
                 one, other = random.sample(hosts, 2)
                 self._note(number, f"{kind}: {one} and {other} for {seconds:.3f} s")
@@ -133,7 +179,7 @@ class _Faults:
     ) -> None:
         if kind == "refuse":
             self._note(number, f"{broker.host} refuses connections for {seconds:.3f} s")
-            refusing, port = broker.host, broker._options["port"]
+            refusing, port = broker.host, broker.port
             self._network.refuse(refusing, port)
             self._later(seconds, lambda: self._network.refuse(refusing, port, refuse=False))
             return
@@ -146,8 +192,8 @@ class _Faults:
             how = "loses its power" if kind == "power" else "crashes"
             self._note(number, f"{broker.host} {how} for {seconds:.3f} s")
             # Messages this recent were not acknowledged: no segment is as fast.
-            broker.crash(machine=kind == "power", lose=self._network._network.latency[0] * 0.99)
-        host = random.choice(broker._hosts) if kind == "move" else None
+            broker.crash(machine=kind == "power", lose=self._book.network.latency[0] * 0.99)
+        host = random.choice(broker.hosts) if kind == "move" else None
 
         def start() -> None:
             if broker.running:
@@ -168,7 +214,7 @@ class _Faults:
             pass
         elif kind == "busy":
             self._note(number, f"{victim.name} has no turn for {seconds:.3f} s")
-            victim._busy(seconds)
+            victim.busy(seconds)
         elif kind == "pause":
             self._note(number, f"{victim.name} is paused for {seconds:.3f} s")
             victim.pause()
@@ -186,18 +232,11 @@ class _Faults:
         self._simulation.note(what, number=number)
 
     def _later(self, seconds: float, action: Callable[[], object]) -> None:
-        mending, token = self._simulation._mending, object()
-
-        def act() -> None:
-            if mending.pop(token, None) is not None:
-                action()
-
-        mending[token] = action
-        self._engine.at(self._engine.now + seconds, act)
+        self._book.later(seconds, action)
 
 
 async def run_faults(
-    simulation: Simulation,
+    book: FaultBook,
     seconds: float,
     kinds: Sequence[SimulatedFault],
     victims: Sequence[SimulatedProcess],
@@ -205,8 +244,8 @@ async def run_faults(
     duration: tuple[float, float],
 ) -> None:
     """Do faults for a while; see :meth:`bmq.testing.Simulation.faults`."""
-    faults = _Faults(simulation, kinds, victims)
+    faults = _Faults(book, kinds, victims)
     try:
-        await faults.run(simulation._engine.now + seconds, pause, duration)
+        await faults.run(book.engine.now + seconds, pause, duration)
     finally:
-        simulation.heal()
+        book.simulation.heal()

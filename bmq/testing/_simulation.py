@@ -21,16 +21,20 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bmq import _checks, _world
 from bmq.client.session import disown
 from bmq.errors import StateError, UsageError
 from bmq.testing._history import History, Recorder
-from bmq.testing._sim_faults import SIMULATED_FAULTS, SimulatedFault, run_faults
+from bmq.testing._sim_faults import SIMULATED_FAULTS, FaultBook, SimulatedFault, run_faults
 from bmq.testing._sim_loop import Engine, SimLoop, place_of
 from bmq.testing._sim_network import Connection, Host, Network
-from bmq.testing._sim_replay import replayed, skipped_faults
+from bmq.testing._sim_replay import replayed
+
+if TYPE_CHECKING:
+    from bmq.broker import Broker
+    from bmq.testing._sim_broker import MortalBroker
 
 __all__ = ["SimulatedBroker", "SimulatedNetwork", "SimulatedProcess", "Simulation", "SimulationError"]
 
@@ -121,7 +125,13 @@ class SimulatedProcess:
             self._recorder = self._simulation.history.process(self.name)
         return self._recorder
 
-    def _busy(self, seconds: float) -> None:
+    def busy(self, seconds: float) -> None:
+        """Give the process no turn for a while, as blocking code or a slow machine does.
+
+        Args:
+            seconds: virtual seconds.
+        """
+        seconds = _checks.seconds("seconds", seconds)
         if self._loop is not None and not self._loop.dead:
             self._loop.busy(seconds)
 
@@ -294,15 +304,16 @@ class SimulatedBroker:
         broker: the broker itself: ``broker.queues``, ``broker.posted(uri)``, ``broker.faults``.
         process: the broker's process.
         uri: the addresses of all hosts, for clients.
+        hosts: the names of all hosts, in the order of :meth:`failover`.
+        port: the port.
     """
 
     def __init__(self, simulation: Simulation, hosts: Sequence[str], options: dict[str, Any]) -> None:
-        from bmq.broker import Broker
-
         self._simulation = simulation
-        self._hosts = list(hosts)
+        self.hosts = tuple(hosts)
         self._options = options
-        port = options.setdefault("port", _PORT)
+        self.port: int = options.setdefault("port", _PORT)
+        port = self.port
         self.uri = ",".join(f"tcp://{host}:{port}" for host in hosts)
         for host in hosts:
             simulation.network._network.host(host)
@@ -310,12 +321,16 @@ class SimulatedBroker:
         self.process = SimulatedProcess(simulation, hosts[0], self._serve, (), home)
         home.booting = True
         self.process.start()
-        self.broker: Broker = self.process._context.run(self._make, Broker)
+        self._broker: MortalBroker = self.process._context.run(self._make)
+        self.broker: Broker = self._broker
         self._graceful = True
         simulation._processes.append(self.process)
 
-    def _make(self, kind: Any) -> Any:
-        return kind(host=self._hosts[0], **{"posts_kept": 10_000, **self._options})
+    def _make(self) -> MortalBroker:
+        from bmq.testing._sim_broker import MortalBroker
+
+        options: dict[str, Any] = {"posts_kept": 10_000, **self._options}
+        return MortalBroker(host=self.hosts[0], **options)
 
     async def _serve(self) -> None:
         self.broker.host = self.process._host.name
@@ -346,7 +361,7 @@ class SimulatedBroker:
         machine, lose = _checks.boolean("machine", machine), _checks.seconds("lose", lose)
         if self.process.running:
             self.process.kill(machine=machine)
-            self.broker._vanish(lose)
+            self._broker.vanish(lose)
 
     def start(self, host: str | None = None) -> None:
         """Start the broker after :meth:`crash`, with its stored messages.
@@ -360,7 +375,7 @@ class SimulatedBroker:
         """
         host = _checks.optional(_checks.text, "host", host)
         if host is not None:
-            _checks.one_of("host", host, self._hosts)
+            _checks.one_of("host", host, self.hosts)
         if self.process.running:
             raise StateError("the broker is running")
         if host is not None:
@@ -377,8 +392,7 @@ class SimulatedBroker:
         keep = _checks.boolean("keep", keep)
         self.crash()
         if not keep:
-            self.broker._node = self.broker._new_node()
-            self.broker.faults.attach()
+            self._broker.forget()
         self.start()
 
     def failover(self) -> None:
@@ -387,9 +401,9 @@ class SimulatedBroker:
         Raises:
             UsageError: the broker has only one host.
         """
-        if len(self._hosts) < 2:
+        if len(self.hosts) < 2:
             raise UsageError("a broker needs a second host for a failover: sim.broker('node1', 'node2')")
-        following = self._hosts[(self._hosts.index(self.host) + 1) % len(self._hosts)]
+        following = self.hosts[(self.hosts.index(self.host) + 1) % len(self.hosts)]
         self.crash(machine=True)
         self.start(following)
 
@@ -551,18 +565,15 @@ class Simulation:
         schedule = Random(f"{seed}/schedule")
         self._engine = Engine(schedule, _START)
         self._engine.cost = schedule.choice((1e-7, 1e-6, 1e-6, 2e-5))
-        self.network = SimulatedNetwork(Network(self._engine, Random(f"{seed}/network")))
+        network = Network(self._engine, Random(f"{seed}/network"))
+        self.network = SimulatedNetwork(network)
         self.random = Random(f"{seed}/program")
         self.drawn: dict[str, Any] = {}
         self._options = Random(f"{seed}/options")
         self._loops: list[SimLoop] = []
         self._processes: list[SimulatedProcess] = []
-        self._brokers: list[SimulatedBroker] = []
         self._pids = count(100)
-        self._fault_number = 0
-        self._skipped = skipped_faults()
-        # The ends of the present faults, the oldest first.
-        self._mending: dict[object, Callable[[], object]] = {}
+        self._faults = FaultBook(self, self._engine, network)
         self.fault_numbers: list[int] = []
         self.history = History(clock=self._true_time)
         self._did: deque[_Did] = deque(maxlen=_LAST_FAULTS)
@@ -650,7 +661,9 @@ class Simulation:
             _checks.choice("victims", victim, SimulatedProcess)
         low, high = sorted(_checks.seconds("pause", each) for each in _pair("pause", pause))
         least, most = sorted(_checks.seconds("duration", each) for each in _pair("duration", duration))
-        await run_faults(self, seconds, chosen, victims, (max(low, 1e-3), max(high, 1e-3)), (least, most))
+        await run_faults(
+            self._faults, seconds, chosen, victims, (max(low, 1e-3), max(high, 1e-3)), (least, most)
+        )
 
     def heal(self) -> None:
         """End all faults: paths are open, brokers run, and processes stopped by :meth:`faults` run again.
@@ -658,10 +671,7 @@ class Simulation:
         Connections with lost bytes stay broken, until an end notices.
         """
         self.network.heal()
-        waiting, self._mending = list(self._mending.items()), self._mending
-        for token, action in waiting:
-            if self._mending.pop(token, None) is not None:
-                action()
+        self._faults.end_all()
         self.history.healed()
 
     def process(
@@ -699,7 +709,7 @@ class Simulation:
         """
         names = [_checks.text("host", each, empty=False) for each in hosts or ("broker",)]
         broker = SimulatedBroker(self, names, options)
-        self._brokers.append(broker)
+        self._faults.brokers.append(broker)
         return broker
 
     async def until(self, condition: Callable[[], Any], timeout: float = 3600.0, every: float = 0.01) -> Any:
@@ -813,7 +823,7 @@ class Simulation:
     def _end(self) -> None:
         """End all processes cleanly: clients first, then brokers."""
         self.heal()
-        brokers = [each.process for each in self._brokers]
+        brokers = [each.process for each in self._faults.brokers]
         clients = [each for each in self._processes if each not in brokers]
         for group in (clients, brokers):
             for each in group:

@@ -22,6 +22,7 @@ BMQ_BROKER_URI names a broker, the fixtures use the named broker in place of an 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _VARIABLE = "BMQ_BROKER_URI"
 _DOMAIN = "bmq.test.mem.priority"
 _POSTS_KEPT = 10_000
+#: The numbers of the domains of ``bmq_domain``, in the whole run: brokers may be shared by tests.
+_domain_numbers = itertools.count(1)
 _SEEDS = 20
 
 
@@ -195,7 +198,7 @@ def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
     from bmq.testing._names import domain_like
 
     def make(mode: str = "priority", **settings: Any) -> str:
-        config = domain_like(mode, len(broker._source.configured), settings)
+        config = domain_like(mode, next(_domain_numbers), settings)
         broker.add_domain(config)
         return config.name
 

@@ -420,8 +420,9 @@ def first_properties(data: bytes, new: bool) -> Properties:
     found = layouts.read(data)
     if found is None:
         return Properties(data, new, properties_length(data))
-    properties = Properties(data, new, found[0])
-    _, properties._values, properties.plain = found
+    length, values, plain = found
+    properties = Properties(data, new, length, values)
+    properties.plain = plain
     return properties
 
 
@@ -492,7 +493,9 @@ class Properties(Mapping[str, PlainValue]):
 
     __slots__ = ("_area", "_end", "_index", "_new", "_values", "length", "plain")
 
-    def __init__(self, area: bytes = b"", new: bool = True, length: int = 0) -> None:
+    def __init__(
+        self, area: bytes = b"", new: bool = True, length: int = 0, values: dict[str, Any] | None = None
+    ) -> None:
         self._area = area
         self._new = new
         self.length = length
@@ -500,7 +503,7 @@ class Properties(Mapping[str, PlainValue]):
         # themselves.
         self._index: dict[str, tuple[int, int, int]] | None = None if area else {}
         self._end = 0
-        self._values: dict[str, Any] | None = None
+        self._values = values
         self.plain: Mapping[str, Any] | None = None if area else {}
 
     def _entries(self) -> dict[str, tuple[int, int, int]]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from bmq._renamed import old_names
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
+from bmq.workers._app import parts_of as parts_of
+from bmq.workers._app import trial_of as trial_of
 from bmq.workers._batches import PartlyFailed
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import consume

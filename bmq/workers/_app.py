@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Generic, TypeVar, Unpack
 
@@ -788,3 +789,11 @@ async def _called(function: Callable[[], object]) -> None:
     result = function()
     if inspect.isawaitable(result):
         await result
+
+
+#: The apps that an app includes, for :class:`bmq.testing.TestApp`.
+parts_of: Callable[[App[Any]], list[App[Any]]] = attrgetter("_parts")
+#: A function that lets an app run with another broker and another clock, and returns the undoing function.
+trial_of: Callable[[App[Any]], Callable[[str, Clock, Callable[[Failure], None]], Callable[[], None]]] = (
+    attrgetter("_try_out")
+)

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 import bmq
-from bmq.broker import Authentication, Broker, DomainConfig, InvalidDomain, Limits, ManualClock, Mode
+from bmq.broker import Authentication, Bounds, Broker, DomainConfig, InvalidDomain, Limits, ManualClock, Mode
 from bmq.broker._connection import BrokerConnection
 from bmq.errors import AckStatus, StateError, StatusCategory
 from bmq.wire.control.messages import (
@@ -206,7 +206,7 @@ async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -
         for _ in range(40):
             sender.put(*[b"x" * 50_000] * 10)
             await sender.acks(10)
-        (connection,) = [c for c in small._connections if not c.output.accepting]
+        (connection,) = [c for c in small._hub.connections if not c.output.accepting]
         assert connection.transport is not None
         held = connection.transport.get_write_buffer_size() + connection.output.size
         assert held < 1_000_000
@@ -301,7 +301,7 @@ async def test_guessing_a_password_takes_time_and_is_logged_once(caplog: pytest.
         for guess in (b"1234", b"4321"):
             peer = await connect(broker.port)
             asked = asyncio.ensure_future(peer.authenticate("BASIC", b"user:" + guess))
-            while not broker._actions:  # noqa: ASYNC110
+            while not broker._hub.schedule._actions:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             other = await connect(broker.port)
             right = await other.authenticate("BASIC", b"user:secret")
@@ -326,7 +326,7 @@ async def test_credentials_expire_by_the_broker_s_clock() -> None:
         await peer.authenticate("BASIC", b"user:secret")
         await peer.negotiate()
         clock.advance(59)
-        assert broker._connections
+        assert broker._hub.connections
         clock.advance(2)
         await peer.ended()
 
@@ -366,7 +366,7 @@ def planned() -> int:
 async def test_an_idle_broker_never_wakes_up(broker: Broker) -> None:
     assert planned() == 0
     stranger = await connect(broker.port)
-    await eventually(lambda: bool(broker._connections))
+    await eventually(lambda: bool(broker._hub.connections))
     assert planned() == 1, "who does not say who it is, is not waited for long"
     await stranger.negotiate()
     await stranger.consume(PRIORITY)
@@ -395,7 +395,7 @@ async def test_domains_of_the_program(broker: Broker) -> None:
     assert isinstance(await peer.open("bmq://my.domain/q", write=True), OpenQueueResponse)
     with pytest.raises(InvalidDomain, match="mode"):
         broker.add_domain(DomainConfig("my.domain", Mode.PRIORITY))
-    assert broker._source.load("my.domain").mode is Mode.FANOUT
+    assert broker._hub.source.load("my.domain").mode is Mode.FANOUT
 
 
 async def test_domains_as_dictionaries() -> None:
@@ -447,7 +447,7 @@ async def test_late_acks_by_the_broker_s_clock() -> None:
         (second,) = peer.put(b"prompt")
         assert [ack.guid for ack in await peer.acks(1)] == [second]
         clock.advance(4)
-        assert not any(connection.output.take() for connection in broker._connections)
+        assert not any(connection.output.take() for connection in broker._hub.connections)
         clock.advance(1)
         assert len(await peer.acks(1)) == 1
 
@@ -524,7 +524,7 @@ async def test_slow_negotiations_by_the_broker_s_clock() -> None:
         broker.faults.delay_negotiation(30)
         peer = await connect(broker.port)
         waiting = asyncio.create_task(peer.negotiate())
-        await eventually(lambda: any(connection.waiting for connection in broker._connections))
+        await eventually(lambda: any(connection.waiting for connection in broker._hub.connections))
         assert not waiting.done()
         clock.advance(30)
         assert (await waiting).result == Status()
@@ -584,7 +584,7 @@ async def test_it_logs_who_comes_and_goes(broker: Broker, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, logger="bmq.broker"):
         peer = await client(broker.port)
         await peer.close()
-        await eventually(lambda: not broker._connections)
+        await eventually(lambda: not broker._hub.connections)
     text = " ".join(caplog.messages)
     assert "connected" in text
     assert "disconnected" in text
@@ -618,7 +618,7 @@ def test_users_that_name_nobody_are_refused(given: Any) -> None:
 
 
 async def test_more_connections_than_wanted_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with Broker(max_connections=3) as broker:
+    async with Broker(bounds=Bounds(connections=3)) as broker:
         peers = [await client(broker.port) for _ in range(3)]
         for _ in range(5):
             await (await connect(broker.port)).ended()
@@ -627,7 +627,7 @@ async def test_more_connections_than_wanted_are_closed_at_once(caplog: pytest.Lo
         (line,) = [each for each in caplog.messages if "most this broker takes" in each]
         assert "3 connections" in line
         await peers.pop().close()
-        await eventually(lambda: len(broker._connections) == 2)
+        await eventually(lambda: len(broker._hub.connections) == 2)
         assert isinstance(await (await client(broker.port)).open(PRIORITY, write=True), OpenQueueResponse)
 
 
@@ -635,18 +635,21 @@ async def test_a_stranger_is_shut_out_soon() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
         silent = await connect(broker.port)
-        await eventually(lambda: broker._connections)
+        await eventually(lambda: broker._hub.connections)
         clock.advance(9)
-        assert broker._connections
+        assert broker._hub.connections
         clock.advance(1.5)
         await silent.ended()
 
 
-async def test_limits_are_arguments() -> None:
-    async with Broker(max_queues_per_connection=1, max_subscriptions=1, max_queues=1) as broker:
+async def test_limits_are_given_in_one_object() -> None:
+    bounds = Bounds(queues_per_connection=1, subscriptions=1, queues=1)
+    async with Broker(bounds=bounds) as broker:
         peer = await client(broker.port)
         assert isinstance(await peer.open(PRIORITY, read=True), OpenQueueResponse)
         wanted = StreamParameters(subscriptions=(subscription(1), subscription(2)))
         assert isinstance(await peer.ask(ConfigureStream(stream_parameters=wanted)), Status)
     with pytest.raises(bmq.errors.UsageError):
-        Broker(max_listed=0)
+        Bounds(listed=0)
+    with pytest.raises(bmq.errors.UsageError):
+        Broker(bounds=3)  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ async def test_a_broker_that_is_there_is_back_with_the_first_attempt(broker: bmq
         events = session.events()
         for _ in range(15):
             await queue.post(b"x")
-            for connection in broker._connections:
+            for connection in broker._hub.connections:
                 assert connection.transport is not None
                 connection.transport.abort()
             async for event in events:

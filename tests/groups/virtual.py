@@ -216,7 +216,7 @@ class FakeQueue(Queue):
         return self.state is bmq.QueueState.OPEN and bool(self.made) and all(c.active for c in self.made)
 
     @property
-    def subscriptions(self) -> list[FakeConsumer]:
+    def consumers(self) -> list[FakeConsumer]:
         return [consumer for consumer in self.made if consumer.active]
 
     def subscribe(self, selector: object, **options: Any) -> FakeConsumer:

@@ -194,12 +194,12 @@ class World:
         """Inject faults for some seconds, and heal everything; faults can be left out by their numbers."""
         until = self.sim.now + seconds
         while self.sim.now < until:
-            number = self.sim._fault_number = self.sim._fault_number + 1
+            number = self.sim._faults.next_number()
             # A generator of its own: what is drawn for one fault stays the same when another is left out.
             self._chance = Random(f"{self.sim.seed}/fault/{number}")
             await asyncio.sleep(self._chance.expovariate(5 / seconds if seconds > 50 else 0.5))
             kind = self._chance.choice(kinds)
-            if number not in self.sim._skipped:
+            if number not in self.sim._faults.skipped:
                 self.sim.note(kind, number=number)
                 self.history.fault(kind)
                 self.faults += 1

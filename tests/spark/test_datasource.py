@@ -522,7 +522,7 @@ class NewQuery:
 
     def die(self, broker: BrokerThread) -> None:
         """As by SIGKILL: the connection is gone, and nobody calls stop."""
-        for connection in broker.call(lambda b: list(b._connections)):
+        for connection in broker.call(lambda b: list(b._hub.connections)):
             broker.call(lambda b, c=connection: c.transport.abort())
         self.runner.stop()
 
@@ -626,7 +626,7 @@ def test_a_lost_connection_neither_loses_nor_doubles(
     post_numbers(broker, queue, 0, 10)
     batch = query.batch()
     rows = list(batch)
-    for connection in broker.call(lambda b: list(b._connections)):
+    for connection in broker.call(lambda b: list(b._hub.connections)):
         broker.call(lambda b, c=connection: c.transport.abort())
     post_numbers(broker, queue, 10, 20)
     while len(rows) < 20:  # nothing comes while the connection is being restored
@@ -931,7 +931,7 @@ def test_a_stream_needs_a_place_for_its_log() -> None:
 
 def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     """One of them is cut off meanwhile; what it had comes again, to any of them, and nothing twice."""
-    others = broker.call(lambda b: set(b._connections))
+    others = broker.call(lambda b: set(b._hub.connections))
     query = Query(broker, queue, tmp_path, numReceivers=3, maxMessagesPerTrigger=20)
     post_numbers(broker, queue, 0, 30)
     last = query.batch()
@@ -939,8 +939,8 @@ def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_p
 
     async def receivers(b: bmq.broker.Broker) -> list[Any]:
         """Once those that posted have gone."""
-        await eventually(lambda: len(set(b._connections) - others) == 3)
-        return list(set(b._connections) - others)
+        await eventually(lambda: len(set(b._hub.connections) - others) == 3)
+        return list(set(b._hub.connections) - others)
 
     first, *_ = broker.call(receivers)
     broker.call(lambda b: first.transport.abort())

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Confirmations and posts of a blocking queue on their way to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from bmq.blocking._portal import Portal
+from bmq.blocking._posts import PostFuture, settle
+from bmq.client.message import Ack, Message
+from bmq.client.queue import Queue
+from bmq.engine.options import SessionOptions
+from bmq.wire.constants import Compression
+from bmq.wire.properties import PropertyInput
+
+__all__ = ["SMALL", "Outbox"]
+
+_Post = tuple[bytes, dict[str, PropertyInput] | None, Compression | None, PostFuture]
+
+#: Posts and confirmations that may wait for the event loop, and the bytes of one such post.
+_MOST = 1000
+SMALL = 16 * 1024
+
+
+class Outbox:
+    """Confirmations, and posts without a waiting thread, in the order of the calls.
+
+    The first entry wakes the event loop; the event loop sends everything that was added until then.
+    """
+
+    def __init__(self, portal: Portal, queue: Queue) -> None:
+        self._portal = portal
+        self._queue = queue
+        self._entries: deque[Message | _Post] = deque()
+        self._told = False
+        # Posts seen by the event loop and without an outcome, and their size.
+        self._unsettled = self._unsettled_bytes = 0
+
+    def has_room(self, options: SessionOptions) -> bool:
+        """Whether a small post fits into the outbox, and later into the session's window."""
+        return (
+            len(self._entries) < _MOST
+            and self._unsettled + _MOST < options.max_unacked_messages
+            and self._unsettled_bytes + _MOST * SMALL < options.max_unacked_bytes
+        )
+
+    def put(self, item: Message | _Post) -> None:
+        """Confirm a message, or post, in the event loop.
+
+        Raises:
+            UsageError: this is another process, made by a fork.
+        """
+        if self._portal.forked:
+            self._portal.check()
+        self._entries.append(item)
+        if self._told:
+            return
+        try:
+            self._told = True
+            self._portal.soon(self._send)
+        except BaseException:  # a signal came in between
+            self._told = False
+            raise
+
+    def _send(self) -> None:
+        """Send all entries; called in the event loop."""
+        self._told = False  # first: entries added from now on are either seen below or announced again
+        entries = self._entries
+        confirms: list[Message] = []
+        while entries:
+            each = entries.popleft()
+            if isinstance(each, tuple):
+                if confirms:
+                    self._queue.confirm(*confirms)
+                    confirms = []
+                self._post(each)
+            else:
+                confirms.append(each)
+        if confirms:
+            self._queue.confirm(*confirms)
+
+    def _post(self, post: _Post) -> None:
+        payload, properties, compression, future = post
+        try:
+            posted = self._queue.post_nowait(payload, properties=properties, compression=compression)
+        except Exception as error:  # the queue was closed meanwhile, or the window filled by others
+            future.set_exception(error)
+            return
+        size = len(payload)
+        self._unsettled += 1
+        self._unsettled_bytes += size
+
+        def settled(outcome: asyncio.Future[Ack]) -> None:
+            self._unsettled -= 1
+            self._unsettled_bytes -= size
+            settle(future, outcome)
+
+        posted.add_done_callback(settled)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Later work of an embedded broker: in a later turn of the event loop, or at a time of the broker's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from bmq.broker._clock import Clock, ManualClock, follow
+from bmq.protocol.deadlines import Deadlines
+
+__all__ = ["Schedule", "Scheduled"]
+
+
+class Scheduled(Hashable, Protocol):
+    """A connection, as the schedule knows it."""
+
+    def tick(self, now: float) -> None:
+        """Do the due work."""
+        ...
+
+    def flush(self) -> None:
+        """Write the pending output."""
+        ...
+
+
+class Timed(Protocol):
+    """Deadlines and work outside of the schedule: the broker's node."""
+
+    def next_deadline(self) -> float | None:
+        """Return the time of the next work; None without timed work."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Do the due work."""
+        ...
+
+
+class Schedule:
+    """One timer for all timed work, and the order of work within the turns of the event loop.
+
+    The broker works between :meth:`begin` and :meth:`end`. Work of a turn belongs to the event loop of
+    :meth:`attach`, and continues while the broker stops.
+
+    Args:
+        clock: the source of time.
+        node: other timed work.
+
+    Attributes:
+        clock: the source of time.
+        node: other timed work; replaced together with the broker's node.
+    """
+
+    def __init__(self, clock: Clock, node: Timed) -> None:
+        self.clock = clock
+        self.node = node
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._working = False
+        self._unfollow: Callable[[], None] = lambda: None
+        # By the broker's clock: actions, and the deadlines of connections.
+        self._actions: Deadlines[Callable[[], None]] = Deadlines()
+        self._timeouts: Deadlines[Scheduled] = Deadlines()
+        # By turns of the event loop: actions, and the connections with output.
+        self._postponed: deque[Callable[[], None]] = deque()
+        self._dirty: list[Scheduled] = []
+        # Set for the earliest deadline.
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at: float | None = None
+        self._changes: dict[asyncio.Future[None], None] = {}
+
+    # ---- life
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Belong to an event loop; actions of an earlier start are dropped."""
+        self._loop = loop
+        self._postponed.clear()
+        self._actions.clear()
+
+    def begin(self) -> None:
+        """Start timed work."""
+        self._working = True
+        self._unfollow = follow(self.clock, self._catch_up)
+        self.update()
+
+    def end(self) -> None:
+        """Stop timed work; output is still written."""
+        self._working = False
+        self._unfollow()
+        self.update()
+
+    def abandon(self) -> None:
+        """Drop all work, as the end of a process does."""
+        if self._working:
+            self._unfollow()
+        self._working = False
+        self._loop = self._timer = self._wake_at = None
+        self._timeouts.clear()
+        self._changes.clear()
+        self._dirty.clear()
+
+    # ---- turns of the event loop
+
+    def next_turn(self, action: Callable[[], None]) -> None:
+        """Call ``action`` in the next turn of the event loop."""
+        if self._loop is not None:
+            self._loop.call_soon(action)
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call ``action`` after other clients: one such action in each turn of the event loop."""
+        if not self._postponed:
+            self.next_turn(self._do_postponed)
+        self._postponed.append(action)
+
+    def _do_postponed(self) -> None:
+        if not self._postponed:
+            return  # stopped and started meanwhile
+        action = self._postponed.popleft()
+        if self._postponed:
+            self.next_turn(self._do_postponed)
+        action()
+
+    def flush_later(self, connection: Scheduled) -> None:
+        """Write a connection's output at the end of this turn of the event loop."""
+        if not self._dirty and self._loop is not None:
+            self._loop.call_soon(self._flush)
+        self._dirty.append(connection)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+
+    # ---- time
+
+    def do_later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call ``action`` after ``seconds`` of the broker's clock, if the broker is still running."""
+        self._actions.set(action, self.clock() + seconds)
+        self.update()
+
+    def note_deadline(self, connection: Scheduled, deadline: float | None) -> None:
+        """Note the next deadline of a connection, in place of the earlier deadline; None for no deadline."""
+        if deadline is None:
+            self._timeouts.discard(connection)
+        else:
+            self._timeouts.set(connection, deadline)
+
+    def update(self) -> None:
+        """Set the timer to the earliest deadline; call after every change."""
+        if self._changes:
+            for change in self._changes:
+                if not change.done():
+                    change.set_result(None)
+        deadline = self._next_deadline() if self._working else None
+        if deadline == self._wake_at or isinstance(self.clock, ManualClock):
+            return
+        self._wake_at = deadline
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None and self._loop is not None:
+            self._timer = self._loop.call_later(max(0.0, deadline - self.clock()), self._wake)
+
+    async def change(self) -> None:
+        """Wait until the state of the broker may have changed."""
+        change = asyncio.get_running_loop().create_future()
+        self._changes[change] = None
+        try:
+            await change
+        finally:
+            self._changes.pop(change, None)
+
+    def _next_deadline(self) -> float | None:
+        deadlines = self.node.next_deadline(), self._timeouts.first(), self._actions.first()
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def _wake(self) -> None:
+        self._timer = self._wake_at = None
+        self._tick()
+        self.update()
+
+    def _catch_up(self) -> None:
+        """Do all due work after the clock was moved."""
+        while (deadline := self._next_deadline()) is not None and deadline <= self.clock():
+            self._tick()
+
+    def _tick(self) -> None:
+        """Do the due work."""
+        now = self.clock()
+        for action in self._actions.due(now):
+            action()
+        self.node.tick(now)
+        for connection in self._timeouts.due(now):
+            connection.tick(now)
