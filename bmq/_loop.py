@@ -70,7 +70,7 @@ class LoopThread:
                     self.loop.run_forever()
                 except BaseException:
                     # SystemExit in a callback ends run_forever; the loop must continue.
-                    self._log.exception("a callback ended the event loop; it goes on")
+                    self._log.exception("a callback ended the event loop; the loop continues")
         finally:
             self.loop.close()
 

@@ -280,7 +280,7 @@ class BmqBroker(AsyncBroker):
             await Mover(queue, allow=allow, dead_letters=letters).run()
         except Error as error:
             logger.error(  # noqa: TRY400
-                "delayed tasks that wait in %s are not passed on by this worker any more: %s", waiting, error
+                "this worker no longer passes on the delayed tasks of %s: %s", waiting, error
             )
 
 

@@ -607,7 +607,7 @@ class QueueAdmin:
                 answer = await _ask(node, f"{self._prefix} INTERNALS", "queueInternals")
                 return parsing.internals(answer).clients
         except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
-            logger.info("%s does not tell its clients: %r", node, error)
+            logger.info("%s does not report its clients: %r", node, error)
             return ()
 
     async def depth(self) -> Depth:

@@ -181,7 +181,7 @@ class AdminConnection(asyncio.Protocol):
     def _notice(self, what: str) -> None:
         """Log content of a newer broker, once for each kind."""
         self._lines.warning(
-            what, "the broker sent what this version of bmq does not know, and skips: %s", what
+            what, "the broker sent an element that this version of bmq does not know, and ignores: %s", what
         )
 
     @property
@@ -216,7 +216,7 @@ class AdminConnection(asyncio.Protocol):
             answer.set_result(message.body.message)
         else:
             what = unread or "a message of another kind"
-            failure = AdminError(f"the admin command was answered with something that is no answer: {what}")
+            failure = AdminError(f"the answer to the admin command is malformed: {what}")
             failure.__cause__ = unread
             answer.set_exception(failure)
 

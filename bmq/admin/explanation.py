@@ -52,7 +52,7 @@ class Reader:
         if not self.subscription.expression:
             return "(everything)"
         error = Expression(self.subscription.expression, strict=False).error
-        note = "" if error is None else " (not legal: takes everything)"
+        note = "" if error is None else " (not legal: matches every message)"
         return self.subscription.expression + note
 
     @property

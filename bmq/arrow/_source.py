@@ -152,7 +152,7 @@ class Source:
         if letters is not None:
             uri = _checks.text("dead_letters", letters)
             if QueueUri.parse(uri).canonical == QueueUri.parse(queue.uri).canonical:
-                raise UsageError(f"dead letters of {queue.uri} would come back to it; name another queue")
+                raise UsageError(f"dead letters of {queue.uri} would return to it; name another queue")
             tables = {**tables, "dead_letters": await session.open_queue(uri, write=True)}
         made = Tables(queue, expression, **tables)
         if self._confirm is not Confirm.NEXT and letters is None:
@@ -221,12 +221,12 @@ class Source:
             SessionClosed: the connection is permanently lost; the rows are redelivered.
         """
         if self._closed:
-            raise StateError("the source is closed: what was not confirmed is delivered again")
+            raise StateError("the source is closed: unconfirmed rows are redelivered")
         return self._thread.run(self._confirm_all())
 
     async def _confirm_all(self) -> int:
         if self._session is None or self._session.state is SessionState.CLOSED:
-            raise SessionClosed("the session is over: what was read is delivered again")
+            raise SessionClosed("the session has ended: the rows are redelivered")
         assert self._tables is not None
         return self._tables.confirm()
 

@@ -91,7 +91,7 @@ class PostFuture(concurrent.futures.Future[Ack]):
             return
         error = super().exception()
         if error is not None:
-            logger.error("a post failed, and nobody asked for its outcome: %s", error)
+            logger.error("a post failed, and its outcome was never retrieved: %s", error)
 
 
 def settle(future: PostFuture, outcome: asyncio.Future[Ack]) -> None:

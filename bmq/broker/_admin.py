@@ -54,8 +54,8 @@ COMMANDS: dict[str, str] = {
     "offset counts from the end; a negative count lists messages before the offset; UNLIMITED lists all",
     "DOMAINS RECONFIGURE <domain>": "Load a domain's configuration anew",
     **CLUSTER_COMMANDS,
-    "CLUSTERS CLUSTER <name> FORCE_GC_QUEUES": "Forget empty queues that nobody has open",
-    "STAT SHOW": "Show what was posted, pushed and confirmed",
+    "CLUSTERS CLUSTER <name> FORCE_GC_QUEUES": "Forget empty queues without clients",
+    "STAT SHOW": "Show the counts of posted, pushed and confirmed messages",
 }
 _ENCODINGS = ("TEXT", "JSON_COMPACT", "JSON_PRETTY")
 _KEY_BYTES = 5

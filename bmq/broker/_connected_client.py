@@ -188,8 +188,8 @@ class ConnectedClient:
         self._unknown += 1
         if self._unknown <= _MAX_MENTIONED:
             _log.warning(
-                "%s reads %s as '%s', an appId the domain does not have: it gets nothing until "
-                "the domain is given it%s",
+                "%s reads %s as '%s', an appId that the domain does not have: it receives no messages "
+                "until the appId is added to the domain%s",
                 self.description,
                 queue.uri,
                 printable(app_id),

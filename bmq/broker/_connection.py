@@ -199,7 +199,7 @@ class BrokerConnection(asyncio.Protocol):
         self.output.accept(False)
         self._listening = False
         self._update_reading()
-        _log.info("%s does not read what it is sent; waiting", self.peer)
+        _log.info("%s does not read its data; waiting", self.peer)
 
     def resume_writing(self) -> None:
         """The client reads again."""

@@ -109,7 +109,7 @@ class Hub:
             if not self._crowded:
                 self._crowded = True
                 _log.warning(
-                    "there are %d connections, the most this broker takes: others are closed at once",
+                    "%d connections are open, the limit of this broker: further ones are closed at once",
                     self._bounds.connections,
                 )
             sock.close()

@@ -97,9 +97,7 @@ class Listener:
             except OSError as error:
                 if loop.time() - said >= _SAY_AGAIN:
                     said = loop.time()
-                    _log.warning(
-                        "a connection can not be accepted: %s; it is tried again every second", error
-                    )
+                    _log.warning("a connection cannot be accepted: %s; trying again every second", error)
                 await asyncio.sleep(_RETRY)
                 continue
             connection.setblocking(False)

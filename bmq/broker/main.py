@@ -75,12 +75,12 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="USER:PASSWORD",
         action="append",
         default=[],
-        help="let in only this user; repeatable. Everybody on this machine can read it: see --auth-file",
+        help="admit only this user; repeatable. Visible to all users of this machine: see --auth-file",
     )
     parser.add_argument(
         "--auth-file",
         metavar="FILE",
-        help="let in only these users: USER:PASSWORD on each line; so does the environment's "
+        help="admit only these users: USER:PASSWORD on each line; so does the environment's "
         f"{_AUTH_VARIABLE}",
     )
     parser.add_argument(
@@ -88,7 +88,7 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="[HOST:]PORT",
         nargs="?",
         const=_CONSOLE,
-        help=f"serve a web page about it too, on port {_CONSOLE} of this machine unless said otherwise",
+        help=f"also serve the console, by default on port {_CONSOLE} of this machine",
     )
     parser.add_argument("--verbose", action="store_true", help="log every connection and request")
     return parser
@@ -152,7 +152,9 @@ def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
-        raise UsageError(f"{certificate} and {key} are no certificate and its key: {error.reason}") from error
+        raise UsageError(
+            f"{certificate} and {key} are not a certificate and its key: {error.reason}"
+        ) from error
     return context
 
 
@@ -185,7 +187,7 @@ def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> 
             users[name] = password
             named += 1
         if not named:
-            raise ValueError(f"{source} names no user: leave it out to let everybody in")
+            raise ValueError(f"{source} names no user: omit it to admit all clients")
     return users
 
 

@@ -20,8 +20,8 @@ _DESCRIPTION = """Tools for BlazingMQ.
 [bold]Which broker[/]: [cyan]--broker[/] takes a URI or a name from the configuration; without it
 BMQ_BROKER_URI, then the configuration's default, then tcp://localhost:30114 is used.
 
-[bold]Exit status[/]: 0 done; 1 not all of it, or a check that says no; 2 asked wrongly; 3 no broker or
-no answer; 4 the broker said no; 130 and 143 interrupted; 141 nobody reads the output.
+[bold]Exit status[/]: 0 done; 1 partly done, or a check failed; 2 wrong usage; 3 no broker or no answer;
+4 refused by the broker; 130 and 143 interrupted; 141 the reader of the output has gone.
 """
 
 

@@ -51,12 +51,12 @@ async def command(
         typer.Argument(
             autocompletion=queues,
             metavar="[QUEUE]",
-            help=f"An empty priority queue that nobody else uses; by default a new one of {_DOMAIN}.",
+            help=f"An empty priority queue without other users; by default a new one of {_DOMAIN}.",
             show_default=False,
         ),
     ] = None,
     messages: Annotated[
-        int, typer.Option("--messages", "-n", min=1, help="How many to produce and consume.")
+        int, typer.Option("--messages", "-n", min=1, help="Number of messages to produce and consume.")
     ] = 100_000,
     payload: Annotated[int, typer.Option("--size", "-s", min=1, help="Bytes of each payload.")] = 256,
     properties: Annotated[

@@ -22,7 +22,7 @@ __all__ = ["command", "show_decision"]
 def command(
     expressions: Annotated[
         list[str],
-        typer.Argument(metavar="EXPRESSION...", help="Subscription expressions; '' takes everything."),
+        typer.Argument(metavar="EXPRESSION...", help="Subscription expressions; '' matches every message."),
     ],
     properties: Annotated[
         list[str] | None,
@@ -33,7 +33,7 @@ def command(
     empty: Annotated[bool, typer.Option("--empty", help="Try them on a message without properties.")] = False,
     priorities: Annotated[
         list[int] | None,
-        typer.Option("--priority", "-P", help="Of the first expression, of the second, and so on; else 0."),
+        typer.Option("--priority", "-P", help="Priority of each expression, in order; 0 by default."),
     ] = None,
     full: Annotated[
         list[int] | None,
@@ -112,7 +112,7 @@ def _show(expression: bmq.Expression | None, message: dict[str, PropertyInput] |
         )
         return
     if expression is None:
-        emit("(everything)\n  legal: no expression takes every message")
+        emit("(everything)\n  legal: without an expression, every message matches")
     else:
         emit(expression.text)
         emit(

@@ -160,7 +160,7 @@ async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
         "connect",
         asyncio.wait_for(_first(list(where), address.port), target.timeout),
         lambda pair: "TCP to {}:{}".format(*pair[1].get_extra_info("peername")[:2]),
-        f"Nobody accepts connections at {address}: is the broker running, is the port right, is there a "
+        f"No server accepts connections at {address}: is the broker running, is the port right, is there a "
         "firewall in between?",
     )
     if address.tls:
@@ -172,8 +172,9 @@ async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
             lambda _: "{} with {}".format(
                 writer.get_extra_info("cipher")[1], writer.get_extra_info("cipher")[0]
             ),
-            "The certificate was not accepted, or there is no TLS at this port: --ca names whom to trust, "
-            "--server-name the name in the certificate, --cert and --key this client's own certificate.",
+            "The certificate was not accepted, or there is no TLS at this port: --ca names the trusted "
+            "authorities, --server-name the name in the certificate, --cert and --key this client's "
+            "certificate.",
         )
     writer.transport.abort()
 
@@ -196,8 +197,8 @@ async def _negotiate(steps: _Steps, target: BrokerTarget, stack: AsyncExitStack)
         "negotiate",
         connect(),
         lambda _: f"the broker took the session, {who}",
-        "The port accepts connections, and no session begins: does the broker hang, is it a BlazingMQ "
-        "broker, does it want TLS (tcps://), and if it wants credentials (--user), are these right?",
+        "The port accepts connections, but no session begins: the broker hangs, the server is not a "
+        "BlazingMQ broker, TLS is required (tcps://), or the credentials (--user) are missing or wrong.",
     )
 
 
@@ -229,8 +230,8 @@ async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) ->
         "post",
         writer.post(b"bmq doctor", properties={_PROPERTY: mark}, timeout=timeout),
         lambda ack: f"accepted as {ack.guid}",
-        "The broker did not accept the message: a quota that is used up says LIMIT_MESSAGES or LIMIT_BYTES "
-        "(bmq queues, bmq explain); anything else is in the broker's log.",
+        "The broker did not accept the message: LIMIT_MESSAGES and LIMIT_BYTES mean a full quota (bmq "
+        "queues, bmq explain); for any other reason, see the broker's log.",
     )
     probe = _Probe(consumer, ack.guid)
     status = ExitStatus.OK
@@ -242,14 +243,14 @@ async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) ->
                 "clear the way",
                 probe.clear_the_way(timeout),
                 lambda taken: f"{taken} messages taken, and handed back afterwards",
-                "The message was accepted and is not delivered, and nothing is in its way: look at the "
-                f"broker's log, and at bmq explain {uri} {ack.guid} -p {_PROPERTY}={mark}",
+                "The message was accepted but not delivered, for no visible reason: see the broker's log,"
+                f" and bmq explain {uri} {ack.guid} -p {_PROPERTY}={mark}",
             )
             steps.warn(
                 "blocked",
-                "messages that were handed back (by bmq tail, by a consumer that left) match no "
-                "subscription, and the broker delivers nothing behind them until a consumer takes them: "
-                f"bmq explain {plain}",
+                "messages that were handed back (by bmq tail, or by a closed consumer) match no "
+                "subscription, and the broker delivers no later messages until a consumer takes them: bmq"
+                f" explain {plain}",
             )
             status = ExitStatus.FAILED
     finally:

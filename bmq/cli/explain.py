@@ -24,7 +24,9 @@ from bmq.subscriptions import Decision
 __all__ = ["command"]
 
 _PAGE = 1000
-_HINT = "To see who would get a message, give its properties: --property NAME=VALUE, or --empty."
+_HINT = (
+    "To see which consumer would receive a message, give its properties: --property NAME=VALUE, or --empty."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ async def command(
             "--property",
             "-p",
             metavar="NAME[:TYPE]=VALUE",
-            help="A property of the message in question: who would get it is shown then.",
+            help="A property of a message, to show its consumer.",
         ),
     ] = None,
     empty: Annotated[

@@ -32,7 +32,10 @@ async def command(
     longest: Annotated[
         float | None,
         typer.Option(
-            "--longest", metavar="SECONDS", min=0, help="Warn when the broker keeps nothing for so long."
+            "--longest",
+            metavar="SECONDS",
+            min=0,
+            help="Warn if the broker does not keep messages for this long.",
         ),
     ] = None,
     lookahead: Annotated[

@@ -125,7 +125,9 @@ async def command(
     tags: Annotated[
         list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="A tag of every message.")
     ] = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Post all of it so many times.")] = 1,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="Post all messages this many times.")
+    ] = 1,
     rate: Annotated[
         float | None, typer.Option("--rate", "-r", min=0.001, help="No more messages a second than this.")
     ] = None,

@@ -56,7 +56,7 @@ async def command(
             there = (await admin.domain(what)).usage.messages
         if not yes:
             if not (sys.stdin.isatty() and sys.stderr.isatty()):
-                raise BadInput("--yes is needed where nobody can be asked")
+                raise BadInput("--yes is required without a terminal")
             note(f"{what} on {broker} has {number(there)} messages. Delete them? [y/N]", end=" ")
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
                 return ExitStatus.FAILED

@@ -40,9 +40,9 @@ async def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it, one JSON line an event.")],
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     secrets: Annotated[
-        bool, typer.Option("--with-credentials", help="Write down what clients authenticate with, too.")
+        bool, typer.Option("--with-credentials", help="Record the clients' credentials, too.")
     ] = False,
 ) -> None:
     """Record the conversation between clients and a broker.

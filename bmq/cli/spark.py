@@ -25,7 +25,9 @@ async def command(
     source_name: Annotated[
         str | None, typer.Option("--source-name", metavar="NAME", help="The stream's option sourceName.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; otherwise it is only said.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Repair the problem; otherwise it is only shown.")
+    ] = False,
 ) -> int:
     """Find the problem that stops a Spark query or read with this checkpoint, and repair it with --yes.
 
@@ -49,6 +51,6 @@ async def command(
     if not found:
         note("nothing is wrong")
     elif not yes:
-        note("nothing was changed: --yes does it")
+        note("nothing was changed: --yes repairs the problem")
         return ExitStatus.FAILED
     return ExitStatus.OK

@@ -51,7 +51,7 @@ async def command(
         ),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", "-j", help="One JSON object a queue, with all the broker tells.")
+        bool, typer.Option("--json", "-j", help="One JSON object per queue, with all reported data.")
     ] = False,
 ) -> int:
     """Show the broker's statistics by queue: messages posted, delivered and confirmed since its start.

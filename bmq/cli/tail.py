@@ -53,7 +53,9 @@ async def command(
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=1, help="End after so many; status 1 if there are fewer."),
+        typer.Option(
+            "--count", "-n", min=1, help="End after this many messages; status 1 if there are fewer."
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C (or --count, or --idle).")
@@ -61,13 +63,17 @@ async def command(
     idle: Annotated[
         float | None,
         typer.Option(
-            "--idle", metavar="SECONDS", min=0, help="End when nothing came for so long.", show_default="1"
+            "--idle",
+            metavar="SECONDS",
+            min=0,
+            help="End after this long without a message.",
+            show_default="1",
         ),
     ] = None,
     confirm: Annotated[
         bool,
         typer.Option(
-            "--confirm/--no-confirm", help="Confirm what was printed: it is gone from the queue then."
+            "--confirm/--no-confirm", help="Confirm the printed messages, which removes them from the queue."
         ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a message.")] = False,
@@ -129,15 +135,16 @@ async def command(
                     batch.confirm()
                 elif shown >= limit and shown != count:
                     note(
-                        f"bmq tail: {number(shown)} messages are held and not confirmed, so nothing more "
-                        "comes: --max-unconfirmed, or --confirm"
+                        f"bmq tail: {number(shown)} messages are held unconfirmed, so no more arrive: "
+                        "--max-unconfirmed, or --confirm"
                     )
                     if wait is not None:
                         break
     if shown and not confirm:
         note(
-            f"bmq tail: {number(shown)} messages went back to the queue. Until a consumer takes them again, "
-            "subscriptions that do not match them may get nothing else; bmq peek takes nothing"
+            f"bmq tail: {number(shown)} messages went back to the queue. Until a consumer takes them "
+            "again, subscriptions that do not match them may receive no other messages; bmq peek takes "
+            "none"
         )
     return ExitStatus.OK if count is None or shown >= count else ExitStatus.FAILED
 

@@ -133,10 +133,10 @@ async def command(
         float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Between two looks.")
     ] = 1.0,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after so many looks.")
+        int | None, typer.Option("--count", "-n", min=1, help="End after this many refreshes.")
     ] = None,
     sort: Annotated[
-        str, typer.Option("--sort", "-s", help=f"By {', '.join(_SORTS)}; the most comes first.")
+        str, typer.Option("--sort", "-s", help=f"By {', '.join(_SORTS)}; the largest first.")
     ] = "rate",
     limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="How many queues to show.")] = 20,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue and look.")] = False,

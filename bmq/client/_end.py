@@ -197,7 +197,7 @@ class QueueEnd:
         handlers = self.handlers.busy(closer)
         if self.core.unacked or handlers:
             logger.warning(
-                "closing %s, and the time is up: %s",
+                "closing %s exceeded its timeout: %s",
                 self.uri,
                 left_over(self.core.unacked, handlers),
                 extra={"queue": self.uri, "broker": self.driver.address},

@@ -174,9 +174,9 @@ class Subscriptions:
             return
         self._limited.warning(
             "idle",
-            "%s: nothing has received from the default subscription for %g s. The default subscription holds "
-            "%d messages, and up to %d that no other consumer gets; receive from the queue again, or use "
-            "queue.subscribe(), whose consumer can be closed",
+            "%s: no call has received from the default subscription for %g s. The default subscription "
+            "holds %d messages, and up to %d that no other consumer receives; receive from the queue "
+            "again, or use queue.subscribe(), whose consumer can be closed",
             self._end.uri,
             _MENTION_IDLE_AFTER,
             default.buffered,
@@ -363,8 +363,8 @@ class Subscriptions:
         """Log that messages were dropped."""
         self._limited.warning(
             "dropped",
-            "%s: %d messages that no consumer here wants were not kept, since max_buffered_messages or "
-            "max_buffered_bytes is reached; they stay unconfirmed, and the broker delivers them again when "
+            "%s: %d messages that match no consumer here were not kept, because max_buffered_messages or "
+            "max_buffered_bytes is reached; they stay unconfirmed, and the broker redelivers them when "
             "the queue is closed or the connection is lost",
             self._end.uri,
             count,
@@ -386,8 +386,9 @@ class Subscriptions:
         uri, count = self._end.uri, len(self.unclaimed)
         if count:
             logger.warning(
-                "%s holds %d messages (%s bytes) that no consumer here wants: they stay unconfirmed, and no "
-                "other session gets them, until a consumer of this queue wants them or the queue is closed",
+                "%s holds %d messages (%s bytes) that match no consumer here: they stay unconfirmed, and "
+                "no other session receives them, until a consumer of this queue matches them or the queue"
+                " is closed",
                 uri,
                 count,
                 f"{self.unclaimed.bytes:,}",

@@ -270,7 +270,7 @@ def check_dead_letters(queue: Queue | str, own: Queue) -> Queue:
         )
     _checks.instance("dead_letters", queue, OpenQueue, "an open bmq.Queue")
     if QueueUri.parse(queue.uri).canonical == QueueUri.parse(own.uri).canonical:
-        raise UsageError(f"dead letters of {own.uri} would come back to it; name another queue for them")
+        raise UsageError(f"dead letters of {own.uri} would return to it; name another queue for them")
     if not queue.writable:
         raise UsageError(f"queue {queue.uri} is not open for writing: open_queue(..., write=True)")
     return queue

@@ -135,7 +135,7 @@ class Requests:
                 except ProtocolError as unreadable:
                     _log.error(
                         "unreadable",
-                        "a reply in %s cannot be read, and is confirmed and gone: %s",
+                        "a reply in %s cannot be read, and was discarded: %s",
                         uri,
                         printable(unreadable),
                     )

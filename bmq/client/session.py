@@ -173,7 +173,7 @@ class Session:
         await driver.connection.disconnect(deadline)
         if not report.clean:
             logger.warning(
-                "the session was closed, and the time was up: %s", report, extra={"broker": driver.address}
+                "closing the session exceeded its timeout: %s", report, extra={"broker": driver.address}
             )
         return report
 

@@ -310,7 +310,7 @@ def _kinds(properties: Any) -> dict[str, ArrowType] | None:
         try:
             kinds[name] = pa.field(name, kind).type  # accepts names of types, too
         except Exception:  # any exception of pyarrow
-            raise UsageError(f"property {name!r}: {_checks.shown(kind)} is no Arrow type") from None
+            raise UsageError(f"property {name!r}: {_checks.shown(kind)} is not an Arrow type") from None
     return kinds
 
 
@@ -517,7 +517,7 @@ class Tables:
             row, error = next(iter(errors.items()))
             self._lines.error(
                 PoisonKind.UNREADABLE,
-                "tables: message %s of %s is left out: %s",
+                "tables: message %s of %s is omitted: %s",
                 guid_to_text(taken.columns.guids[row].tobytes()),
                 uri,
                 described(error),

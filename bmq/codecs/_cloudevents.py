@@ -99,7 +99,7 @@ def event_of(data: T, properties: Properties) -> CloudEvent[T]:
     """
     version = properties.get(f"{PREFIX}specversion")
     if version is None:
-        raise ValueError("it is no CloudEvent: it has no ce_specversion")
+        raise ValueError("not a CloudEvent: ce_specversion is missing")
     if version != "1.0":
         raise ValueError(f"it is a CloudEvent of version {version!r}; 1.0 is known here")
     attributes: dict[str, Any] = {}

@@ -458,7 +458,7 @@ def beside(
     """
     host, _, port = _checks.text("address", address).rpartition(":")
     if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
-        raise bmq.UsageError(f"{address!r} is no address to listen on: a port, or HOST:PORT")
+        raise bmq.UsageError(f"{address!r} is not an address to listen on: a port, or HOST:PORT")
     credentials = None
     if users is not None and _checks.mapping("users", users, "passwords by user name"):
         credentials = bmq.Credentials.basic(*next(iter(users.items())))

@@ -218,14 +218,14 @@ class RemoteBroker:
             queue_admin = admin.queue(uri)
             standing = await queue_admin.standing()
             if standing.gap:
-                raise NotNow(f"{standing.gap}, and cannot tell whether somebody reads the queue elsewhere")
+                raise NotNow(f"{standing.gap}, and cannot show whether the queue has readers elsewhere")
             internals = await queue_admin.internals()
         mine = [app for app in internals.apps if app.app_id == (app_id or "__default")]
         if any(app.consumers for app in mine):
             raise NotNow(
-                "somebody reads this queue. A broker shows what is in a message to consumers only: to look "
-                "inside, the console would take messages away from them, and give them back out of order. "
-                "When nobody reads, it can be done."
+                "this queue has readers. A broker shows the content of messages to consumers only: to "
+                "look inside, the console would take messages away from the readers, and return them out "
+                "of order. Try again when the queue has no readers."
             )
         missing = set(guids)
         held = 0

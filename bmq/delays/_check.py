@@ -74,14 +74,14 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
     ttl = domain.configuration.get("messageTtl")
     if isinstance(ttl, int) and longest is not None and ttl < longest:
         problems.append(
-            f"the broker deletes what has waited for {ttl} s (messageTtl of {queue.domain}): messages that "
-            f"wait up to {longest:g} s are lost"
+            f"the broker deletes messages that have waited for {ttl} s (messageTtl of {queue.domain}): "
+            f"messages that wait up to {longest:g} s are lost"
         )
     attempts = domain.configuration.get("maxDeliveryAttempts")
     if isinstance(attempts, int) and attempts > 0:
         problems.append(
-            f"the broker deletes what {attempts} movers have held that died (maxDeliveryAttempts of "
-            f"{queue.domain})"
+            f"the broker deletes messages that {attempts} movers held when they died (maxDeliveryAttempts "
+            f"of {queue.domain})"
         )
     try:
         page = await queue.messages(0, 1)
@@ -127,7 +127,7 @@ async def watch(admin: Admin, uri: str, *, longest: float | None = None, every: 
             problems = await check(admin, uri, longest=longest)
         except Error as error:
             if "" not in known:
-                logger.info("what waits in %s cannot be checked: %s", uri, error)
+                logger.info("the messages in %s cannot be checked: %s", uri, error)
             known.add("")
         else:
             kinds = {_kind(problem) for problem in problems}

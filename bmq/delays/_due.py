@@ -287,8 +287,8 @@ class DueMessages:
             await self._consumer.configure(_until(horizon))
         except (ConfigureQueueError, RequestTimeout) as error:
             logger.warning(
-                "%s: messages that are due later than before could not be asked for, which is tried again: "
-                "%s",
+                "%s: messages that are due later than before could not be requested, and the request will be "
+                "repeated: %s",
                 self._consumer.queue.uri,
                 error,
             )

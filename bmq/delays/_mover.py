@@ -421,7 +421,7 @@ class Mover:
         self._waiting += 1
         output.later(item, pause, self._again)
         self._log.warning(
-            ("refused", error.status), "%s; again in %g s, and so with others like it", error, pause
+            ("refused", error.status), "%s; trying again in %g s, also for similar messages", error, pause
         )
 
     def _again(self, item: _Item, output: _Output) -> None:
@@ -438,8 +438,8 @@ class Mover:
         output.until = now + pause
         self._log.warning(
             ("later", type(error), getattr(error, "status", None)),
-            "what is due in %s and bound for %s could not be passed on; again in %g s, and so with others "
-            "like it: %s",
+            "due messages in %s for %s could not be passed on; trying again in %g s, also for similar "
+            "messages: %s",
             self._own,
             output.uri,
             pause,

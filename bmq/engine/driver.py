@@ -389,7 +389,7 @@ class Driver(Generic[Q]):
         elif isinstance(event, Skipped):
             self._skipped.warning(
                 event.what,
-                "%s sent what this version of bmq does not know, and skips: %s",
+                "%s sent an element that this version of bmq does not know, and ignores: %s",
                 self.address,
                 event.what,
             )
@@ -533,4 +533,4 @@ async def _watch_health(driver: weakref.ref[Driver[Any]], monitor: HostHealthMon
             if turn.clock() >= turn.until:
                 await turn.wait()  # for a monitor that never waits
     except Exception:
-        logger.exception("the host health monitor failed; the host's health stays as it was said last")
+        logger.exception("the host health monitor failed; the host's last reported health stays in effect")

@@ -148,7 +148,7 @@ class HealthWatch:
                 self._end(("delayed", uri))
             case QueueReopenFailed(uri, error):
                 self._end(("delayed", uri))
-                self._begin(("closed", uri), f"{uri} was not opened again, and is closed: {error}", False)
+                self._begin(("closed", uri), f"{uri} could not be reopened, and is closed: {error}", False)
             case _:
                 pass
 

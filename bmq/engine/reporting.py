@@ -145,7 +145,7 @@ class Reporter:
             case QueueReopenDelayed(uri, error):
                 said = self._limit.warning(
                     (QueueReopenDelayed, uri),
-                    "queue %s is not open again yet, and is tried again; its posts are kept: %s",
+                    "queue %s could not be reopened yet; trying again, with its posts kept: %s",
                     uri,
                     error,
                 )
@@ -157,7 +157,7 @@ class Reporter:
             case QueueReopenFailed(uri, error):
                 self._delayed.discard(uri)
                 logger.warning(
-                    "queue %s was not opened again, and is closed: %s", uri, error, extra=_about(driver, uri)
+                    "queue %s could not be reopened, and is closed: %s", uri, error, extra=_about(driver, uri)
                 )
             case SlowConsumer(messages, size):
                 self._slow(driver, messages, size)
@@ -175,14 +175,14 @@ class Reporter:
                 self._moves(driver, cause, seconds)
             case ClientDeprecated(broker):
                 logger.warning(
-                    "%s says that this version of the client is deprecated: upgrade it",
+                    "%s reports that this version of the client is deprecated: upgrade the client",
                     broker,
                     extra=_about(driver),
                 )
             case DeliveryRevived(uri):
                 logger.warning(
-                    "the broker had stopped delivering to %s, and went on when its subscriptions were "
-                    "repeated; this is done again whenever it is needed",
+                    "the broker had stopped delivering to %s, and resumed when its subscriptions were "
+                    "repeated; bmq repeats them whenever necessary",
                     uri,
                     extra=_about(driver, uri),
                 )
@@ -302,8 +302,8 @@ class Reporter:
             return
         again = f" ({self._slow_unsaid} times more since this was said last)" if self._slow_unsaid else ""
         logger.warning(
-            "the application does not keep up: %s (%s bytes) wait for it; reading from %s goes on when half "
-            "of them are taken%s",
+            "the application does not keep up: %s (%s bytes) wait for it; reading from %s resumes when "
+            "half of them are taken%s",
             _count(messages, "message"),
             f"{size:,}",
             driver.dialer.address,
@@ -318,8 +318,8 @@ class Reporter:
             after = _seconds(driver.connection.now() - self._slow_since)
             if driver.backlog.sheds:
                 logger.warning(
-                    "reading from %s goes on after %s, though no consumer here wants %s (%s bytes) that the "
-                    "broker has sent; no more messages without a consumer are kept",
+                    "reading from %s resumes after %s, although %s (%s bytes) match no consumer here; "
+                    "further messages without a consumer are not kept",
                     driver.dialer.address,
                     after,
                     _count(event.messages, "message"),
@@ -328,7 +328,7 @@ class Reporter:
                 )
             else:
                 logger.warning(
-                    "the application has caught up after %s: reading goes on", after, extra=_about(driver)
+                    "the application has caught up after %s: reading resumes", after, extra=_about(driver)
                 )
             self._slow_since = None
 

@@ -432,8 +432,8 @@ class Group:
             )
         if self._window < _NARROW:
             logger.warning(
-                "a window of %d messages a bucket of %s is soon full: a real broker then puts messages "
-                "aside, delivers slowly, and may lose the order in the bucket; %d is the default",
+                "a window of %d messages for each bucket of %s fills quickly: a real broker then puts "
+                "messages aside, delivers slowly, and may lose the order in the bucket; %d is the default",
                 self._window,
                 self.queue.uri,
                 WINDOW_MESSAGES,

@@ -55,7 +55,7 @@ class Reports:
             logger.warning(
                 "bucket %d of %s has %d messages unconfirmed, of at most %d: when it is full, a real broker "
                 "puts messages aside and may lose their order; handle them faster, or raise "
-                "max_unconfirmed_messages. This is said once",
+                "max_unconfirmed_messages. This is logged once",
                 event.bucket,
                 self._uri,
                 event.unconfirmed,

@@ -138,7 +138,8 @@ class RowColumns:
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
             at = next(at for at, each in enumerate(seconds) if not _is_time(each))
             raise UsageError(
-                f"{self._name_row(first + at)}: {values[at]!r} is no time: a datetime, or seconds since 1970"
+                f"{self._name_row(first + at)}: {values[at]!r} is not a time: a datetime, or seconds "
+                "since 1970"
             ) from None
 
     def _array(self, name: str, values: list[Any], kind: Any, first: int, *, is_entry: bool = False) -> Any:

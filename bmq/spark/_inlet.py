@@ -249,7 +249,7 @@ class Inlet:
             try:
                 await confirm_guids(settings.connection, guids)
             except OpenQueueError as error:
-                text = f"what was committed cannot be confirmed any more: {error}"
+                text = f"committed messages can no longer be confirmed: {error}"
                 refuse(text, "without", strict=strict)
             self._unsettled = False
         note_state(self._log, self._place, settings)
@@ -284,10 +284,7 @@ class Inlet:
             self.dropped[uri] = self.dropped.get(uri, 0) + count
         if more:
             listed = ", ".join(f"{count:,} of {uri}" for uri, count in more.items())
-            text = (
-                "the broker has dropped messages that nobody confirmed (expired, rejected or purged): "
-                f"{listed}"
-            )
+            text = f"the broker has dropped unconfirmed messages (expired, rejected or purged): {listed}"
             if self._place.strict:
                 self._loss = StateError(f"{text}. {DROPPED_ADVICE}")
             else:

@@ -113,7 +113,7 @@ def due_column(times: Any, name_row: Callable[[int], str] = "row {}".format) -> 
         if wrong.any():
             row = int(np.argmax(wrong))
             raise UsageError(
-                f"{name_row(row)}: {seconds[row]} is no time in seconds since 1970: a message is due at a "
+                f"{name_row(row)}: {seconds[row]} is not a time in seconds since 1970: a message is due at a "
                 "time, or (null) at once"
             )
         due = np.ceil(seconds * 1000).astype(np.int64)

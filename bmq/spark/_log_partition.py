@@ -104,7 +104,7 @@ def read_partition(
         if not left:
             break
     if maker.dropped:
-        logger.warning("%d messages that cannot be decoded are left out", maker.dropped)
+        logger.warning("%d undecodable messages are omitted", maker.dropped)
 
 
 def left_of(rows: RecordBatch, sources: Sequence[Source], without: Mapping[str, set[bytes]]) -> RecordBatch:

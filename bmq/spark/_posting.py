@@ -515,7 +515,7 @@ class _Partition:
                 if pause:
                     _limit.warning(
                         queue.uri,
-                        "%s is full: rows wait until there is room, for %g s at most",
+                        "%s is full: rows wait for free space, up to %g s",
                         queue.uri,
                         self._settings.ack_timeout,
                     )

@@ -433,8 +433,8 @@ def read_unconfirmed(settings: SourceSettings, limits: ReadLimits) -> Sequence[L
             here.run(drain.close())
     count = sum(each.end - each.start for each in batches)
     logger.warning(
-        "%d messages were read and stay in the queue, unconfirmed: give option checkpointLocation, and call "
-        "bmq.spark.confirm when the rows are where they belong, to take them out",
+        "%d messages were read and stay in the queue, unconfirmed: to remove them, set option "
+        "checkpointLocation, and call bmq.spark.confirm once the rows are stored",
         count,
     )
     if not batches:

@@ -131,7 +131,7 @@ class RowMaker:
                 "onInvalidMessage (row, drop) goes on with the same batch"
             ) from error
         self.dropped += len(decoded.errors)
-        self._limit.warning("dropped", "%s, and is left out: %s", name, printable(error.reason))
+        self._limit.warning("dropped", "%s, and is omitted: %s", name, printable(error.reason))
         good = np.ones(columns.count, bool)
         good[list(decoded.errors)] = False
         return batch.filter(to_arrow(good))

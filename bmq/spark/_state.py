@@ -92,10 +92,10 @@ def refuse(what: str, goes_on: str, *, strict: bool, checkpoint: str = "") -> No
         StateError: the query must not continue.
     """
     if not strict:
-        logger.warning("%s; the query goes on %s, since failOnDataLoss=false", what, goes_on)
+        logger.warning("%s; the query continues %s, because of failOnDataLoss=false", what, goes_on)
         return
     repair = f", and so does `bmq spark repair {checkpoint}` once" if checkpoint else ""
-    raise StateError(f"{what}. Option failOnDataLoss=false goes on {goes_on}{repair}")
+    raise StateError(f"{what}. With failOnDataLoss=false, the query continues {goes_on}{repair}")
 
 
 def check_log(log: BatchLog, place: LogPlace, settings: SourceSettings, start: int | None) -> bool:
@@ -217,8 +217,8 @@ async def look_for_others(settings: SourceSettings) -> None:
         raise StateError(f"option exclusive: others read the same queue: {listed}")
     if others:
         logger.warning(
-            "others read the same queue, and each message goes to one reader only: %s. For a copy each, read "
-            "a fanout queue with an application of one's own",
+            "other consumers read the same queue, and each message goes to only one reader: %s. For a "
+            "copy each, read a fanout queue with separate applications",
             listed,
         )
 

@@ -112,7 +112,7 @@ def too_long(text: str, size: int) -> InvalidExpression:
         ErrorKind.TOO_LONG,
         f"expression is too long ({size}), max allowed length: {MAX_LENGTH}",
         fitting,
-        "Everything from the caret on is too much. Leave out spaces, shorten property names, or split the "
+        "The text from the caret on exceeds the limit. Remove spaces, shorten property names, or split the "
         "expression at a `||` into several subscriptions of one consumer (bmq.subscriptions.plan does it).",
     )
 
@@ -269,7 +269,7 @@ def _operator_hint(problem: Problem, token: Token, previous: Token | None, adjac
     if token.kind == ")":
         return "This parenthesis closes nothing."
     if token.kind in ("property", "exists", "string", "integer", "true", "false", "("):
-        return "An operator is missing between this and what stands before it."
+        return "An operator is missing before this."
     return ""
 
 

@@ -97,8 +97,8 @@ def _literals(tree: Node) -> Iterator[Doubt]:
         if isinstance(node, String) and "\\" in node.value:
             yield Doubt(
                 node.offset,
-                "escapes are not decoded: the backslash is part of the string, and so is what follows it. No "
-                "literal has a double quote in it",
+                "escapes are not decoded: the backslash is part of the string, and so is the next "
+                "character. No literal can contain a double quote",
             )
 
 
@@ -264,16 +264,16 @@ def _places(tree: Node) -> list[Doubt]:
             found.append(
                 Doubt(
                     node.offset,
-                    f"`{node.name}` was read before this asks whether there is one, and where there is none, "
-                    "that was the end: ask first",
+                    f"`{node.name}` is read before this test for its existence, and a missing property "
+                    "ends the evaluation there: test first",
                 )
             )
         elif _is_comparison(node) and outcomes and not outcomes & {_TRUE, _FALSE}:
             found.append(
                 Doubt(
                     node.offset,
-                    "after what stands before it this can only end in an error: a property has one type, or "
-                    "is missing. Let alternatives be subscriptions of their own",
+                    "after the conditions before it, this can only end in an error: a property has one "
+                    "type, or is missing. Use separate subscriptions for alternatives",
                 )
             )
     return found

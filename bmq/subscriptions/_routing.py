@@ -169,11 +169,10 @@ class Decision:
         return told
 
     def _wait(self) -> str:
-        told = "The message waits: what matches is full."
+        told = "The message waits: the matching consumers are full."
         if self.stops:
             return (
-                f"{told} Nothing that was looked at has room, so nothing more is delivered to this "
-                "application before it has, whoever it is for."
+                f"{told} No group tried so far has room, so delivery to this application stops until one has."
             )
         told += " Others have room, so delivery goes on"
         if not self.spills:

@@ -180,7 +180,7 @@ class History:
             fields: further details, as JSON values; see the page *Histories* of the documentation.
 
         Raises:
-            UsageError: the type does not exist, or a field is no JSON value.
+            UsageError: the type does not exist, or a field is not a JSON value.
         """
         _checks.text("process", process, empty=False)
         _checks.text("op", op, empty=False)
@@ -188,7 +188,7 @@ class History:
         try:
             self._log.append([self._log.line(process, op, type, fields)])
         except TypeError as error:
-            raise UsageError(f"a field of {op} is no JSON value: {error}") from None
+            raise UsageError(f"a field of {op} is not a JSON value: {error}") from None
 
     def events(self, **fields: Any) -> Iterator[dict[str, Any]]:
         """Yield the events so far with these fields, for assertions of your own.
@@ -522,7 +522,8 @@ def parsed(name: str, lines: Iterable[bytes], torn: list[str]) -> Iterator[tuple
             continue
         if not isinstance(event, dict) or not _is_event(cast("dict[str, Any]", event)):
             raise UsageError(
-                f"line {number} of {name or 'the history'} is no event; an event has at, process, op and type"
+                f"line {number} of {name or 'the history'} is not an event; an event has at, process, op "
+                "and type"
             )
         yield name, number, event
 

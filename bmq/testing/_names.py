@@ -47,7 +47,7 @@ def domain_like(mode: str, number: int, settings: Mapping[str, Any]) -> DomainCo
     """
     modes = [each.value for each in Mode]
     if mode not in modes:
-        raise UsageError(f"{mode!r} is no mode of a domain; there are: {', '.join(modes)}")
+        raise UsageError(f"{mode!r} is not a mode of a domain; there are: {', '.join(modes)}")
     unknown = set(settings) - _SETTINGS
     if unknown:
         known = ", ".join(sorted(_SETTINGS))

@@ -596,7 +596,7 @@ def _parse(area: bytes, end: int, new: bool) -> dict[str, tuple[int, int, int]]:
         field = word & _VALUE_MASK
         name_size = name_word & _NAME_MASK
         if kind not in _TYPES:
-            raise _wrong(f"{kind} is no property type", "MessagePropertyHeader.type", at)
+            raise _wrong(f"{kind} is not a property type", "MessagePropertyHeader.type", at)
         if not name_size:
             raise _wrong("a name cannot be empty", "MessagePropertyHeader.nameLength", at)
         if new:

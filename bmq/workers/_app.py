@@ -166,7 +166,7 @@ class App(Generic[S]):
         self._check_stopped("register its handlers before")
         _checks.choice("app", app, App)._check_stopped("register its handlers before")
         if self in app._all() or app in self._all():
-            raise UsageError("the app is a part of the other one already, or that of it")
+            raise UsageError("one of the apps is already a part of the other")
         self._parts.append(app)
 
     def _all(self) -> list[App[Any]]:
@@ -536,7 +536,7 @@ class App(Generic[S]):
         if dead_letters is not None:
             letters = QueueUri.parse(dead_letters)
             if letters.canonical == uri.canonical:
-                raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
+                raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
         self._registry.add_waiting(
             uri, Waiting(allow, dead_letters, longest, lookahead, max_held, max_held_bytes)
         )
@@ -632,7 +632,7 @@ class App(Generic[S]):
             raise StateError("the app has consumers only while it runs: await app.run()")
         found = [consumer for each, consumer, _ in feeding if handler is None or each.is_of(handler)]
         if not found:
-            raise StateError(f"{_checks.shown(handler)} is no handler of this app")
+            raise StateError(f"{_checks.shown(handler)} is not a handler of this app")
         return found
 
     async def __aenter__(self) -> App[S]:

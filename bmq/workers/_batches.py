@@ -85,9 +85,7 @@ def batch_shape(handler: Callable[..., object], codec: str | Codec[Any] | None) 
     if of is not Message:
         return Shape(of, codec or "application/json")
     if codec is not None or len(wanted) == 2:
-        raise UsageError(
-            f"{name_of(handler)} takes messages as they are: it takes one list, and codec is for values"
-        )
+        raise UsageError(f"{name_of(handler)} takes messages: it takes one list, and codec is for values")
     return None
 
 
@@ -311,7 +309,7 @@ class _BatchWorkers(Workers):
             logging.WARNING if again else logging.ERROR,
             "%s failed on %d messages of a batch of %d of %s, attempt %d; %s: %s",
             *(first.handler, len(failures), size, first.message.queue_uri, first.attempt),
-            f"again in {first.retry_in:g} s" if again else self._outcome(first),
+            f"next attempt in {first.retry_in:g} s" if again else self._outcome(first),
             f"{type(first.error).__name__}: {first.error}",
             exc_info=None if again else first.error,
             extra={"queue": first.message.queue_uri, "attempt": first.attempt},

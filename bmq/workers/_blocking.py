@@ -35,7 +35,7 @@ class BlockingCalls:
         """Log that the handler blocked the event loop for this many seconds."""
         self._log.warning(
             self._name,
-            "%s kept the event loop for %d ms: confirmations, heartbeats and other handlers waited. "
+            "%s blocked the event loop for %d ms: confirmations, heartbeats and other handlers waited. "
             "Make it a plain 'def', which runs in a thread, or move the part that blocks to "
             "asyncio.to_thread()",
             self._name,

@@ -313,7 +313,7 @@ def open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | N
         )
     origin = source if isinstance(source, Queue) else source.queue
     if QueueUri.parse(then.uri).canonical == QueueUri.parse(origin.uri).canonical:
-        raise UsageError(f"dead letters of {origin.uri} would come back to it; name another queue for them")
+        raise UsageError(f"dead letters of {origin.uri} would return to it; name another queue for them")
     if not then.queue.writable:
         raise UsageError(f"queue {then.uri} is not open for writing: open_queue(..., write=True)")
     return then.queue
@@ -448,7 +448,7 @@ class Workers:
             interrupted |= not await settled([closing], max(deadline - now(), _CLOSING_AT_LEAST))
             if not closing.cancelled() and (error := closing.exception()) is not None:
                 logger.warning(
-                    "could not take back the subscription of %r: %s",
+                    "could not withdraw the subscription of %r: %s",
                     self._consumer,
                     error,
                     extra={"queue": self._consumer.queue.uri},
@@ -463,8 +463,7 @@ class Workers:
             uri = self._consumer.queue.uri
             guids = [message.guid for message in cut]
             logger.warning(
-                "%s was cut off in the middle of %d messages of %s; those that are not confirmed are "
-                "delivered again: %s",
+                "%s was cut off in the middle of %d messages of %s; unconfirmed ones are redelivered: %s",
                 self._invoke.name,
                 len(cut),
                 uri,
@@ -740,7 +739,7 @@ class Workers:
         self._count_hung(1)
         self._limit.warning(
             "hung",
-            "%s goes on in its thread after its deadline of %g s: %d of %d workers wait for such threads, "
+            "%s still runs in its thread after its deadline of %g s: %d of %d workers wait for such threads, "
             "and take no messages meanwhile",
             self._invoke.name,
             self._invoke.timeout,
@@ -852,7 +851,7 @@ class Workers:
             except (InvalidPayload, InvalidProperty) as error:
                 self._limit.error(
                     ("letter", type(error)),
-                    "message %s of %s is confirmed and gone: it is too large for a dead letter in %s: %s",
+                    "message %s of %s was discarded: it is too large for a dead letter in %s: %s",
                     message.guid,
                     message.queue_uri,
                     then.uri,
@@ -878,10 +877,10 @@ class Workers:
         about = _about(failure)
         log = self._throttle.log
         if isinstance(error, RetryAfter) and failure.retry_in is not None:
-            text = "%s puts off message %s of %s, attempt %d; again in %g s: %s"
+            text = "%s puts off message %s of %s, attempt %d; next attempt in %g s: %s"
             log(logging.INFO, text, *where, failure.retry_in, error.reason, extra=about)
         elif failure.retry_in is not None:
-            text = "%s failed on message %s of %s, attempt %d; again in %g s: %s"
+            text = "%s failed on message %s of %s, attempt %d; next attempt in %g s: %s"
             log(logging.WARNING, text, *where, failure.retry_in, self._shown(error), extra=about)
         elif isinstance(error, Reject):
             text = "%s rejected message %s of %s, attempt %d; %s: %s"

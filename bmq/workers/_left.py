@@ -97,7 +97,7 @@ class Left:
             return  # closed: nothing more arrives
         except Error as error:
             logger.warning(
-                "could not make room beside what %s has skipped: %s",
+                "could not raise the limits by the messages that %s has skipped: %s",
                 self._handler,
                 error,
                 extra={"queue": self._consumer.queue.uri},
@@ -161,9 +161,10 @@ class Left:
         self._told = True
         options = self._consumer.options
         logger.warning(
-            "%s stands still: all it may hold of %s (%d messages, %d bytes) was left unconfirmed. Nothing "
-            "more arrives until some of it is confirmed, or the queue is closed and all of it delivered "
-            "again, as by a restart. then=bmq.DeadLetter(...) gets out of the way what cannot be handled",
+            "%s is blocked: unconfirmed messages of %s fill its limits (%d messages, %d bytes). No more "
+            "messages arrive until some are confirmed, or until the queue is closed and they are "
+            "redelivered, as after a restart. then=bmq.DeadLetter(...) puts aside messages that cannot be"
+            " handled",
             self._handler,
             self._consumer.queue.uri,
             options.max_unconfirmed_messages,

@@ -42,7 +42,7 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
         QueueUri.parse(queue)
     origin = of_letter(properties, DEAD_QUEUE)
     if not isinstance(origin, str):
-        raise UsageError(f"message {letter.guid} is no dead letter: it has no {DEAD_QUEUE}")
+        raise UsageError(f"message {letter.guid} is not a dead letter: it has no {DEAD_QUEUE}")
     raw = of_letter(properties, DEAD_RAW)
     if raw is not None:
         raise UsageError(

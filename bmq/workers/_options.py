@@ -162,7 +162,7 @@ class HandlerOptions:
                     f"dead letters are posted to a queue, not to an application of it: {dead_letters}"
                 )
             if dead_letters.canonical == uri.canonical:
-                raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
+                raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
         self.check_quarantine(uri)
         return uri
 

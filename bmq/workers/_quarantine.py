@@ -55,9 +55,7 @@ def check_quarantine(quarantine: object, after: object, uri: QueueUri, *, receip
         return deaths
     letters = _checks.choice("quarantine", quarantine, DeadLetter)
     if QueueUri.parse(letters.uri).canonical == uri.canonical:
-        raise UsageError(
-            f"messages of {uri} in quarantine would come back to it; name another queue for them"
-        )
+        raise UsageError(f"messages of {uri} in quarantine would return to it; name another queue for them")
     if uri.app_id:
         raise UsageError(
             f"a message of {uri} that is posted anew would come back to every application of the queue: "
@@ -145,8 +143,8 @@ class Quarantine:
         await output.post(message.data, properties=properties, guid=guid)
         self._log.warning(
             "suspect",
-            "message %s of %s was in the hands of a process that died or lost its connection, %d times now: "
-            "it was posted anew and is handled on its own",
+            "message %s of %s was being handled when a process died or lost its connection, %d times so "
+            "far: it was posted again, and is handled alone",
             message.guid,
             message.queue_uri,
             count,

@@ -145,7 +145,7 @@ class Responder:
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
                 self._log.warning(
-                    "deadline", "%s was not done with %s by its deadline", self.__qualname__, message.guid
+                    "deadline", "%s did not finish %s by its deadline", self.__qualname__, message.guid
                 )
                 return None
             return self._failed(message, error)

@@ -131,7 +131,7 @@ class Running:
         try:
             admin = await closing.enter_async_context(ask(self._settings.broker, **how))
         except Error as error:
-            logger.info("what waits cannot be checked: %s", error)
+            logger.info("the delay queue cannot be checked: %s", error)
         for uri, waiting in self._registry.waiting.items():
             queue = await self.session.open_queue(str(uri), read=True, default_subscription=False)
             options: dict[str, Any] = {}

@@ -214,8 +214,8 @@ class Sweeper:
         if not self._told and (full or sum(self._held.values()) >= options.max_unconfirmed_bytes):
             self._told = True
             logger.warning(
-                "the sweeper of %s holds all that it may (%d messages): what nobody takes stops the others "
-                "of the queue again. Put messages aside, or look who should have taken them",
+                "the sweeper of %s is full (%d messages): further unclaimed messages block the queue "
+                "again. Put messages aside, or find the consumer that should have received them",
                 self.queue,
                 len(self._held),
                 extra={"queue": self.queue},
@@ -277,6 +277,6 @@ def _check_aside(uri: QueueUri, aside: Queue | str) -> None:
     if other.app_id:
         raise UsageError(f"messages are put aside in a queue, not in an application of it: {other}")
     if other.canonical == uri.canonical:
-        raise UsageError(f"what is put aside in {uri} would come back to it; name another queue")
+        raise UsageError(f"what is put aside in {uri} would return to it; name another queue")
     if isinstance(aside, Queue) and not aside.writable:
         raise UsageError(f"queue {other} is not open for writing: open_queue(..., write=True)")

@@ -167,14 +167,14 @@ def adapted(
         )
     if len(wanted) == 2 and first in (_NOTHING, Message):
         raise UsageError(
-            f"{name_of(handler)} takes two arguments, and its first does not say what it is: annotate it "
-            "with the type of the value"
+            f"{name_of(handler)} takes two arguments, and the first has no annotation: annotate it with "
+            "the type of the value"
         )
     if first in (_NOTHING, Message, Any, object):
         if codec is not None or undecodable is not None:
             raise UsageError(
-                f"{name_of(handler)} takes messages as they are: codec and undecodable are for one that "
-                "takes a value, which its annotation says"
+                f"{name_of(handler)} takes messages: codec and undecodable require a handler whose first "
+                "parameter is annotated with a type of values"
             )
         return handler, None  # type: ignore[return-value]  # the handler takes one argument
     if undecodable is not None and is_async(undecodable) is not is_async(handler):

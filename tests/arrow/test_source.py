@@ -97,7 +97,7 @@ def test_a_program_says_itself_what_is_confirmed(broker: BackgroundBroker) -> No
         assert source.confirm() == 0
     source.close()
     assert left(broker.uri) == list(range(3000, COUNT))
-    with pytest.raises(bmq.StateError, match="closed: what was not confirmed is delivered again"):
+    with pytest.raises(bmq.StateError, match="closed: unconfirmed rows are redelivered"):
         source.confirm()
 
 

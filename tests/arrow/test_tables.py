@@ -264,8 +264,8 @@ async def test_a_batch_has_so_many_bytes_at_most(
     [
         ({"properties": {"a": pa.float64()}}, "property 'a' cannot be read as double"),
         ({"properties": {"a": "double"}}, "property 'a' cannot be read as double"),
-        ({"properties": {"a": "number"}}, "property 'a': 'number' .str. is no Arrow type"),
-        ({"properties": {"a": 4}}, "property 'a': 4 .int. is no Arrow type"),
+        ({"properties": {"a": "number"}}, "property 'a': 'number' .str. is not an Arrow type"),
+        ({"properties": {"a": 4}}, "property 'a': 4 .int. is not an Arrow type"),
         ({"properties": {"value": pa.int8()}}, "several columns are called value: name the payload's"),
         ({"properties": {"guid": pa.int8()}, "metadata": ["guid"]}, "several columns are called guid"),
         ({"metadata": {"guid": "a"}, "properties": {"a": pa.int8()}}, "several columns are called a:"),

@@ -182,7 +182,7 @@ def test_a_post_that_fails_and_is_forgotten_is_logged(
         assert not caplog.records
         del asked, forgotten
         (record,) = caplog.records
-        assert "nobody asked for its outcome: message" in record.getMessage()
+        assert "its outcome was never retrieved: message" in record.getMessage()
 
 
 def test_receiving_in_other_ways(queue: bmq.blocking.Queue) -> None:

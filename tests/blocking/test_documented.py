@@ -37,6 +37,6 @@ def test_every_program_shown_runs(tmp_path: Path, number: int) -> None:
         posted = broker.call(lambda embedded: sum(bool(queue.posted) for queue in embedded.queues.values()))
     assert run.returncode == 0, run.stderr
     assert "Traceback" not in run.stderr
-    assert "time was up" not in run.stderr
+    assert "exceeded its timeout" not in run.stderr
     assert posted or "def post_fork" in PROGRAMS[number]
     assert ("2 lines posted" in run.stdout) == ("sys.stdin" in PROGRAMS[number])

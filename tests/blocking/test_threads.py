@@ -229,7 +229,7 @@ def test_a_callback_that_ends_the_loop_does_not_end_this_one(
     with bmq.blocking.connect(broker, on_event=on_event) as session:
         session.open_queue(bmq_queue_uri, write=True).post(b"x")
     (record,) = [each for each in caplog.records if each.name == "bmq.blocking"]
-    assert record.getMessage() == "a callback ended the event loop; it goes on"
+    assert record.getMessage() == "a callback ended the event loop; the loop continues"
 
 
 async def test_sessions_share_one_thread_which_ends_nothing_else(broker: str, bmq_queue_uri: str) -> None:

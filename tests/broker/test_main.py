@@ -107,7 +107,7 @@ def test_what_it_cannot_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert run(["--tls-cert", str(wrong), "--tls-key", str(missing)]) == 1
     assert f"No such file or directory: '{missing}'" in capsys.readouterr().err
     assert run(["--tls-cert", str(wrong), "--tls-key", str(wrong)]) == 1
-    assert f"{wrong} and {wrong} are no certificate and its key" in capsys.readouterr().err
+    assert f"{wrong} and {wrong} are not a certificate and its key" in capsys.readouterr().err
     for arguments in (["--auth", "nobody"], ["--tls-cert", "x"], ["--port", "x"]):
         with pytest.raises(SystemExit):
             run(arguments)

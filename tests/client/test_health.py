@@ -91,7 +91,7 @@ async def test_a_queue_that_was_not_opened_again_degrades_the_session_until_it_i
         peer.refuse.add("OpenQueue")
         peer.cut()
         await eventually(lambda: session.health().degraded)
-        assert f"{URI} was not opened again, and is closed: " in str(session.health())
+        assert f"{URI} could not be reopened, and is closed: " in str(session.health())
         peer.refuse.clear()
         await session.open_queue(URI, write=True)
         assert str(session.health()) == "ready"

@@ -130,7 +130,7 @@ async def test_a_queue_that_is_refused_for_now_is_two_lines_a_minute(peer: Peer,
             await queue.post(b"%d" % outage)
         delayed = [each for each in said.lines if each.startswith(f"queue {URI} ")]
         first, again = delayed
-        assert "is not open again yet, and is tried again; its posts are kept: " in first
+        assert "could not be reopened yet; trying again, with its posts kept: " in first
         assert "E_NOT_READY" in first
         assert again == f"queue {URI} is open again"
 
@@ -245,8 +245,8 @@ async def test_a_queue_that_does_not_come_back(peer: Peer, said: Said) -> None:
         peer.refusal = NASTY
         peer.cut()
         lines = await said.so_many(3)
-        (failed,) = [line for line in lines if "was not opened again" in line]
-        assert failed.startswith(f"queue {URI} was not opened again, and is closed: the broker refused")
+        (failed,) = [line for line in lines if "could not be reopened, and" in line]
+        assert failed.startswith(f"queue {URI} could not be reopened, and is closed: the broker refused")
         assert r"no\x1b[2J\r\nWARNING forged" in failed
 
 
@@ -310,7 +310,9 @@ async def test_a_broker_says_that_the_client_is_deprecated(peer: Peer, said: Sai
     await eventually(lambda: peer.connections and peer.connection.script.identity)
     peer.connection.send(introduction(StatusCategory.E_SUCCESS, name="earth", deprecated=True))
     session = await connecting
-    assert said.lines == ["earth on earth says that this version of the client is deprecated: upgrade it"]
+    assert said.lines == [
+        "earth on earth reports that this version of the client is deprecated: upgrade the client"
+    ]
     await session.close()
 
 

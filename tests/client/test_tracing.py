@@ -121,6 +121,6 @@ async def test_records_say_what_they_are_about(peer: Peer, caplog: pytest.LogCap
         await eventually(lambda: not session.queues and session.health().degraded)
         await asyncio.sleep(0)
     lost = next(record for record in caplog.records if "was lost" in record.getMessage())
-    closed = next(record for record in caplog.records if "was not opened again" in record.getMessage())
+    closed = next(record for record in caplog.records if "could not be reopened, and" in record.getMessage())
     assert (lost.name, lost.broker) == ("bmq.client", peer.uri)  # type: ignore[attr-defined]
     assert (closed.broker, closed.queue) == (peer.uri, URI)  # type: ignore[attr-defined]

@@ -107,7 +107,7 @@ async def test_consumers_and_the_routing_table(page: Page, console: Console, ses
     await page.js("document.querySelector('#routing .property select').value = 'int64'")
     await page.type("#routing .property input:nth-of-type(2)", "2000")
     await page.click("#try")
-    await page.until(said("The message waits: what matches is full"))
+    await page.until(said("The message waits: the matching consumers are full"))
     assert page.complaints == []
 
 

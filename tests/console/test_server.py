@@ -210,7 +210,7 @@ async def test_looking_inside_messages_of_another_process_gives_them_back(
     assert [(await reader.receive(20)).guid for _ in guids] == guids
     # Now they are somebody's: he is not disturbed.
     said = await _post(http, console, "api/contents", 409, uri=ORDERS, guids=guids)
-    assert "somebody reads this queue" in said["error"]
+    assert "this queue has readers" in said["error"]
     assert broker.queues[ORDERS].unconfirmed == 3
 
 

@@ -319,7 +319,7 @@ class TestWindows:
         async with reader.group(
             "k", buckets=2, on_event=happened.append, max_unconfirmed_messages=10
         ) as group:
-            assert "a window of 10 messages a bucket" in caplog.text
+            assert "a window of 10 messages for each bucket" in caplog.text
             await post(writer, *range(0, 40, 2))
             held = [await group.receive(timeout=20)]
             await eventually(lambda: reader.subscriptions[0].buffered + len(held) >= 10)

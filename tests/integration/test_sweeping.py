@@ -179,7 +179,7 @@ async def test_a_sweeper_needs_a_session_of_its_own(bmq_session: bmq.Session, bm
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"put_aside": "bmq://bmq.test.mem.priority/q"}, "would come back"),
+        ({"put_aside": "bmq://bmq.test.mem.priority/q"}, "would return"),
         ({"put_aside": "bmq://bmq.test.mem.priority/other?id=a"}, "not in an application"),
         ({"hand_back_every": 0}, "more than 0"),
     ],

@@ -103,7 +103,7 @@ async def test_dead_letters_that_cannot_be_are_refused(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, waiting: bmq.Queue, same: bool
 ) -> None:
     other = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
-    with pytest.raises(bmq.UsageError, match="come back" if same else "writing"):
+    with pytest.raises(bmq.UsageError, match="would return" if same else "writing"):
         Mover(waiting, dead_letters=waiting if same else other)
 
 
@@ -289,7 +289,7 @@ async def test_the_mover_of_an_app_has_its_list_and_its_dead_letters(
 
 
 @pytest.mark.parametrize(
-    ("options", "why"), [({"allow": 7}, "allow"), ({"dead_letters": "bmq://d/q.delayed"}, "come back")]
+    ("options", "why"), [({"allow": 7}, "allow"), ({"dead_letters": "bmq://d/q.delayed"}, "would return")]
 )
 def test_a_mover_that_cannot_be_is_refused_when_it_is_registered(options: dict[str, Any], why: str) -> None:
     with pytest.raises(bmq.UsageError, match=why):

@@ -117,7 +117,7 @@ async def test_what_a_message_says_of_its_deaths_is_checked(
         ({"after": 0}, "after"),
         ({"after": "3"}, "after"),
         ({"quarantine": "bmq://d/dead"}, "quarantine"),
-        ({"quarantine": bmq.DeadLetter("bmq://d/q")}, "come back"),
+        ({"quarantine": bmq.DeadLetter("bmq://d/q")}, "would return"),
         ({"quarantine": bmq.DeadLetter("bmq://d/dead"), "key": "k"}, "key"),
         ({"quarantine": bmq.DeadLetter("bmq://d/dead"), "ack": bmq.AckPolicy.ON_RECEIPT}, "ON_RECEIPT"),
     ],

@@ -225,7 +225,7 @@ async def test_queues_that_cannot_take_dead_letters_are_refused(
     reader = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
     with pytest.raises(bmq.UsageError, match="not open for writing"):
         queue.tables(dead_letters=reader)
-    with pytest.raises(bmq.UsageError, match="would come back"):
+    with pytest.raises(bmq.UsageError, match="would return"):
         queue.tables(dead_letters=queue)
     writer = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)
     with pytest.raises(bmq.UsageError, match="goes with"):

@@ -374,7 +374,7 @@ def test_a_message_that_cannot_be_decoded_is_left_out(
     post_bad_between(broker, queue)
     rows = rows_of(source(broker=broker.uri, queue=queue, idleTimeoutMs=200, onInvalidMessage="drop"))
     assert [row["value"] for row in rows] == [b"good", b"too"]
-    assert f"of {queue} cannot be decoded, and is left out" in caplog.text
+    assert f"of {queue} cannot be decoded, and is omitted" in caplog.text
 
 
 def test_a_message_that_cannot_be_decoded_is_named(broker: BrokerThread, queue: str) -> None:

@@ -153,8 +153,8 @@ def test_queues_ids_and_times(write: Write, broker: BrokerThread, queue: str) ->
         "UsageError: .* names an appId, which only a reader has",
         "UsageError: this row: column 'queue' is null, and every row needs its queue",
         "UsageError: this row: column 'id' is null, and every row needs its id",
-        "UsageError: this row: inf is no time in seconds since 1970",
-        r"UsageError: this row: 1e\+18 is no time in seconds since 1970",
+        "UsageError: this row: inf is not a time in seconds since 1970",
+        r"UsageError: this row: 1e\+18 is not a time in seconds since 1970",
     ]
     for reason, pattern in zip(reasons(letters), wanted, strict=True):
         assert re.match(pattern, reason), reason

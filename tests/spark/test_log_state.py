@@ -199,7 +199,7 @@ def test_a_log_that_is_gone_is_refused_before_anything_is_doubled(
         for path in (tmp_path / "bmq").glob("*.arrow"):
             path.unlink()
     again = Query(broker, queue, tmp_path)
-    with pytest.raises(bmq.StateError, match=r"not have the last of them: .*failOnDataLoss=false goes on"):
+    with pytest.raises(bmq.StateError, match=r"not have the last of them: .*failOnDataLoss=false, the query continues"):
         again.ask()
     again.stop()
     assert left_in(broker, queue) == numbers(0, 6)
@@ -218,7 +218,7 @@ def test_a_log_that_is_gone_is_gone_once_where_loss_is_no_failure(
     again = Query(broker, queue, tmp_path, failOnDataLoss="false")
     assert again.ask() == again.start
     again.stop()
-    assert "the query goes on and may double what was committed last" in caplog.text
+    assert "the query continues and may double what was committed last" in caplog.text
     post_numbers(broker, queue, 6, 8)
     third = Query(broker, queue, tmp_path)
     assert third.batch() == numbers(6, 8)
@@ -389,10 +389,10 @@ def test_others_that_read_the_same_queue_are_named(
     one.ask()
     alone = Query(broker, f"{fanout}?id=bar", tmp_path / "two")
     alone.ask()
-    assert "others read the same queue" not in caplog.text
+    assert "other consumers read the same queue" not in caplog.text
     both = Query(broker, f"{queue},{fanout}?id=foo", tmp_path / "three")
     both.ask()
-    (line,) = [text for text in caplog.messages if "others read the same queue" in text]
+    (line,) = [text for text in caplog.messages if "other consumers read the same queue" in text]
     assert f"{queue}: " in line
     assert f"{fanout}?id=foo: " in line
     for each in (one, alone, both):
@@ -406,7 +406,9 @@ def test_a_queue_can_be_kept_to_oneself(
     one = Query(broker, queue, tmp_path / "one", exclusive="true")
     one.ask()
     other = Query(broker, queue, tmp_path / "other", exclusive="true")
-    with pytest.raises(bmq.StateError, match=f"option exclusive: others read the same queue: {queue}: "):
+    with pytest.raises(
+        bmq.StateError, match=f"option exclusive: other consumers read the same queue: {queue}: "
+    ):
         other.ask()
     one.stop()
     assert other.ask() == {"messages": 0}

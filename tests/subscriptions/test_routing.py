@@ -136,7 +136,7 @@ def test_a_full_subscription_stops_all_or_spills_over(
     assert decision.stops is stops
     assert tuple(route.name for route in decision.spills) == spills
     told = str(decision).splitlines()[-1]
-    assert ("nothing more is delivered to this application" in told) is stops
+    assert ("delivery to this application stops" in told) is stops
     assert ("spill over to " + ", ".join(spills) in told) is bool(spills)
 
 
@@ -214,7 +214,7 @@ def test_the_explanation_is_a_table_to_read() -> None:
     [
         ([("x == 1", 0, "one")], {"x": 1}, "The message goes to one."),
         ([("x == 1", 0, "one")], {"x": 2}, "Nothing matches: the message stays in the queue"),
-        ([Route(None, 0, "busy", full=True)], {}, "The message waits: what matches is full"),
+        ([Route(None, 0, "busy", full=True)], {}, "The message waits: the matching consumers are full"),
         (
             [("x == 1", 0, "one"), ("x > 0", 0, "some")],
             {"x": 1},

@@ -290,7 +290,7 @@ def test_a_closed_history_records_nothing(tmp_path: Path) -> None:
 
 
 def test_a_field_that_is_no_json_is_refused() -> None:
-    with pytest.raises(bmq.UsageError, match="a field of charge is no JSON value"):
+    with pytest.raises(bmq.UsageError, match="a field of charge is not a JSON value"):
         History().record("desk", "charge", "ok", amounts={1: 2})
     with pytest.raises(bmq.UsageError, match="info"):
         History().record("desk", "charge", "info")  # type: ignore[arg-type]

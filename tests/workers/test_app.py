@@ -387,7 +387,7 @@ async def test_misuse_is_told_where_it_is_written() -> None:
         app.consumer("q")
     with pytest.raises(bmq.InvalidExpression):
         app.consumer(uri, expression="x >")
-    with pytest.raises(bmq.UsageError, match="would come back to it"):
+    with pytest.raises(bmq.UsageError, match="would return to it"):
         app.consumer(uri, retry=bmq.NoRetry(then=bmq.DeadLetter(uri)))
     with pytest.raises(bmq.UsageError, match="not to an application"):
         app.consumer(uri, retry=bmq.NoRetry(then=bmq.DeadLetter("bmq://bmq.test.mem.fanout/q?id=foo")))

@@ -149,7 +149,7 @@ async def test_a_batch_that_failed_is_tried_again_as_a_whole(
     assert [(each.attempt, each.retry_in) for each in service.failures] == [(1, 7.0)] * 3
     (record,) = caplog.records
     assert "failed on 3 messages of a batch of 3" in record.getMessage()
-    assert "attempt 1; again in 7 s: ConnectionError: away" in record.getMessage()
+    assert "attempt 1; next attempt in 7 s: ConnectionError: away" in record.getMessage()
     assert await seen_by(service.session, service.uri) == []
 
 
@@ -217,8 +217,8 @@ def of_orders(orders: list[Order]) -> None: ...
     [
         (nothing, {}, "nothing takes no parameter: a handler of batches takes"),
         (one_value, {}, "one_value handles batches"),
-        (messages_twice, {}, "messages_twice takes messages as they are"),
-        (of_messages, {"codec": "application/json"}, "of_messages takes messages as they are"),
+        (messages_twice, {}, "messages_twice takes messages"),
+        (of_messages, {"codec": "application/json"}, "of_messages takes messages"),
         (of_orders, {"subscription": "numbr == 1"}, "Order has no property numbr"),
         (
             of_orders,
@@ -354,7 +354,7 @@ async def test_an_app_pauses_a_handler_and_goes_on(broker_uri: str, uri: str, se
         await other.close()
         await app.resume()
         assert await seen.get() == b"2"
-        with pytest.raises(bmq.StateError, match="no handler of this app"):
+        with pytest.raises(bmq.StateError, match="not a handler of this app"):
             await app.pause(lambda message: None)
 
 

@@ -237,7 +237,7 @@ async def test_a_failure_is_logged_once_with_guid_and_queue(
         assert ack.guid in record.getMessage()
         assert stage.queue.uri in record.getMessage()
     assert (first.levelname, first.exc_info) == ("WARNING", None)
-    assert "again in 7 s: ValueError: the reason" in first.getMessage()
+    assert "next attempt in 7 s: ValueError: the reason" in first.getMessage()
     assert last.levelname == "ERROR"
     assert last.exc_info
     assert "attempt 2; discarded: ValueError: the reason (test_consume.py:" in last.getMessage()
@@ -523,7 +523,7 @@ async def test_what_else_is_refused(session: bmq.Session, stage: Stage, fresh: F
         await bmq.consume(stage.queue, lambda message: None, ack=bmq.AckPolicy.MANUAL)
     with pytest.raises(bmq.UsageError, match="a handler is a function"):
         await bmq.consume(stage.queue, None)  # type: ignore[arg-type]
-    with pytest.raises(bmq.UsageError, match="would come back to it"):
+    with pytest.raises(bmq.UsageError, match="would return to it"):
         await bmq.consume(stage.queue, stage.handle, retry=bmq.NoRetry(then=bmq.DeadLetter(stage.queue)))
     reading = await session.open_queue(fresh(), read=True)
     with pytest.raises(bmq.UsageError, match="not open for writing"):

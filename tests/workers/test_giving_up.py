@@ -71,7 +71,7 @@ async def test_without_a_policy_any_number_of_bad_messages_do_not_keep_a_good_on
             pass
         await stage.queue.post(b"good")
         assert await stage.next(1) == [b"good"]
-    assert told(caplog, "stands still") == []
+    assert told(caplog, "is blocked") == []
     await stage.queue.close()
     assert await seen_by(other_session, stage.queue.uri) == bad
 
@@ -173,7 +173,7 @@ async def test_a_worker_that_stands_still_says_so_once_and_what_it_waits_for(
     before: list[int] = []
 
     def count(failure: Failure) -> None:
-        before.append(len(told(caplog, "stands still")))
+        before.append(len(told(caplog, "is blocked")))
 
     await post(stage.queue, *numbered(9))
     leave = bmq.NoRetry("leave")
@@ -181,9 +181,9 @@ async def test_a_worker_that_stands_still_says_so_once_and_what_it_waits_for(
         assert await stage.next(3) == numbered(3)
         await stage.queue.post(b"more")  # with its answer, whatever else was to come would have come
     assert before == [0, 0, 0]
-    (record,) = told(caplog, "stands still")
+    (record,) = told(caplog, "is blocked")
     assert record.levelname == "WARNING"
-    for text in ("handle", stage.queue.uri, "left unconfirmed", "is confirmed, or the queue is closed"):
+    for text in ("handle", stage.queue.uri, "unconfirmed messages", "are confirmed, or until the queue is closed"):
         assert text in record.getMessage()
     assert stage.seen.empty()
 
@@ -196,7 +196,7 @@ async def test_a_worker_does_not_stand_still_where_others_confirmed_what_it_left
     before: list[int] = []
 
     def confirm_the_last(failure: Failure) -> None:
-        before.append(len(told(caplog, "stands still")))
+        before.append(len(told(caplog, "is blocked")))
         if len(failed) in (1, 3):
             failed[-1].confirm()
         failed.append(failure.message)
@@ -205,7 +205,7 @@ async def test_a_worker_does_not_stand_still_where_others_confirmed_what_it_left
     limits = {"max_unconfirmed_messages": 3, "concurrency": 1}
     async with consuming(stage.queue, failing(stage), retry=leave, on_error=confirm_the_last, **limits):
         assert await stage.next(5) == numbered(5)
-        await eventually(lambda: len(told(caplog, "stands still")) == 1)
+        await eventually(lambda: len(told(caplog, "is blocked")) == 1)
     assert before == [0] * 5, "three of five are left unconfirmed, and there is room for no more"
 
 
@@ -238,13 +238,13 @@ async def test_a_worker_whose_messages_nobody_confirms_says_so_after_a_while(
             message.confirm()
         go.release()
         await stage.queue.post(b"more")
-        assert told(caplog, "stands still") == []
+        assert told(caplog, "is blocked") == []
         await post(stage.queue, *numbered(99))
         await stage.next(100)
         await waiting.acquire()
         go.release()
         await stage.queue.post(b"more")
-    assert len(told(caplog, "stands still")) == 1
+    assert len(told(caplog, "is blocked")) == 1
 
 
 async def test_dead_letters_that_are_refused_for_good_bring_it_to_a_standstill_that_is_said(
@@ -258,7 +258,7 @@ async def test_dead_letters_that_are_refused_for_good_bring_it_to_a_standstill_t
         await stage.next(2)
         await stage.queue.post(b"more")
     assert len(told(caplog, "could not be put aside")) == 2
-    assert len(told(caplog, "stands still")) == 1
+    assert len(told(caplog, "is blocked")) == 1
 
 
 # ---- what can never succeed
@@ -356,7 +356,7 @@ async def test_an_attempt_put_off_is_made_again_and_does_not_count(
     assert clock.slept == [31, 32, 33, 34, 35, 36, 37, 38, 39, 40]
     assert {failure.attempt for failure in failures} == {1}
     assert {each.levelname for each in told(caplog, "")} == {"INFO"}
-    assert len(told(caplog, "again in 31 s: the carrier is busy")) == 1
+    assert len(told(caplog, "next attempt in 31 s: the carrier is busy")) == 1
     await stage.queue.close()
     assert await seen_by(other_session, stage.queue.uri) == []
 

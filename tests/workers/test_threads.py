@@ -168,7 +168,7 @@ async def test_a_hung_thread_is_logged_and_does_not_hold_up_the_end(
         task.cancel()
         await asyncio.wait([task], timeout=10)
         assert task.done(), "as for a message that waits for its next attempt"
-    [line] = [each.getMessage() for each in caplog.records if "goes on in its thread" in each.getMessage()]
+    [line] = [each.getMessage() for each in caplog.records if "still runs in its thread" in each.getMessage()]
     assert "1 of 1 workers" in line
 
 

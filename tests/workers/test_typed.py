@@ -234,15 +234,15 @@ async def say(message: bmq.Message, error: bmq.Undecodable) -> None: ...
 @pytest.mark.parametrize(
     ("handler", "options", "why"),
     [
-        (nothing_said, {}, "nothing_said takes two arguments, and its first does not say what it is"),
+        (nothing_said, {}, "nothing_said takes two arguments, and the first has no annotation"),
         (three, {}, "three takes 3 arguments .*: a handler takes a message, a value, or a value and"),
         (wrong_second, {}, "wrong_second takes 2 arguments"),
-        (two_messages, {}, "its first does not say what it is"),
+        (two_messages, {}, "the first has no annotation"),
         (of_bytes, {}, "bytes are posted and received as they are"),
         (unknown, {}, "unknown takes a value of a type that cannot be found: name 'Unknown' is not defined"),
         (in_a_thread, {"undecodable": say}, "in_a_thread and say are not alike"),
-        (of_messages, {"undecodable": say}, "of_messages takes messages as they are"),
-        (of_messages, {"codec": "application/msgpack"}, "of_messages takes messages as they are"),
+        (of_messages, {"undecodable": say}, "of_messages takes messages"),
+        (of_messages, {"codec": "application/msgpack"}, "of_messages takes messages"),
         (7, {}, "a handler is a function that takes a message, .*, not 7"),
     ],
 )  # fmt: skip

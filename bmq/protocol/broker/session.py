@@ -376,7 +376,7 @@ class BrokerSession(Machine):
         if self._complaints <= _MAX_COMPLAINTS:
             _log.warning("%s: %s", self.peer, printable(what))
             if self._complaints == _MAX_COMPLAINTS:
-                _log.warning("%s: what else it does wrong is not logged", self.peer)
+                _log.warning("%s: further violations are not logged", self.peer)
 
     # ---- actions: the handshake
 
