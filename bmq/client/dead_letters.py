@@ -85,27 +85,29 @@ class Failure:
 class DeadLetter:
     """Put a message aside in another queue when it is given up.
 
-    Payload and properties are posted to ``queue``, with these properties besides, and the message is
-    confirmed once the broker has acknowledged that: ``bmq_dead_attempts`` (INT32) is how often it was
-    tried, ``bmq_dead_error`` (STRING) the type and text of the last error, 1,000 characters at most,
-    ``bmq_dead_guid`` (STRING) the message's GUID, for one that came back by durable retries the one it
-    had at first, ``bmq_dead_queue`` (STRING) its queue's URI, with
-    ``?id=`` if it had one.
+    The payload and the properties are posted to ``queue``, with further properties about the failure. The
+    message is confirmed once the broker has acknowledged the dead letter. The further properties:
 
-    The GUID of what is posted follows from the last two, so that doing it again within the broker's
-    deduplication window stores nothing twice.
+    - ``bmq_dead_attempts`` (INT32): number of attempts;
+    - ``bmq_dead_error`` (STRING): type and text of the last error, at most 1,000 characters;
+    - ``bmq_dead_guid`` (STRING): GUID of the message; after durable retries, its original GUID;
+    - ``bmq_dead_queue`` (STRING): URI of the message's queue, with ``?id=`` if present.
 
-    What cannot be posted like that is put aside too, with one more property. ``bmq_dead_properties``
-    (STRING) is a JSON list of ``[name, type, value]`` of the properties that cannot be posted: those with an
-    illegal name, those there is no room for, and those whose name begins with ``bmq_dead_``; a value of
-    type CHAR or BINARY is in Base64. ``bmq_dead_raw`` (STRING) says why a message could not be taken apart:
-    the payload then is all that was delivered (:attr:`bmq.Message.raw`), properties included.
+    The GUID of the dead letter derives from the last two, so that a repeated post within the broker's
+    deduplication window is stored once.
+
+    Messages that cannot be posted in this form become dead letters, too, with one more property.
+    ``bmq_dead_properties`` (STRING) is a JSON list of ``[name, type, value]`` for the properties that cannot
+    be posted: properties with an illegal name, without space in the letter, or with a name that begins with
+    ``bmq_dead_``. Values of type CHAR or BINARY are in Base64. ``bmq_dead_raw`` (STRING) is the reason why a
+    message could not be parsed; the payload of the letter then has all delivered bytes
+    (:attr:`bmq.Message.raw`), including the properties.
 
     Attributes:
-        queue: a queue open for writing, or the URI of one, which a :class:`bmq.App` opens itself.
+        queue: a queue open for writing, or a URI, which a :class:`bmq.App` opens itself.
 
     Raises:
-        InvalidURI: the queue is neither.
+        InvalidURI: the queue is neither a queue nor a URI.
     """
 
     queue: Queue | str
@@ -122,19 +124,19 @@ class DeadLetter:
     async def post(self, failure: Failure, queue: Queue, pause: Callable[[float], Awaitable[None]]) -> None:
         """Post the message to ``queue``, and wait for the acknowledgement.
 
-        Tries again, after pauses of 1 to 60 seconds, for as long as the broker's refusal says that it may
-        help (the queue is full, say).
+        Retries, after pauses of 1 to 60 seconds, as long as the status of the refusal is retryable (for
+        example, a full queue).
 
         Args:
-            failure: the message, and why.
-            queue: where to.
-            pause: sleeps for some seconds.
+            failure: the message and its error.
+            queue: queue for dead letters.
+            pause: function that sleeps for a number of seconds.
 
         Raises:
-            PostError: refused for good.
+            PostError: the broker refused permanently.
             UsageError: the queue is closed, or message and reason together exceed 64 MiB.
 
-        Cancelling it leaves open whether the message is there.
+        After a cancellation, the dead letter may or may not be posted.
         """
         for attempt in count(1):
             try:
@@ -149,14 +151,14 @@ class DeadLetter:
         """Post the message to ``queue``, and wait for the acknowledgement.
 
         Args:
-            failure: the message, and why.
-            queue: where to.
+            failure: the message and its error.
+            queue: queue for dead letters.
 
         Raises:
             PostError: the broker refused.
             UsageError: the queue is closed, or message and reason together exceed 64 MiB.
 
-        Cancelling it leaves open whether the message is there.
+        After a cancellation, the dead letter may or may not be posted.
         """
         message = failure.message
         data, properties = letter_of(failure)

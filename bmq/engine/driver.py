@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the parts of a session together, and hands on what its core reports."""
+"""Assembles the parts of a session, and distributes its core's reports."""
 
 from __future__ import annotations
 
@@ -63,38 +63,38 @@ _T = TypeVar("_T")
 Q = TypeVar("Q", bound=OpenQueue)
 
 _STARTED = SessionState.STARTED
-# How many of the numbers that a peer has sent are shown in a log line.
+# Maximum number of a peer's ids in a log line.
 _SHOWN = 5
 
 logger = logging.getLogger("bmq.client")
 
-# A newer broker goes on sending what this version skips: a line each time, or each minute, tells nothing new.
+# A newer broker keeps sending unknown elements: a line for each, or each minute, adds no information.
 _ONCE_A_DAY = 86_400.0
-# The event loop keeps no task alive. These must go on although nobody refers to them: a close whose caller
-# was cancelled, and the watching of the host's health, which ends once its session is gone.
+# The event loop does not keep tasks alive. These must continue without a reference: a close whose caller was
+# cancelled, and the watch of the host's health, which ends with its session.
 _kept: set[asyncio.Task[Any]] = set()
 
 
 class Driver(Generic[Q]):
-    """The parts of one session, and where events go; belongs to the event loop it was made on.
+    """The parts of one session, and the distribution of events. Belongs to the event loop of its creation.
 
-    The event loop keeps neither it nor its session alive: a session dropped without being closed is
-    collected, and warns of that.
+    The event loop keeps neither the driver nor its session alive: a session that is dropped without closing
+    is collected, with a warning.
 
     Attributes:
-        options: what the session was made with.
-        core: the protocol.
-        connection: what moves its bytes.
+        options: options of the session.
+        core: protocol.
+        connection: connection of the session.
         flow: backpressure for posts.
-        backlog: the received messages that the session holds.
-        dialer: what connects and reconnects.
-        events: the application's subscribers to session events.
-        guids: makes the GUIDs of posts.
-        schema_ids: numbers the sequences of property names that posts have.
-        health: how the session is.
-        received: what is counted of received messages.
+        backlog: account of held messages.
+        dialer: connects and reconnects.
+        events: application's subscribers to session events.
+        guids: generates the GUIDs of posts.
+        schema_ids: numbers the sequences of property names in posts.
+        health: health of the session.
+        received: counters of received messages.
         confirming: counts confirmations.
-        queues: the queues that were opened, or are being opened, and are not closed.
+        queues: queues that are open, or being opened.
         disowned: whether the session needs no closing: the process of a simulation was killed.
     """
 
@@ -151,11 +151,11 @@ class Driver(Generic[Q]):
         self._over_because = ""
         self._lines = LogLimit(logger)
         self._skipped = LogLimit(logger, every=_ONCE_A_DAY)
-        # How many messages have arrived: the delivery number of the next one.
+        # Number of arrived messages: the delivery number of the next message.
         self._delivered = 0
-        # How many arrived for queues that are not open.
+        # Number of messages that arrived for queues that are not open.
         self._astray = 0
-        # When the connection was lost, while there is none, and how long there was none before.
+        # Time of the loss of the connection, or None; and total time without a connection before.
         self._lost_at: float | None = None
         self._disconnected = 0.0
         self._health_task: asyncio.Task[None] | None = None
@@ -171,24 +171,24 @@ class Driver(Generic[Q]):
             raise
 
     def keep(self, coroutine: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Run a coroutine as a task that is kept alive until it is done."""
+        """Run a coroutine as a task that is kept alive until its end."""
         task = self.loop.create_task(coroutine)
         _kept.add(task)
         task.add_done_callback(_kept.discard)
         return task
 
     def give_up(self) -> None:
-        """End the session at once, unless it has ended."""
+        """End the session at once, unless already ended."""
         self.dialer.stop()
         self.connection.give_up("")
 
     def abandon(self) -> None:
-        """End a dropped session at once: somebody may still wait for the outcomes of its posts."""
+        """End a dropped session at once: callers may still wait for the outcomes of its posts."""
         try:
             # Not here: garbage may be collected in any thread.
             self.loop.call_soon_threadsafe(self._abandoned)
         except RuntimeError:
-            pass  # the event loop is closed: nobody can wait for anything any more
+            pass  # the event loop is closed: no caller can be waiting
 
     def _abandoned(self) -> None:
         self.dialer.stop()
@@ -197,17 +197,17 @@ class Driver(Generic[Q]):
 
     @property
     def open_queues(self) -> list[Q]:
-        """The queues that were opened and are not closed."""
+        """The open queues."""
         return [queue for core, queue in self.queues.items() if core.opened]
 
-    # what queues and consumers call
+    # for queues and consumers
 
     def check_open(self) -> None:
-        """Raise unless the session can be used from here.
+        """Check that the session can be used here.
 
         Raises:
-            SessionClosed: it is closed or closing.
-            UsageError: this is not the event loop it belongs to.
+            SessionClosed: the session is closed or closing.
+            UsageError: the call is outside the session's event loop.
         """
         connection = self.connection
         if not connection.scheduled or get_ident() != connection.thread:  # see Queue._confirm()
@@ -224,10 +224,10 @@ class Driver(Generic[Q]):
             ) from self.core.ended_by
 
     async def room(self, queue: QueueCore, want: Want) -> None:
-        """Wait until a post to a queue may be made; the caller makes the post at once.
+        """Wait until a post to a queue may be made; the caller must post at once.
 
         Raises:
-            SessionClosed, UsageError: see :meth:`check_open`.
+            SessionClosed, UsageError: as for :meth:`check_open`.
         """
         self.check_open()
         room = self.flow.room
@@ -236,11 +236,11 @@ class Driver(Generic[Q]):
             await room.wait(queue, want)
 
     def _in_line(self) -> int:
-        """How many messages wait for consumers, or for none."""
+        """Number of messages in line, including unclaimed ones."""
         return sum(queue.in_line[0] for queue in self.queues.values())
 
     def ages(self) -> Ages:
-        """How old the oldest things are that the session waits for."""
+        """Return the ages of the oldest post, message and byte that the session waits for."""
         self.confirming.finish()
         now = self.connection.now()
 
@@ -254,19 +254,19 @@ class Driver(Generic[Q]):
         }
 
     def health_report(self) -> Health:
-        """How the session is at this moment."""
+        """Return the present health of the session."""
         return self.health.report(self.ages(), self.core.stalls(self.connection.now()))
 
     @property
     def seconds_disconnected(self) -> float:
-        """How long there was no connection, after the first one, in seconds."""
+        """Time without a connection, after the first one, in seconds."""
         now = 0.0 if self._lost_at is None else self.connection.now() - self._lost_at
         return self._disconnected + now
 
     def configure(self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore]) -> asyncio.Future[None]:
-        """Give a queue other subscriptions; return a future for the broker's answer.
+        """Change the subscriptions of a queue; return a future for the broker's answer.
 
-        The broker is told at the end of this turn of the event loop.
+        The request is sent at the end of this turn of the event loop.
         """
         done: asyncio.Future[None] = self.loop.create_future()
         deadline = self.connection.now() + self.options.configure_timeout
@@ -276,7 +276,7 @@ class Driver(Generic[Q]):
         return done
 
     async def close_queue(self, queue: QueueCore, deadline: float, *, at_once: bool = False) -> None:
-        """Close a queue whose posts have been waited for."""
+        """Close a queue whose posts are finished."""
         done: asyncio.Future[None] = self.loop.create_future()
         known = self.queues.get(queue)
         try:
@@ -290,14 +290,14 @@ class Driver(Generic[Q]):
                 self.forget(queue, known)
 
     def add(self, core: QueueCore, queue: Q) -> None:
-        """A queue is being opened."""
+        """Register a queue that is being opened."""
         self.queues[core] = queue
         self.flow.room.queues += core.writable
 
     def forget(self, core: QueueCore, queue: Q) -> bool:
-        """A queue is closed, or was never open; return whether the session still had the queue.
+        """Forget a queue that is closed, or was never open; return whether the session still had the queue.
 
-        A later opening may have taken the core over, with a :class:`Queue` of its own: that one stays.
+        A later opening may have taken over the core, with a new :class:`Queue`, which then stays.
         """
         if self.queues.get(core) is not queue:
             return False
@@ -310,44 +310,44 @@ class Driver(Generic[Q]):
         return True
 
     def _delayed(self, uri: str) -> bool:
-        """Whether a queue waits to be reopened; reading and writing may be two queues of one URI."""
+        """Whether a queue waits to be reopened; reading and writing may be two queues with one URI."""
         return any(core.late_to_reopen and queue.uri == uri for core, queue in self.queues.items())
 
     def set_health(self, healthy: bool) -> None:
-        """Take what the host health monitor says."""
+        """Process a report of the host health monitor."""
         self.core.host_health(healthy)
         self.connection.transmit_soon()
 
     def publish(self, event: SessionEvent) -> None:
-        """Hand an event to the log and the application."""
+        """Pass an event to the log and the application."""
         if not isinstance(event, QueueReopened) or not self._delayed(event.queue_uri):
             self._reporter.note(event)
             self.health.note(event)
         self.events.publish(event)
 
-    # what the connection reports (see Owner)
+    # reports of the connection (see Owner)
 
     @property
     def address(self) -> str:
-        """The address that is connected, or is tried next."""
+        """The connected address, or the next address to try."""
         return str(self.dialer.address)
 
     def disconnected(self) -> None:
-        """The connection is gone."""
+        """Handle the loss of the connection."""
         self.dialer.channel_lost()
         self.flow.room.wake()  # posts are kept for the next connection
 
     def writable(self) -> None:
-        """The connection takes more again."""
+        """Resume sending after the transport's buffer has drained."""
         self.flow.room.wake()
 
     def crashed(self) -> None:
-        """The session ends."""
+        """End the session."""
         self.dialer.stop()
 
     def accepted(self, outcome: Outcome) -> None:
-        """The post that was made alone is accepted."""
-        future: Any  # Connection.post_alone() made it
+        """Handle the acceptance of a single post."""
+        future: Any  # created by Connection.post_alone()
         future, _, guid, _, queue = outcome
         if not future.done():
             future.set_result(self._ack(guid, queue.uri_text))
@@ -356,7 +356,7 @@ class Driver(Generic[Q]):
             flow.posts_left()
 
     def handle(self, event: SessionEvent | Signal) -> None:
-        """Hand on what the core reports."""
+        """Distribute a report of the core."""
         if isinstance(event, Acked):
             self._receipts.settle(event, self.core)
             self.flow.posts_left()
@@ -418,7 +418,7 @@ class Driver(Generic[Q]):
         )
 
     def _note_astray(self, event: Astray) -> None:
-        # Some are normal when a queue is closed while messages flow: one warning is enough.
+        # A few are normal when a queue is closed during delivery: one warning is enough.
         level = logging.DEBUG if self._astray else logging.WARNING
         self._astray += event.messages
         logger.log(
@@ -432,8 +432,8 @@ class Driver(Generic[Q]):
         )
 
     def _deliver(self, event: Pushed) -> None:
-        # In an event, messages of several subscriptions alternate. Each consumer gets its own in one call,
-        # with their delivery numbers: should it pass messages on, these tell where they belong.
+        # In an event, messages of several subscriptions alternate. Each consumer receives its messages in one
+        # call, with their delivery numbers, which determine the order if the consumer passes messages on.
         number = self._delivered
         arrival = self.loop.time(), self.received.losses
         if len(event.deliveries) == 1:
@@ -477,7 +477,7 @@ class Driver(Generic[Q]):
                 self.backlog.restored()  # the queue may have been delayed beyond StateRestored
         elif isinstance(event, QueueReopenFailed):
             for core, queue in list(self.queues.items()):
-                # Reading and writing may be two queues; another open of the queue may be under way.
+                # Reading and writing may be two queues; another opening of the queue may be in progress.
                 if queue.uri == event.queue_uri and core.opened and not core.in_use:
                     self.forget(core, queue)
                     queue.shut(event.error)
@@ -497,7 +497,7 @@ class Driver(Generic[Q]):
             self.events.end()
 
     def _ended(self, event: Disconnected) -> None:
-        """The session is over: leave nothing behind in the event loop."""
+        """Leave nothing in the event loop at the end of the session."""
         self._disconnected, self._lost_at = self.seconds_disconnected, None
         self._over_because = event.reason
         error = SessionClosed(f"the session is over: {event.reason}") if event.reason else None
@@ -516,7 +516,7 @@ class Driver(Generic[Q]):
 
 
 def _some(numbers: Sequence[int]) -> str:
-    """The first numbers as text, and how many there are if these are not all."""
+    """Return the first numbers as text, and their total if there are more."""
     shown = ", ".join(map(str, numbers[:_SHOWN]))
     return shown if len(numbers) <= _SHOWN else f"{shown} ... ({len(numbers):,} in all)"
 

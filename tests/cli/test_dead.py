@@ -80,7 +80,7 @@ def test_what_cannot_be_put_back_stays(run: Bmq, bmq_new_queue_uri: NewUri) -> N
     run("post", dead, "x", "-p", f"bmq_dead_queue={bmq_new_queue_uri('bmq.test.mem.fanout')}?id=foo")
     ran = run("dead", dead, "--all", "--back")
     assert ran.status == 1
-    assert "is no dead letter" in ran.err
+    assert "is not a dead letter" in ran.err
     assert "would reach all of them" in ran.err
     ran = run("dead", dead, "--all", "--back", "--to", other)
     assert "1 dead letter put back, 1 not" in ran.err

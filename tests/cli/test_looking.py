@@ -115,7 +115,7 @@ def test_a_consumer_at_its_limit(run: Bmq, aside: Aside, reader: bmq.Queue, bmq_
     assert "2 of them are delivered and not confirmed" in ran.out
     assert "at its limit of unconfirmed messages" in ran.out
     assert "2 of 2 (full)" in ran.out
-    assert "The message waits: what matches is full" in ran.out
+    assert "The message waits: the matching consumers are full" in ran.out
 
 
 def test_nothing_matches(run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str) -> None:
@@ -173,6 +173,6 @@ def test_an_expression_of_another_client_that_is_not_legal(
 ) -> None:
     aside.do(reader.subscribe("x >", strict=False).open())
     ran = run("explain", bmq_queue_uri, "--empty")
-    assert "not legal: takes everything" in ran.out
+    assert "not legal: matches every message" in ran.out
     assert "The message goes to" in ran.out
     assert json.loads(run("explain", bmq_queue_uri, "--empty", "--json").out)

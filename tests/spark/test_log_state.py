@@ -199,7 +199,9 @@ def test_a_log_that_is_gone_is_refused_before_anything_is_doubled(
         for path in (tmp_path / "bmq").glob("*.arrow"):
             path.unlink()
     again = Query(broker, queue, tmp_path)
-    with pytest.raises(bmq.StateError, match=r"not have the last of them: .*failOnDataLoss=false, the query continues"):
+    with pytest.raises(
+        bmq.StateError, match=r"not have the last of them: .*failOnDataLoss=false, the query continues"
+    ):
         again.ask()
     again.stop()
     assert left_in(broker, queue) == numbers(0, 6)

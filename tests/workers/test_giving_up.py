@@ -183,7 +183,12 @@ async def test_a_worker_that_stands_still_says_so_once_and_what_it_waits_for(
     assert before == [0, 0, 0]
     (record,) = told(caplog, "is blocked")
     assert record.levelname == "WARNING"
-    for text in ("handle", stage.queue.uri, "unconfirmed messages", "are confirmed, or until the queue is closed"):
+    for text in (
+        "handle",
+        stage.queue.uri,
+        "unconfirmed messages",
+        "are confirmed, or until the queue is closed",
+    ):
         assert text in record.getMessage()
     assert stage.seen.empty()
 
