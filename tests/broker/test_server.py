@@ -624,7 +624,7 @@ async def test_more_connections_than_wanted_are_closed_at_once(caplog: pytest.Lo
             await (await connect(broker.port)).ended()
         for peer in peers:
             assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
-        (line,) = [each for each in caplog.messages if "most this broker takes" in each]
+        (line,) = [each for each in caplog.messages if "the limit of this broker" in each]
         assert "3 connections" in line
         await peers.pop().close()
         await eventually(lambda: len(broker._hub.connections) == 2)
