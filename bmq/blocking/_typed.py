@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues and consumers of values instead of bytes, for threads."""
+"""Queues and consumers of values instead of bytes, for threads.
+
+Values are encoded and decoded in the posting and receiving threads.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._renamed import renamed_arguments
-from bmq.blocking._message import Message, TypedBatch, TypedMessage
+from bmq.blocking._message import Message, MessageBatch, TypedBatch, TypedMessage
 from bmq.blocking._posts import PostFuture
 from bmq.client.message import Ack, PostReport, PutMessage
 from bmq.codecs import Codec, Shape
+from bmq.errors import UsageError
 from bmq.wire.constants import Compression
 from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
@@ -31,10 +35,36 @@ __all__ = ["TypedConsumer", "TypedGroup", "TypedQueue"]
 T = TypeVar("T")
 
 
-class TypedQueue(Generic[T]):
-    """A queue for values of one type, like :class:`bmq.TypedQueue`. Created by :meth:`Queue.typed`.
+def _encoded(
+    shape: Shape[T], value: T, properties: Mapping[str, PropertyInput] | None
+) -> tuple[bytes, dict[str, PropertyInput]]:
+    data, own = shape.encode(value)
+    if properties:
+        own |= properties
+    return data, own
 
-    Values are encoded and decoded in the posting and receiving threads.
+
+def _messages(shape: Shape[T], values: Iterable[T]) -> Iterator[PutMessage]:
+    if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"values is an iterable of {shape.name}, not {_checks.shown(values)}")
+    return (PutMessage(*shape.encode(value)) for value in values)
+
+
+# Below: generated from bmq/client/typed.py by tests/blocking/typed.py.
+
+
+class TypedQueue(Generic[T]):
+    """A queue for values of one type. Created by :meth:`Queue.typed`.
+
+    ::
+
+        orders = queue.typed(Order)
+        orders.post(Order(customer=1234, address="1 Main Street"))
+        for message in orders:
+            ship(message.value)
+            message.confirm()
+
+    A typed queue has no state of its own: closing, for example, is done by the queue.
 
     Attributes:
         queue: underlying queue.
@@ -67,13 +97,26 @@ class TypedQueue(Generic[T]):
         not_before: datetime | float | None = None,
         timeout: float | None = None,
     ) -> Ack:
-        """Post a value and wait for its acknowledgement, as :meth:`bmq.TypedQueue.post` does.
+        """Post a value and wait for its acknowledgement, as :meth:`Queue.post` does.
+
+        Args:
+            value: value to post.
+            properties: further properties, which override properties derived from fields of the value.
+            tags: as for :meth:`Queue.post`, like all following arguments.
+            guid: GUID in place of a generated one.
+            compression: compression of the payload.
+            key: ordering key.
+            delay: seconds until the message is due.
+            not_before: due time, in place of ``delay``.
+            timeout: seconds to wait for the outcome.
 
         Raises:
             InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
-            PostError, InvalidProperty, QueueClosed, SessionClosed, TimedOut: as for :meth:`Queue.post`.
+            PostError, InvalidProperty, QueueClosed, SessionClosed, TimedOut: as :meth:`Queue.post`.
+
+        Interrupting the call has the same effect as for :meth:`Queue.post`.
         """
-        data, own = self._encoded(value, properties)
+        data, own = _encoded(self._shape, value, properties)
         return self.queue.post(
             data,
             properties=own,
@@ -96,25 +139,31 @@ class TypedQueue(Generic[T]):
         compression: Compression | None = None,
         key: Key | None = None,
     ) -> PostFuture:
-        """Post a value without waiting for its acknowledgement, as :meth:`bmq.TypedQueue.post_nowait` does.
+        """Post a value without waiting, as :meth:`Queue.post_nowait` does.
 
         Raises:
             InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
             BufferFull, InvalidProperty, QueueClosed, SessionClosed: as for :meth:`Queue.post_nowait`.
         """
-        data, own = self._encoded(value, properties)
+        data, own = _encoded(self._shape, value, properties)
         return self.queue.post_nowait(
             data, properties=own, tags=tags, guid=guid, compression=compression, key=key
         )
 
     def post_many(self, values: Iterable[T], *, rate: float | None = None) -> PostReport:
-        """Post many values, as :meth:`bmq.TypedQueue.post_many` does.
+        """Post many values, batched and with backpressure, as :meth:`Queue.post_many` does.
+
+        Args:
+            values: values to post.
+            rate: maximum number of messages a second.
 
         Raises:
             InvalidPayload: a value has another type, or cannot be encoded; the values before it were posted.
             InvalidProperty, QueueClosed, SessionClosed: as for :meth:`Queue.post_many`.
+
+        Interrupting the call has the same effect as for :meth:`Queue.post_many`.
         """
-        return self.queue.post_many(self._messages(values), rate=rate)
+        return self.queue.post_many(_messages(self._shape, values), rate=rate)
 
     def request(
         self,
@@ -130,31 +179,17 @@ class TypedQueue(Generic[T]):
             InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
             ResponderError, TimedOut, PostError, QueueClosed, SessionClosed: as for :meth:`Queue.request`.
         """
-        data, own = self._encoded(value, properties)
+        data, own = _encoded(self._shape, value, properties)
         return self.queue.request(data, properties=own, timeout=timeout, reply_to=reply_to)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait for the outcomes of all posts, as :meth:`Queue.flush` does."""
         self.queue.flush(timeout)
 
-    def _encoded(
-        self, value: T, properties: Mapping[str, PropertyInput] | None
-    ) -> tuple[bytes, dict[str, PropertyInput]]:
-        data, own = self._shape.encode(value)
-        if properties:
-            own |= properties
-        return data, own
-
-    def _messages(self, values: Iterable[T]) -> Iterator[PutMessage]:
-        encode = self._shape.encode
-        for value in values:
-            data, properties = encode(value)
-            yield PutMessage(data, properties)
-
     # receiving
 
     def __iter__(self) -> Iterator[TypedMessage[T]]:
-        return _Values(iter(self.queue), self._shape)
+        return _Values(self.queue.__iter__(), self._shape)
 
     def receive(self, timeout: float | None = None) -> TypedMessage[T]:
         """Wait for the next message, as :meth:`Queue.receive` does."""
@@ -171,7 +206,7 @@ class TypedQueue(Generic[T]):
 
     def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[TypedBatch[T]]:
         """Iterate over batches of messages, as :meth:`Queue.batches` does."""
-        return (TypedBatch(batch, self._shape) for batch in self.queue.batches(max_messages, max_wait))
+        return _Batches(self.queue.batches(max_messages, max_wait), self._shape)
 
     @renamed_arguments
     def subscribe(
@@ -184,7 +219,19 @@ class TypedQueue(Generic[T]):
         discard_unmatched: bool = False,
         strict: bool = True,
     ) -> TypedConsumer[T]:
-        """Create a consumer for matching messages, as :meth:`bmq.TypedQueue.subscribe` does.
+        """Create a consumer for matching messages, as :meth:`Queue.subscribe` does.
+
+        The filter is checked against the type: it may use the properties that are fields of the type, and
+        compare them with values of the field's type. A type without such fields accepts every filter.
+
+        Args:
+            expression: selects messages. This and all following arguments are as for
+                :meth:`Queue.subscribe`.
+            priority: the consumer with the highest priority among the matching ones receives a message.
+            max_unconfirmed_messages: limit of delivered messages without a confirmation.
+            max_unconfirmed_bytes: limit of delivered bytes without a confirmation.
+            discard_unmatched: confirm all messages that do not match.
+            strict: if False, an expression is sent unchanged, and not checked against the type.
 
         Raises:
             InvalidExpression: the filter is not legal, or does not fit the type.
@@ -245,9 +292,9 @@ class TypedQueue(Generic[T]):
 
 
 class TypedConsumer(Generic[T]):
-    """A consumer of values, like :class:`bmq.TypedConsumer`.
+    """A consumer of values. Created by :meth:`TypedQueue.subscribe`.
 
-    Created by :meth:`TypedQueue.subscribe`; ``with`` activates the consumer.
+    ``with`` activates the consumer.
 
     Attributes:
         consumer: underlying consumer.
@@ -258,7 +305,7 @@ class TypedConsumer(Generic[T]):
         self._shape = shape
 
     def __iter__(self) -> Iterator[TypedMessage[T]]:
-        return _Values(iter(self.consumer), self._shape)
+        return _Values(self.consumer.__iter__(), self._shape)
 
     def receive(self, timeout: float | None = None) -> TypedMessage[T]:
         """Wait for the next message, as :meth:`Consumer.receive` does."""
@@ -275,7 +322,7 @@ class TypedConsumer(Generic[T]):
 
     def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[TypedBatch[T]]:
         """Iterate over batches of messages, as :meth:`Consumer.batches` does."""
-        return (TypedBatch(batch, self._shape) for batch in self.consumer.batches(max_messages, max_wait))
+        return _Batches(self.consumer.batches(max_messages, max_wait), self._shape)
 
     @renamed_arguments
     def configure(
@@ -338,7 +385,7 @@ class TypedConsumer(Generic[T]):
 
 
 class TypedGroup(Generic[T]):
-    """A group member that receives values, like :class:`bmq.TypedGroup`. Created by :meth:`TypedQueue.group`.
+    """A member of a group that receives values. Created by :meth:`TypedQueue.group`.
 
     Attributes:
         group: underlying member.
@@ -349,7 +396,7 @@ class TypedGroup(Generic[T]):
         self._shape = shape
 
     def __iter__(self) -> Iterator[TypedMessage[T]]:
-        return _Values(iter(self.group), self._shape)
+        return _Values(self.group.__iter__(), self._shape)
 
     def receive(self, timeout: float | None = None) -> TypedMessage[T]:
         """Wait for the next message, as :meth:`Group.receive` does."""
@@ -398,4 +445,20 @@ class _Values(Generic[T]):
         return self
 
     def __next__(self) -> TypedMessage[T]:
-        return TypedMessage(next(self._messages), self._shape)
+        return TypedMessage(self._messages.__next__(), self._shape)
+
+
+class _Batches(Generic[T]):
+    """One loop over batches, each with its values."""
+
+    __slots__ = ("_batches", "_shape")
+
+    def __init__(self, batches: Iterator[MessageBatch], shape: Shape[T]) -> None:
+        self._batches = batches
+        self._shape = shape
+
+    def __iter__(self) -> Iterator[TypedBatch[T]]:
+        return self
+
+    def __next__(self) -> TypedBatch[T]:
+        return TypedBatch(self._batches.__next__(), self._shape)

@@ -97,6 +97,30 @@ class TypedBatch(MessageBatch, Generic[T]):
         return iter(cast("list[TypedMessage[T]]", self._messages))
 
 
+def _encoded(
+    shape: Shape[T], value: T, properties: Mapping[str, PropertyInput] | None
+) -> tuple[bytes, dict[str, PropertyInput]]:
+    data, own = shape.encode(value)
+    if properties is not None:
+        own |= checked_properties(properties)
+    return data, own
+
+
+def _messages(
+    shape: Shape[T], values: Iterable[T] | AsyncIterable[T]
+) -> Iterator[PutMessage] | AsyncIterator[PutMessage]:
+    if isinstance(values, AsyncIterable):
+        return _messages_as_they_come(shape, values)
+    if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"values is an iterable of {shape.name}, not {_checks.shown(values)}")
+    return (PutMessage(*shape.encode(value)) for value in values)
+
+
+async def _messages_as_they_come(shape: Shape[T], values: AsyncIterable[T]) -> AsyncIterator[PutMessage]:
+    async for value in values:
+        yield PutMessage(*shape.encode(value))
+
+
 class TypedQueue(Generic[T]):
     """A queue for values of one type. Created by :meth:`bmq.Queue.typed`.
 
@@ -160,7 +184,7 @@ class TypedQueue(Generic[T]):
 
         Cancelling the call has the same effect as for :meth:`bmq.Queue.post`.
         """
-        data, own = self._encoded(value, properties)
+        data, own = _encoded(self._shape, value, properties)
         return await self.queue.post(
             data,
             properties=own,
@@ -189,7 +213,7 @@ class TypedQueue(Generic[T]):
             InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
             BufferFull, InvalidProperty, QueueClosed, SessionClosed: as for :meth:`bmq.Queue.post_nowait`.
         """
-        data, own = self._encoded(value, properties)
+        data, own = _encoded(self._shape, value, properties)
         return self.queue.post_nowait(
             data, properties=own, tags=tags, guid=guid, compression=compression, key=key
         )
@@ -209,11 +233,7 @@ class TypedQueue(Generic[T]):
 
         Cancelling the call has the same effect as for :meth:`bmq.Queue.post_many`.
         """
-        if isinstance(values, AsyncIterable):
-            return await self.queue.post_many(self._messages_as_they_come(values), rate=rate)
-        if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"values is an iterable of {self._shape.name}, not {_checks.shown(values)}")
-        return await self.queue.post_many(self._messages(values), rate=rate)
+        return await self.queue.post_many(_messages(self._shape, values), rate=rate)
 
     async def request(
         self,
@@ -229,31 +249,12 @@ class TypedQueue(Generic[T]):
             InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
             ResponderError, TimedOut, PostError, QueueClosed, SessionClosed: as for :meth:`bmq.Queue.request`.
         """
-        data, own = self._encoded(value, properties)
+        data, own = _encoded(self._shape, value, properties)
         return await self.queue.request(data, properties=own, timeout=timeout, reply_to=reply_to)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait for the outcomes of all posts, as :meth:`bmq.Queue.flush` does."""
         await self.queue.flush(timeout)
-
-    def _encoded(
-        self, value: T, properties: Mapping[str, PropertyInput] | None
-    ) -> tuple[bytes, dict[str, PropertyInput]]:
-        data, own = self._shape.encode(value)
-        if properties is not None:
-            own |= checked_properties(properties)
-        return data, own
-
-    def _messages(self, values: Iterable[T]) -> Iterator[PutMessage]:
-        encode = self._shape.encode
-        for value in values:
-            data, properties = encode(value)
-            yield PutMessage(data, properties)
-
-    async def _messages_as_they_come(self, values: AsyncIterable[T]) -> AsyncIterator[PutMessage]:
-        async for value in values:
-            data, properties = self._shape.encode(value)
-            yield PutMessage(data, properties)
 
     # receiving
 

@@ -13,6 +13,7 @@ import pytest
 import bmq
 import bmq.arrow
 import bmq.groups
+from tests.blocking import typed as typed_source
 from tests.programs.test_docs import generate as generate
 from tests.test_surface import current, described, offered
 from tests.test_surface import reference as reference
@@ -123,6 +124,11 @@ def test_a_typed_class_has_the_names_and_arguments_of_its_messages(typed: Any) -
                 continue  # a value instead of bytes
             assert (mine[2] in (its[2], ()), mine[3]) == (True, its[3]), (name, mine[0])
         assert inspect.iscoroutinefunction(other) == inspect.iscoroutinefunction(one), name
+
+
+def test_typed_classes_for_threads_are_those_of_asyncio_without_await() -> None:
+    present = typed_source.TARGET.read_text(encoding="utf-8")
+    assert present == typed_source.generated(), "python -m tests.blocking.typed"
 
 
 def test_connect_takes_the_same() -> None:

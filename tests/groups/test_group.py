@@ -109,9 +109,7 @@ class TestSharing:
     ) -> None:
         async with reader.group("k", member="twin") as one, another.group("k", member="twin") as two:
             await post(writer, *range(160))
-            await eventually(
-                lambda: sum(c.buffered for q in (reader, another) for c in q.subscriptions) > 100
-            )
+            await eventually(lambda: sum(c.buffered for q in (reader, another) for c in q.consumers) > 100)
             received: list[set[int]] = []
             for group in (one, two):
                 buckets: set[int] = set()
@@ -206,7 +204,7 @@ class TestHandover:
         async with reader.group("k", buckets=2, on_event=happened.append) as group:
             await post(writer, *range(20))
             assert sorted(await take(group, 3))
-            await eventually(lambda: sum(c.buffered for c in reader.subscriptions) >= 15)
+            await eventually(lambda: sum(c.buffered for c in reader.consumers) >= 15)
             bmq_proxy.cut()
             await eventually(lambda: any(isinstance(event, Lost) for event in happened))
             assert not group.owned
@@ -322,7 +320,7 @@ class TestWindows:
             assert "a window of 10 messages for each bucket" in caplog.text
             await post(writer, *range(0, 40, 2))
             held = [await group.receive(timeout=20)]
-            await eventually(lambda: reader.subscriptions[0].buffered + len(held) >= 10)
+            await eventually(lambda: reader.consumers[0].buffered + len(held) >= 10)
             while (message := group.receive_nowait()) is not None:
                 held.append(message)
             held += [await self._next(group, held)]
@@ -401,7 +399,7 @@ class TestMisuse:
     async def test_a_queue_that_is_closed(self, reader: bmq.Queue) -> None:
         group = reader.group("k")
         receiving = asyncio.create_task(group.receive())
-        await eventually(lambda: reader.subscriptions)
+        await eventually(lambda: reader.consumers)
         await reader.session.close()
         with pytest.raises(bmq.QueueClosed):
             await receiving
