@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq.blocking`` beside the asyncio client, the official one, and other ways in which it could be made.
+"""``bmq.blocking`` beside the asyncio client, the official client, and alternative designs.
 
     python benchmarks/blocking.py [--rounds 5] [--count 20000] [--output NAME]
 
-Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own.
-Every measurement is a fresh process; each round makes all of them, and ratios are taken within a round.
+Uses the broker of ``BMQ_BROKER_URI``, or an embedded broker in a separate process. Each measurement is a new
+process; each round makes all measurements, and ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LATENCIES = {
     "the core over a blocking socket": Job("blocking", "", observed="core"),
     "a bare blocking socket": Job("raw", ""),
 }
-#: What posts, and what receives what it has posted.
+#: Posting cases, with the cases that receive their messages.
 RATES = [("post_many", "consume"), ("post_nowait", "consume_batches")]
 RATE_CLIENTS = {"bmq.blocking": "blocking", "the asyncio client": "ours"}
 
 
 def measure(uri: str, count: int, rounds: int) -> dict[str, Series]:
-    """Measure everything once a round; by ``client: case``."""
+    """Make all measurements once in each round; return the results by ``client: case``."""
     series: dict[str, Series] = {}
 
     def add(name: str, job: Job) -> None:

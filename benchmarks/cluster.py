@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster on loopback whose nodes are killed and started again, or an embedded broker in its place.
+"""A cluster on loopback whose nodes are killed and restarted, or an embedded broker in its place.
 
-The configuration is the one of ``docker/cluster`` with other addresses, folders and times: there it takes
-half a minute before a leader is believed to be gone, and another to find a new one; on loopback seconds do.
+The configuration is that of ``docker/cluster`` with other addresses, folders and times. There, the nodes need
+half a minute to declare a leader dead, and another half to elect a new one; on loopback, seconds are enough.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bmq.broker import Broker
 CONFIGURATION = harness.HERE.parent / "docker" / "cluster" / "etc"
 NODES = 3
 PROXY = NODES
-#: Seconds in which a node comes up, or ends when it was asked to.
+#: Seconds for a node to start, or to end after a request.
 PATIENCE = 60.0
 
 _ELECTOR = {
@@ -43,42 +43,42 @@ _PRIMARY = re.compile(r"Cluster \[bmq\]: Setting primary of Partition \[0\] to \
 
 
 class Cluster(Protocol):
-    """What the benchmark needs of one.
+    """The interface of a cluster, as the benchmark needs it.
 
     Attributes:
-        ways: the addresses by which it is reached, by name.
-        nodes: how many nodes there are.
+        ways: addresses of the cluster, by name.
+        nodes: number of nodes.
     """
 
     ways: dict[str, list[str]]
     nodes: int
 
     async def start(self) -> None:
-        """Bring everything up."""
+        """Start all nodes."""
 
     async def healthy(self) -> None:
-        """Wait until a message can be posted everywhere."""
+        """Wait until messages can be posted through each node."""
 
     async def primary(self) -> int:
-        """The node that has the queues, as far as is known."""
+        """Return the node that has the queues, as far as known."""
         ...
 
     async def kill(self, node: int, number: signal.Signals) -> None:
         """End a node."""
 
     async def revive(self, node: int) -> None:
-        """Start it again."""
+        """Restart a node."""
 
     async def stop(self) -> None:
-        """End everything."""
+        """Stop all nodes."""
 
 
 class RealCluster:
     """Three real nodes, and a proxy in front of them.
 
     Args:
-        program: the broker's executable.
-        work: a folder for configurations, logs and storage.
+        program: broker's executable.
+        work: folder for configurations, logs and storage.
     """
 
     nodes = NODES
@@ -93,14 +93,14 @@ class RealCluster:
         self.ways = {"nodes": addresses[:NODES], "proxy": addresses[NODES:]}
 
     async def start(self) -> None:
-        """Bring everything up."""
+        """Start all nodes."""
         for number in range(len(self._names)):
             self._configure(number)
             await self.revive(number)
         await self.healthy()
 
     async def healthy(self) -> None:
-        """Wait until a message can be posted through every node and the proxy."""
+        """Wait until messages can be posted through each node and the proxy."""
         async with asyncio.timeout(2 * PATIENCE):
             for address in [address for way in self.ways.values() for address in way]:
                 async with bmq.connect(
@@ -110,7 +110,7 @@ class RealCluster:
                     await queue.post(b"well?")
 
     async def primary(self) -> int:
-        """The node that the others' logs last name."""
+        """Return the node named last in the others' logs."""
         last = ("", 0)
         for name in self._names[:NODES]:
             for line in self._log(name).read_text(errors="replace").splitlines():
@@ -120,7 +120,7 @@ class RealCluster:
         return last[1]
 
     async def kill(self, node: int, number: signal.Signals) -> None:
-        """End a node with a signal, and wait until it has ended."""
+        """End a node with a signal, and wait for its end."""
         process = self._running.pop(node)
         process.send_signal(number)
         try:
@@ -131,7 +131,7 @@ class RealCluster:
             process.wait()
 
     async def revive(self, node: int) -> None:
-        """Start a node with what it had stored."""
+        """Start a node with its stored messages."""
         name = self._names[node]
         self._running[node] = self._spawn(name)
         async with asyncio.timeout(PATIENCE):
@@ -147,7 +147,7 @@ class RealCluster:
                     return
 
     async def stop(self) -> None:
-        """End everything."""
+        """Stop all nodes."""
         for process in self._running.values():
             process.kill()
         for process in self._running.values():
@@ -188,10 +188,10 @@ class RealCluster:
 
 
 class EmbeddedNode:
-    """An embedded broker that keeps what it stores when it is killed: to try this benchmark itself.
+    """An embedded broker that keeps its messages when killed, to test this benchmark itself.
 
     Args:
-        work: a folder for the domains.
+        work: folder for the domains.
     """
 
     nodes = 1
@@ -203,19 +203,19 @@ class EmbeddedNode:
         self.ways: dict[str, list[str]] = {}
 
     async def start(self) -> None:
-        """Bring it up."""
+        """Start the broker."""
         await self._broker.start()
         self.ways = {"nodes": [self._broker.uri]}
 
     async def healthy(self) -> None:
-        """It is as soon as it runs."""
+        """Return at once: a running broker is healthy."""
 
     async def primary(self) -> int:
-        """It is alone."""
+        """Return the only node."""
         return 0
 
     async def kill(self, node: int, number: signal.Signals) -> None:
-        """Cut all connections, or close them in good order."""
+        """Drop all connections, or close them in an orderly way."""
         await self._broker.stop(graceful=number is signal.SIGTERM)
 
     async def revive(self, node: int) -> None:
@@ -223,12 +223,12 @@ class EmbeddedNode:
         await self._broker.start()
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop the broker."""
         await self._broker.stop()
 
 
 def write_domains(folder: Path) -> None:
-    """Write the domain files, without the limit of consumers that one of them has."""
+    """Write the domain files, without the limit of consumers in one of them."""
     for path in (CONFIGURATION / "domains").glob("*.json"):
         domain = json.loads(path.read_text())
         domain["definition"]["parameters"]["maxConsumers"] = 0
@@ -245,7 +245,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports below those that the system gives to connections: one could have it while its node is down."""
+    """Return ports below the ephemeral range, which no connection takes while a node is down."""
     ports: list[int] = []
     while len(ports) < count:
         port = random.randrange(15_000, 32_000)

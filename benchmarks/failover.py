@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster whose nodes are killed while this client and the official one post and consume through it.
+"""A cluster whose nodes are killed while this client and the official client post and consume.
 
     python benchmarks/failover.py --broker /usr/local/bin/bmqbrkr
 
-Starts three real nodes and a proxy on loopback. Each round kills something else, with SIGKILL and SIGTERM,
-starts it again, and balances the books: what was posted, what became of it, what arrived. Both clients have
-the same queues, of eventual and of strong consistency, priority and fanout; each connects twice, to the
-nodes (this client knows all their addresses, the official one takes one) and to the proxy, in a process of
-its own each time. Without --broker an embedded broker takes the cluster's place, which shows that the
-benchmark works, and no more.
+Starts three real nodes and a proxy on loopback. Each round kills a different process, with SIGKILL or
+SIGTERM, restarts it, and balances the books: posted messages, their outcomes, and arrived messages. Both
+clients have the same queues, with eventual and strong consistency, priority and fanout. Each client connects
+twice, to the nodes (this client knows all addresses, the official client takes one) and to the proxy, each
+time in a separate process. Without --broker, an embedded broker replaces the cluster, which only shows that
+the benchmark works.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ import bmq
 from bmq.testing import History, Verdict, examine, fresh_queue_uri
 from tests.integration.chaos import connections, everything_arrives, payload
 
-#: The queues, by what they are.
+#: The queues, by their kind.
 DOMAINS = {
     "priority eventual": "bmq.test.persistent.priority",
     "priority strong": "bmq.test.persistent.priority.sc",
@@ -52,12 +52,12 @@ APP_IDS = ("foo", "bar")
 #: Posts a second to each queue.
 RATE = 50
 TICK = 0.02
-#: Seconds that any one step may take.
+#: Timeout of a single step, in seconds.
 DEADLINE = 90.0
 
 
 def apps() -> dict[str, str]:
-    """Which application receives which queue's messages."""
+    """Return the receiving application of each queue."""
     found = {}
     for name in DOMAINS:
         for app_id in APP_IDS if name.startswith("fanout") else ("",):
@@ -65,18 +65,18 @@ def apps() -> dict[str, str]:
     return found
 
 
-# ---- one client, in a process of its own: says "ready", is told to stop, leaves a history
+# ---- one client in a separate process: prints "ready", runs until told to stop, and leaves a history
 
 
 class Ours:
-    """This project's client: one session posts, one consumes."""
+    """This project's client: one session posts, another consumes."""
 
     def __init__(self, broker: str, uris: dict[str, str], history: History) -> None:
         self.broker, self.uris, self.history = broker, uris, history
         self.posting = True
 
     async def run(self) -> None:
-        """Post and consume until told to stop; then wait for what is under way."""
+        """Post and consume until told to stop; then wait for pending work."""
         loop = asyncio.get_running_loop()
         async with self.session("producer") as producer, self.session("consumer") as consumer:
             consumers = []
@@ -122,13 +122,13 @@ class Ours:
                 number += 1
 
     async def consume(self, queue: bmq.Queue) -> None:
-        """Confirm what comes."""
+        """Confirm all messages."""
         async for message in queue:
             message.confirm()
 
 
 class Official:
-    """The official client: it calls back from threads of its own."""
+    """The official client, which calls back from its own threads."""
 
     def __init__(self, broker: str, uris: dict[str, str], history: History) -> None:
         self.broker, self.uris = broker, uris
@@ -136,7 +136,7 @@ class Official:
         self.posting = True
 
     def run(self) -> None:
-        """Post and consume until told to stop; then wait for what is under way."""
+        """Post and consume until told to stop; then wait for pending work."""
         producer, consumer = self.client.session("producer"), self.client.session("consumer")
         for app, name in apps().items():
             consumer.open_queue(self.consumed(app, name), read=True, timeout=DEADLINE)
@@ -151,7 +151,7 @@ class Official:
         for thread in threads:
             thread.join()
         self.client.wait(DEADLINE)
-        # Not stopped: that could wait for a broker that it has lost. The process ends, and they with it.
+        # Do not stop the sessions, which could wait for a lost broker. They end with the process.
 
     def consumed(self, app: str, name: str) -> str:
         app_id = app.partition("/")[2]
@@ -168,7 +168,7 @@ class Official:
 
 
 def beats() -> Iterator[float]:
-    """When to post, by the monotonic clock; what was missed is not made up for."""
+    """Yield the times of posts, by the monotonic clock; missed posts are not made up for."""
     due = time.monotonic()
     while True:
         due = max(due + 1 / RATE, time.monotonic() - 1 / RATE)
@@ -176,7 +176,7 @@ def beats() -> Iterator[float]:
 
 
 def worker(arguments: dict[str, Any]) -> None:
-    """Be one of the clients."""
+    """Run one of the clients."""
     broker, uris = arguments["broker"], arguments["uris"]
     with History(arguments["history"]) as history:
         for name, uri in uris.items():
@@ -189,16 +189,16 @@ def worker(arguments: dict[str, Any]) -> None:
         run(Ours(broker, uris, history).run())
 
 
-# ---- what is killed
+# ---- victims
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something to kill.
+    """A kind of failure.
 
     Attributes:
-        name: what it is, for people.
-        victims: of the primary's number and another node's, which to kill.
+        name: description, for people.
+        victims: function from the numbers of the primary and another node to the nodes to kill.
         connected: the same for the node that clients connect to.
     """
 
@@ -207,7 +207,7 @@ class Case:
     connected: Callable[[int, int, int], int]
 
 
-# Each is told the primary's number and those of the two others.
+# Called with the number of the primary, and the numbers of the two others.
 CASES = {
     "primary": Case("the primary", lambda p, a, b: [p], lambda p, a, b: a),
     "connected": Case("the node connected to", lambda p, a, b: [a], lambda p, a, b: a),
@@ -220,13 +220,13 @@ CASES = {
 
 @dataclass
 class Lap:
-    """One kill, and what one client made of it through one way.
+    """One failure, and its effect on one client with one address.
 
     Attributes:
-        verdict: what the check has found.
-        pauses: the longest time without an acknowledgement from the kill on, in seconds, by queue.
-        recoveries: the seconds that sessions took from losing their connection to being restored.
-        mishaps: sessions and queues that were lost for good.
+        verdict: result of the check.
+        pauses: longest time without an acknowledgement after the failure, in seconds, by queue.
+        recoveries: seconds from the loss of a connection to its restoration, for each session.
+        mishaps: sessions and queues that were permanently lost.
     """
 
     verdict: Verdict
@@ -239,7 +239,7 @@ class Lap:
 
 
 def lap_of(history: History, ours: bool, killed_at: float, uris: dict[str, str]) -> Lap:
-    """Check a history, and find what it says of a kill."""
+    """Check a history, and return the effect of a failure."""
     mishaps = [
         f"{event['process']}: {event['event']}, {event['reason']}"
         for event in history.events(op="session")
@@ -254,7 +254,7 @@ def lap_of(history: History, ours: bool, killed_at: float, uris: dict[str, str])
 
 
 def pause(times: list[float], killed_at: float) -> float:
-    """Return the longest time without an acknowledgement from the kill on."""
+    """Return the longest time without an acknowledgement after the failure."""
     before = max((at for at in times if at <= killed_at), default=killed_at)
     after = [at for at in sorted(times) if at > killed_at]
     moments = [before, *after, *([] if after else [float("inf")])]
@@ -262,7 +262,7 @@ def pause(times: list[float], killed_at: float) -> float:
 
 
 def recoveries(history: History) -> list[float]:
-    """Return how long sessions took from losing their connection to having everything as before."""
+    """Return the seconds from the loss of each connection to the full restoration of its session."""
     found = []
     for moments in connections(history).values():
         lost: float | None = None
@@ -279,7 +279,7 @@ def recoveries(history: History) -> list[float]:
 
 @dataclass
 class Column:
-    """What one client did through one way, over all kills."""
+    """The results of one client with one address, over all failures."""
 
     client: str
     way: str
@@ -303,7 +303,7 @@ class Column:
 
     @property
     def well(self) -> bool:
-        """Whether nothing is missing, but for what two of three nodes take along when they end at once."""
+        """Whether no message is missing, except for losses when two of three nodes end at once."""
         both = CASES["both"].name
         lost = any(lap.broken("lost") for name, laps in self.laps.items() if both not in name for lap in laps)
         return not lost and not any(lap.broken("outcome") or lap.mishaps for lap in self.all)
@@ -333,7 +333,7 @@ def _counts(counts: Counter[str]) -> str:
 
 
 def _seconds(times: list[float]) -> str:
-    """The median and the longest."""
+    """Return the median and the maximum as text."""
     if not times:
         return "-"
     shown = [f"{at:.2f}" if at < float("inf") else "never" for at in (statistics.median(times), max(times))]
@@ -341,7 +341,7 @@ def _seconds(times: list[float]) -> str:
 
 
 def tables(columns: list[Column]) -> str:
-    """The books, the pauses and the recoveries, as Markdown."""
+    """Return the books, the pauses and the recoveries, as Markdown."""
     head = [column.name for column in columns]
     books = [column.books() for column in columns]
     parts = ["The books:", _table(["", *head], [[row, *(each[row] for each in books)] for row in books[0]])]
@@ -381,7 +381,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 async def lap(
     cluster: Cluster, columns: list[Column], case: Case, number: signal.Signals, options: argparse.Namespace
 ) -> tuple[list[Lap], str]:
-    """Kill something once; returns what the clients made of it, and what was killed, for people."""
+    """Cause one failure; return its effects on the clients, and the victims' description."""
     primary = await cluster.primary()
     first, second = [(primary + step) % cluster.nodes for step in (1, 2)]
     connected = case.connected(primary, first, second)
@@ -444,7 +444,7 @@ async def start(stack: contextlib.AsyncExitStack, arguments: dict[str, Any]) -> 
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=2**26,
-        # It would lead the clients elsewhere.
+        # The variable would direct the clients elsewhere.
         env={name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"},
     )
 
@@ -458,7 +458,7 @@ async def start(stack: contextlib.AsyncExitStack, arguments: dict[str, Any]) -> 
 
 
 async def complaints(process: asyncio.subprocess.Process) -> str:
-    """What a client that did not come up has said."""
+    """Return the output of a client that failed to start."""
     _, said = await process.communicate()
     return said.decode()[-4000:]
 
@@ -470,7 +470,7 @@ async def failover(
     signals: list[signal.Signals],
     options: argparse.Namespace,
 ) -> bool:
-    """Run the rounds; returns whether this client came through without loss."""
+    """Run the rounds; return whether this client lost no message."""
     await cluster.start()
     try:
         columns = [Column(client, way) for client in clients for way in cluster.ways]
@@ -490,7 +490,7 @@ async def failover(
 
 
 def tell(column: Column, done: Lap) -> None:
-    """Say how one client came through one kill."""
+    """Print the effect of one failure on one client."""
     verdict = done.verdict
     recovered = _seconds(done.recoveries)
     refused = verdict.posted - verdict.acknowledged

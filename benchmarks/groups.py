@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What consumer groups cost a broker, and what is left of order when members come and go.
+"""The cost of consumer groups for a broker, and the order of messages when members join and leave.
 
     python benchmarks/groups.py rates --uri tcp://127.0.0.1:30114 [--pid BROKER]
     python benchmarks/groups.py handover --uri tcp://127.0.0.1:30114
     python benchmarks/groups.py cluster --broker /usr/local/bin/bmqbrkr
 
-Members are processes of their own, so that they can be killed. ``rates`` counts messages a second by
-buckets and members, and with the broker's process id the broker's CPU time a message. ``handover`` makes
-members join, leave, die, dawdle and be full under load, and balances the books message by message.
-``cluster`` does that while the nodes of three are killed. Without --uri, and without --broker, an embedded
-broker takes the real one's place.
+Members are separate processes, so that they can be killed. ``rates`` counts messages a second by buckets and
+members and, given the broker's process id, the broker's CPU time a message. ``handover`` makes members join,
+leave, die, stall and fill up under load, and balances the books message by message. ``cluster`` does the same
+while the nodes of a cluster of three are killed. Without --uri and --broker, an embedded broker is used.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from tests.waiting import eventually
 DOMAIN = "bmq.test.mem.priority"
 KEYS = 1000
 TICK = 0.01
-#: Seconds without a message after which nothing more is expected.
+#: Seconds of silence after which no more messages are expected.
 QUIET = 12.0
 
 
@@ -48,7 +47,7 @@ QUIET = 12.0
 
 
 async def be_member(arguments: argparse.Namespace) -> None:
-    """Handle messages, and write a line for each: bucket, number, when it was begun and when it was done."""
+    """Handle messages, and write a line for each: bucket, number, start time and end time."""
     out = sys.stdout.fileno()
     async with bmq.connect(arguments.uri) as session:
         queue = await session.open_queue(arguments.queue, read=True)
@@ -75,7 +74,7 @@ async def be_member(arguments: argparse.Namespace) -> None:
 
 
 async def _handle_all(queue: bmq.Queue, out: int) -> None:
-    """What the same costs without a group."""
+    """Measure the same work without a group."""
     count = 0
     async for batch in queue.batches():
         batch.confirm()
@@ -84,7 +83,7 @@ async def _handle_all(queue: bmq.Queue, out: int) -> None:
 
 
 async def _count(group: bmq.groups.Group, out: int) -> None:
-    """Confirm at once, and say from time to time how many there were."""
+    """Confirm at once, and print the count from time to time."""
     count = 0
 
     async def say() -> None:
@@ -121,7 +120,7 @@ async def _handle(group: bmq.groups.Group, work: float, out: int, count_only: bo
 
 @dataclass
 class Handled:
-    """One message in one member's hands."""
+    """One message in the hands of one member."""
 
     bucket: int
     number: int
@@ -130,11 +129,11 @@ class Handled:
 
 
 class Member:
-    """A member's process.
+    """The process of a member.
 
     Attributes:
-        handled: what it has said so far.
-        count: how many messages it has counted, when it only counts.
+        handled: messages reported so far.
+        count: number of messages, if the member only counts.
     """
 
     def __init__(self, name: str) -> None:
@@ -185,7 +184,7 @@ class Member:
 
 @dataclass
 class Books:
-    """What became of the messages of one round."""
+    """The outcomes of the messages of one round."""
 
     posted: int = 0
     lost: int = 0
@@ -210,11 +209,11 @@ HEAD = (
 
 
 def balance(acknowledged: set[int], members: list[Member]) -> Books:
-    """Compare what was acknowledged with what was handled.
+    """Compare acknowledged messages with handled messages.
 
-    ``disorder`` counts messages that one member handled after a later one of the bucket, not counting those
-    that come again; ``overtaken`` those that a member was not done with when another began a later one of
-    their bucket.
+    ``disorder`` counts messages that a member handled after a later message of the bucket, without
+    redeliveries. ``overtaken`` counts messages that a member had not finished when another member began a
+    later message of their bucket.
     """
     books = Books(posted=len(acknowledged))
     seen: dict[int, int] = {}
@@ -232,7 +231,7 @@ def balance(acknowledged: set[int], members: list[Member]) -> Books:
     everything = sorted(
         ((each, member) for member in members for each in member.handled), key=lambda pair: pair[0].begun
     )
-    # Per bucket: the latest message that each member has begun, and when that was.
+    # For each bucket: the latest message that each member has begun, and its time.
     begun: dict[int, dict[Member, list[tuple[int, int]]]] = {}
     for each, member in everything:
         begun.setdefault(each.bucket, {}).setdefault(member, []).append((each.number, each.begun))
@@ -261,7 +260,7 @@ def balance(acknowledged: set[int], members: list[Member]) -> Books:
 
 
 class Producer:
-    """Posts at a steady rate, each number to the key of its remainder."""
+    """Posts at a steady rate; the remainder of each number is its key."""
 
     def __init__(self, queue: bmq.Queue, rate: int) -> None:
         self._queue = queue
@@ -299,11 +298,11 @@ class Producer:
 
 
 async def settle(members: list[Member], expected: set[int]) -> None:
-    """Wait until everything has arrived, or nothing more comes."""
+    """Wait until all messages have arrived, or no more arrive."""
     while True:
         seen = {each.number for member in members for each in member.handled}
         if expected <= seen or time.monotonic() - max(member.heard for member in members) > QUIET:
-            await asyncio.sleep(0.5)  # what comes twice
+            await asyncio.sleep(0.5)  # for duplicates
             return
         await asyncio.sleep(0.1)
 
@@ -438,7 +437,7 @@ ROUNDS = {
 
 
 def cpu(pid: int | None) -> float:
-    """Seconds of CPU time a process has had."""
+    """Return the CPU seconds of a process."""
     if pid is None:
         return 0.0
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -478,7 +477,7 @@ async def rates(arguments: argparse.Namespace) -> None:
 
 
 async def have(members: list[Member], count: int) -> None:
-    """Wait until they have had so many messages."""
+    """Wait until the members have received this many messages."""
     await eventually(lambda: sum(member.count for member in members) >= count, 300)
 
 

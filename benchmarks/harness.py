@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all benchmarks need: a broker, and measurements in processes of their own."""
+"""Common parts of all benchmarks: a broker, and measurements in separate processes."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ class Job:
     """One measurement.
 
     Attributes:
-        client: the program in ``clients/`` that makes it.
-        case: the function in that program.
-        count: how many messages.
-        size: of a payload, in bytes.
+        client: program in ``clients/``.
+        case: function in the program.
+        count: number of messages.
+        size: size of a payload, in bytes.
         properties: whether each message has two properties.
-        subscriptions: how many subscriptions the consumer has, each for its share of the messages by both
-            properties; 0 for one for everything.
-        loop: the event loop, "uvloop" or "asyncio".
-        concurrency: how many handlers work at once, where the case has handlers.
-        timeout: seconds that a handler may take; 0 for no limit.
-        pace: messages a second, where the case has a pace.
-        burst: posts in one turn of the event loop, where the case has bursts; 0 for its own choice.
-        unconfirmed: how many messages the broker may have delivered without confirmation.
-        seed: what the GUIDs of pre-encoded messages follow from.
-        queue: the queue's URI; a new queue each time unless said otherwise.
+        subscriptions: number of subscriptions, each for its share of the messages by both properties; 0 for a
+            single one for all messages.
+        loop: event loop, "uvloop" or "asyncio".
+        concurrency: number of concurrent handlers, in cases with handlers.
+        timeout: timeout of a handler in seconds; 0 for none.
+        pace: messages a second, in cases with a pace.
+        burst: posts in one turn of the event loop, in cases with bursts; 0 for the case's own number.
+        unconfirmed: limit of delivered messages without a confirmation.
+        seed: source of the GUIDs of pre-encoded messages.
+        queue: URI of the queue; by default a new queue for each measurement.
         awake: whether the client polls instead of sleeping (``busy_poll``).
-        peer: the program in ``clients/`` that takes the broker's place, if one does.
-        observed: what watches the client, see ``clients/ours.py``.
-        package: a checkout of another version of the client, instead of this one.
+        peer: program in ``clients/`` in place of the broker, if any.
+        observed: observers of the client, see ``clients/ours.py``.
+        package: checkout of another version of the client, in place of this one.
     """
 
     client: str
@@ -69,7 +69,7 @@ class Job:
     package: str = ""
 
     def run(self, broker: str) -> dict[str, Any]:
-        """Make the measurement in a new process, and return what it prints."""
+        """Make the measurement in a new process, and return its output."""
         if self.peer:
             with started_broker(str(HERE / "clients" / f"{self.peer}.py")) as (uri, _):
                 return replace(self, peer="").run(uri)
@@ -89,13 +89,13 @@ class Job:
 
 
 def fresh_queue(job: Job) -> Job:
-    """The same job on a queue that nobody has used, with GUIDs that nobody has."""
+    """Return the same job with an unused queue and unused GUIDs."""
     name = uuid.uuid4().hex
     return replace(job, queue=f"bmq://{DOMAIN}/benchmark-{name}", seed=name)
 
 
 def wait_until_idle(limit: float) -> None:
-    """Wait, up to so many seconds, until nothing else keeps the machine busy; only where /proc/stat is."""
+    """Wait up to this many seconds until the machine is idle; only with /proc/stat."""
     end = time.monotonic() + limit
     while time.monotonic() < end and Path("/proc/stat").exists():
         before = _ticks()
@@ -106,7 +106,7 @@ def wait_until_idle(limit: float) -> None:
 
 
 def _ticks() -> tuple[int, int]:
-    """All ticks of all cores so far, and the idle ones."""
+    """Return the ticks of all cores so far, and the idle ticks."""
     numbers = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return sum(numbers), numbers[3] + numbers[4]
 
@@ -130,7 +130,7 @@ class Series:
 
 
 def reduced(result: dict[str, Any]) -> dict[str, Any]:
-    """A result with the percentiles of its samples in their place."""
+    """Return a result with percentiles in place of samples."""
     samples = sorted(result.pop("samples_us", []))
     if samples:
         result["p50_us"] = statistics.median(samples)
@@ -139,7 +139,7 @@ def reduced(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def ratio(ours: Series, theirs: Series, key: str = "rate") -> tuple[float, float, float]:
-    """Median, least and greatest of the ratios within one round each: what varies slowly cancels out."""
+    """Return median, minimum and maximum of the ratios within a round, which cancel slow variations."""
     ratios = [a / b for a, b in zip(ours.values(key), theirs.values(key), strict=True)]
     return statistics.median(ratios), min(ratios), max(ratios)
 

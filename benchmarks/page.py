@@ -3,9 +3,9 @@
 
     python benchmarks/page.py [--results build] [--other build/other] [--page docs/performance.md]
 
-Reads what the other programs wrote (benchmark.json, scale.json, broker.json, stages.json) and replaces what
-stands between ``<!-- measured: NAME -->`` and ``<!-- end -->``. What has no results stays as it is. With what
-was measured by another interpreter, or on another machine, everything that has a goal is put side by side.
+Reads the output of the other programs (benchmark.json, scale.json, broker.json, stages.json) and replaces the
+text between ``<!-- measured: NAME -->`` and ``<!-- end -->``. Parts without results stay unchanged. With
+results of another interpreter or another machine, all results with a goal are shown side by side.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def stages(document: dict[str, Any]) -> dict[str, str]:
 
 
 def goals(documents: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Every goal that has a floor measured in the same run, beside that floor."""
+    """Return each goal with a floor from the same run, beside the floor."""
     rows = [*report.reached(documents.get("benchmark", {}).get("runs", {}))]
     if "stages" in documents:
         rows += report.decoding(documents["stages"])
@@ -95,7 +95,7 @@ def goals(documents: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def summary(documents: dict[str, dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """What has a goal: its figure, and the goal and whether it is met."""
+    """Return each result with a goal: its figure, the goal, and whether the goal is met."""
     benchmark = documents["benchmark"]
     series = {name: Series(name, results) for name, results in benchmark["runs"].items()}
     found = [(f"{row[0]}, times official", *row[3:5]) for row in report.throughput(series).rows]
@@ -107,7 +107,7 @@ def summary(documents: dict[str, dict[str, Any]]) -> dict[str, tuple[str, str]]:
 
 
 def side_by_side(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Everything that has a goal, on two machines or by two interpreters."""
+    """Return all results with a goal, on two machines or with two interpreters."""
     heads: list[str] = []
     for documents in (one, other):
         machine = documents["benchmark"]["machine"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official client with a history: what it posts and receives, for the same check as this client's."""
+"""The official client with a history of its posts and deliveries, for the same check as this client's."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from bmq.testing import History
 
 __all__ = ["OFFICIAL_LEAVES_OUT", "OfficialClient"]
 
-#: Rules that a history of the official client cannot be judged by: it does not mark redelivered messages.
+#: Rules that do not apply to histories of the official client, which does not mark redelivered messages.
 OFFICIAL_LEAVES_OUT = ("order", "again")
 _OPEN = frozenset({"UNKNOWN", "TIMEOUT", "CANCELED", "NOT_CONNECTED"})
 
 
 class OfficialClient:
-    """Sessions of the official client, which calls back from threads of its own.
+    """Sessions of the official client, which calls back from its own threads.
 
     Messages are identified by the beginning of their payload, up to the dots that fill it.
 
     Args:
-        broker: where to connect to.
-        history: records everything.
-        timeout: seconds that opening may take.
+        broker: address of the broker.
+        history: records all operations.
+        timeout: timeout for opening, in seconds.
 
     Attributes:
-        buffer_full: posts that were not accepted.
+        buffer_full: number of posts that were not accepted.
     """
 
     def __init__(self, broker: str, history: History, timeout: float) -> None:
@@ -82,7 +82,7 @@ class OfficialClient:
         return True
 
     def wait(self, seconds: float) -> None:
-        """Wait until no message is under way, for so many seconds at most."""
+        """Wait up to this many seconds until no message is in flight."""
         limit = time.monotonic() + seconds
         while self._history.pending() and time.monotonic() < limit:
             time.sleep(0.1)

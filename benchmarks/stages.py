@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each microsecond goes: every stage of a message's way, timed on its own.
+"""The cost of each microsecond: every stage of a message's path, timed separately.
 
     python benchmarks/stages.py [--output NAME]
 
-No broker, no socket: each stage is called with what the stage before it makes, thousands of messages in one
-go, and the least of many runs counts, so that what else the machine does is left out. What a message costs in
-a real run on top of the sum is the event loop, the system calls, and caches that others use too.
+No broker, no socket: each stage is called with the output of the previous stage, thousands of messages at a
+time. The shortest of many runs counts, to exclude other load on the machine. In a real run, a message costs
+more than the sum: the event loop, system calls, and shared caches.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ MATCHES_AGAIN = "the same, properties read before"
 
 
 class Timed:
-    """Something to be measured: the least time of many runs over COUNT messages, in microseconds a message.
+    """A measurement: the shortest time of many runs over COUNT messages, in microseconds a message.
 
-    What a machine does besides comes in phases, so everything is measured in turns (:meth:`again`).
+    Other load on a machine comes in phases, so all measurements take turns (:meth:`again`).
     """
 
     def __init__(self, run: Callable[[Any], object], prepare: Callable[[], Any] = lambda: None) -> None:
@@ -71,13 +71,13 @@ class Timed:
         self._without: Timed | None = None
 
     def __sub__(self, other: Timed) -> Timed:
-        """The same without something that is a part of it."""
+        """Return the difference to a measurement of a part."""
         rest = Timed(self._run, self._prepare)
         rest._without = other
         return rest
 
     def again(self) -> None:
-        """Run some more."""
+        """Make more runs."""
         for _ in range(RUNS):
             ready = self._prepare()
             gc.collect()
@@ -91,7 +91,7 @@ class Timed:
 
     @property
     def us(self) -> float:
-        """What it takes."""
+        """Microseconds a message."""
         least = self._best / COUNT * 1e6
         return least if self._without is None else least - self._without.us
 
@@ -100,7 +100,7 @@ Stages = list[tuple[str, Timed]]
 
 
 def least(run: Callable[[Any], object], prepare: Callable[[], Any] = lambda: None) -> float:
-    """Measure one thing by itself: microseconds a message."""
+    """Measure one stage: microseconds a message."""
     timed = Timed(run, prepare)
     for _ in range(TURNS):
         timed.again()
@@ -171,7 +171,7 @@ def producing() -> Stages:
 
 
 class Handle:
-    """What the confirmations of a queue need of it."""
+    """The part of a queue that confirmations need."""
 
     q_id = sub_id = 0
     in_session = True
@@ -279,10 +279,10 @@ def consuming() -> Stages:
 
 
 def floors() -> Stages:
-    """What Python takes for the least of some stages, on the same bytes, where all is known beforehand.
+    """Measure the minimum of some stages in Python, on the same bytes, with full advance knowledge.
 
-    Nothing is checked, no object is made but the values: whoever decodes a message in Python does this. For
-    the columns the data is there as a tuple, which a batch has to collect from its messages first.
+    Nothing is checked, and only the values are created: every decoder in Python does this much. For columns,
+    the data is already a tuple, which a batch must first collect from its messages.
     """
     area = encode_properties(PROPERTIES, new=True)
     data = [area + PAYLOAD for _ in range(COUNT)]
@@ -320,7 +320,7 @@ def floors() -> Stages:
         number, raw = unpack(holder.data)
         return {"CustomerId": number, "OrderType": raw.decode()}
 
-    # With what makes it safe, and an object to hand out, as a property of another.
+    # With the necessary checks, and an object to return, as for a property of another type.
     first, second = area[:at], area[at + 8 : text]
     last = area[-1]
     unpack_all = Struct(f">{at}sq{len(second)}s{len(order)}s{last - 1}xB").unpack_from
@@ -377,7 +377,7 @@ def floors() -> Stages:
 
 
 def run(console: Console, output: Path) -> None:
-    """Measure everything, print it and write it to ``output``."""
+    """Make all measurements, print them, and write them to ``output``."""
     measured = {"Producing": producing(), "Consuming": consuming(), "floors": floors()}
     for _ in range(TURNS):
         for stages in measured.values():

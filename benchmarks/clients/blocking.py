@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measurement of ``bmq.blocking``, or of what it could have been, in a process of its own.
+"""One measurement of ``bmq.blocking``, or of an alternative design, in a separate process.
 
-Takes one JSON object as its argument (see ``harness.Job``), prints one as its result.
+Takes one JSON object as its argument (see ``harness.Job``), and prints another as its result.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def consume(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
     for message in itertools.islice(queue, job["count"]):
         assert len(message.data) == job["size"]
         message.confirm()
-    queue.stats()  # the thread has seen every confirmation
+    queue.stats()  # the thread has processed every confirmation
     return meter.result(job["count"])
 
 
@@ -108,7 +108,7 @@ def blocking(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_coroutine_threadsafe(job: dict[str, Any]) -> dict[str, Any]:
-    """What asyncio has for this."""
+    """Use asyncio's own function for this purpose."""
     from bmq._loop import new_event_loop
 
     loop = new_event_loop()
@@ -135,9 +135,9 @@ def run_coroutine_threadsafe(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def core(job: dict[str, Any]) -> dict[str, Any]:
-    """The protocol's core over a blocking socket, as ``examples/sans_io_client.py`` has it: no second thread.
+    """Use the protocol's core over a blocking socket, as in ``examples/sans_io_client.py``.
 
-    It has one subscription or none, no reconnecting and no heartbeats while it is not called.
+    The client has no second thread and at most one subscription, does not reconnect, and sends no heartbeats between calls.
     """
     sys.path.insert(0, str(EXAMPLES))
     from sans_io_client import BlockingClient

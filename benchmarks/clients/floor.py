@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floors: the least that any client in Python does, measured with the means of the standard library.
+"""Floors: the minimum work of any client in Python, measured with the standard library.
 
-Takes one JSON object as its argument (see ``harness.Job``), prints one as its result.
+Takes one JSON object as its argument (see ``harness.Job``), and prints another as its result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WARM = 500
 
 
 class Waiter(asyncio.Protocol):
-    """Resolves a future when anything comes: what every client on asyncio does at least."""
+    """Resolves a future when data arrives: the minimum of every asyncio client."""
 
     future: asyncio.Future[None]
 
@@ -37,7 +37,7 @@ class Waiter(asyncio.Protocol):
 
 
 async def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
-    """One event encoded beforehand at a time; a task waits for the future of its answer."""
+    """Send one pre-encoded event at a time; a task awaits the future of its answer."""
     connection = Connection(job["broker"])
     parameters = connection.open(job["queue"], QueueFlags.WRITE)
     loop = asyncio.get_running_loop()
@@ -62,9 +62,9 @@ async def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def gathered(job: dict[str, Any]) -> dict[str, Any]:
-    """CRC and header of each message and one write of the pieces, to a process that reads and forgets them.
+    """Compute CRC and header of each message, and write the pieces at once, to a process that discards them.
 
-    Nothing is copied but into the socket, and nothing is acknowledged.
+    Only the socket copies the data, and nothing is acknowledged.
     """
     payload, count, flags = bytes(job["size"]), job["count"], int(PutFlags.ACK_REQUESTED)
     messages = [(guid, payload, flags, 0, 0) for guid in guids(job["seed"], count)]
@@ -83,7 +83,7 @@ def gathered(job: dict[str, Any]) -> dict[str, Any]:
         if left:
             peer.sendall(memoryview(b"".join(pieces))[-left:])
     peer.shutdown(socket.SHUT_WR)
-    assert peer.recv(1) == b""  # the sink closes when it has read everything
+    assert peer.recv(1) == b""  # the sink closes after reading everything
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     sink.wait()
     peer.close()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measurement of the official client, in a process of its own.
+"""One measurement of the official client, in a separate process.
 
-Takes one JSON object as its argument (see ``harness.Job``), prints one as its result.
+Takes one JSON object as its argument (see ``harness.Job``), and prints another as its result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
 
 
 class Meter:
-    """Wall and CPU time (of all threads) since it was made."""
+    """Wall and CPU time (of all threads) since the creation of the object."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -33,7 +33,7 @@ class Meter:
 
 
 class Countdown:
-    """An on_ack that counts, and says when all have come; as little Python as it can be."""
+    """An on_ack callback that counts, and signals the last acknowledgement."""
 
     def __init__(self, count: int) -> None:
         self.left = count
@@ -64,7 +64,7 @@ def post(session: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def post_until_refused(session: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Post in one go; say how far it came."""
+    """Post in one go; return the number of accepted posts."""
     payload, count, uri = bytes(job["size"]), job["count"], job["queue"]
     meter, posted, raised = Meter(), 0, ""
     try:
@@ -139,7 +139,7 @@ CASES: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """Messages arrive in a thread of the client's as soon as the queue is open: that is when time starts."""
+    """Consume messages, which arrive in the client's thread once the queue is open; the time starts there."""
     left, size, with_properties = job["count"], job["size"], job["properties"]
     done = threading.Event()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measurement of this project's client, in a process of its own.
+"""One measurement of this project's client, in a separate process.
 
-Takes one JSON object as its argument (see ``harness.Job``), prints one as its result.
+Takes one JSON object as its argument (see ``harness.Job``), and prints another as its result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BURST = 500
 
 
 class Meter:
-    """Wall and CPU time since it was made."""
+    """Wall and CPU time since the creation of the object."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -45,7 +45,7 @@ async def post_many(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def post_table(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """The rows of ten thousand at a time, as Spark hands them over."""
+    """Post ten thousand rows at a time, as Spark passes them."""
     import pyarrow as pa
 
     count = job["count"]
@@ -57,7 +57,7 @@ async def post_table(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
     table = pa.RecordBatchReader.from_batches(batch.schema, batches)
     names = [name for name in columns if name != "value"]
     warm = pa.record_batch({"value": ["warm"]})
-    await queue.post_table(warm)  # what is imported is not measured
+    await queue.post_table(warm)  # exclude imports from the measurement
     meter = Meter()
     report = await queue.post_table(table, properties=names)
     assert report.acknowledged == count, report
@@ -65,7 +65,7 @@ async def post_table(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def post_nowait(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """A future for every post; the window is what limits how many are under way."""
+    """Create a future for each post; only the window limits the posts in flight."""
     payload, left = bytes(job["size"]), job["count"]
     properties = PROPERTIES if job["properties"] else None
     burst = job.get("burst") or BURST
@@ -137,7 +137,7 @@ async def consume_batches(queue: Any, job: dict[str, Any], meter: Meter) -> dict
 async def consume_tables(
     queue: Any, job: dict[str, Any], meter: Meter, *, in_the_end: bool = False
 ) -> dict[str, Any]:
-    """The same messages as columns, the properties too."""
+    """Consume the same messages as columns, including properties."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -145,7 +145,7 @@ async def consume_tables(
     left = job["count"]
     most, size = (job["count"], 2**40) if in_the_end else (job["unconfirmed"], 2**30)
     tables = queue.tables(properties=kinds, max_unconfirmed_messages=most, max_unconfirmed_bytes=size)
-    meter = Meter()  # nothing is delivered yet, and what is imported is not measured
+    meter = Meter()  # no message has arrived yet, and imports are excluded from the measurement
     async for batch in tables:
         assert pc.min(pc.binary_length(batch["value"])).as_py() == job["size"]
         if kinds:
@@ -164,12 +164,12 @@ async def consume_tables(
 
 
 async def consume_tables_as_a_task(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """The same, confirmed when all are there, and done when the broker has taken that: as a task may fail."""
+    """Confirm after all messages have arrived, and wait for the broker, as a task that may fail must do."""
     return await consume_tables(queue, job, meter, in_the_end=True)
 
 
 async def await_handler(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """The same by a handler that is awaited for each message: the least that a worker can take."""
+    """Await a handler for each message: the minimum of a worker."""
     left, size = job["count"], job["size"]
 
     async def handler(message: Any) -> None:
@@ -187,7 +187,7 @@ async def await_handler(queue: Any, job: dict[str, Any], meter: Meter) -> dict[s
 
 
 async def handle(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """The same by a worker, whose handler does nothing else."""
+    """Use a worker with an empty handler."""
     import bmq
 
     left, size = job["count"], job["size"]
@@ -201,7 +201,7 @@ async def handle(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any
             done.set_result(None)
 
     work = bmq.consume(queue, handler, concurrency=job["concurrency"], timeout=job["timeout"] or None)
-    meter = Meter()  # nothing is delivered yet, and what is imported is not measured
+    meter = Meter()  # no message has arrived yet, and imports are excluded from the measurement
     task = asyncio.ensure_future(work)
     await done
     result = meter.result(job["count"])
@@ -211,7 +211,7 @@ async def handle(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any
 
 
 async def ack_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """One message at a time: from the post to its acknowledgement."""
+    """Measure one message at a time, from the post to its acknowledgement."""
     payload, samples = bytes(job["size"]), []
     for _ in range(500):
         await queue.post(payload)
@@ -225,7 +225,7 @@ async def ack_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def push_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """One message at a time: from the post to its own delivery."""
+    """Measure one message at a time, from the post to its delivery."""
     payload, samples = bytes(job["size"]), []
     meter = Meter()
     clock = time.perf_counter_ns
@@ -241,7 +241,7 @@ async def push_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def paced(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Posts at a given rate; the time from each to its acknowledgement."""
+    """Post at a given rate; measure the time from each post to its acknowledgement."""
     payload, count, rate = bytes(job["size"]), job["count"], job["pace"]
     samples: list[float] = []
     clock = time.perf_counter
@@ -251,7 +251,7 @@ async def paced(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
     while done < count:
         due = min(count, int((clock() - start) * rate) + 1)
         for _ in range(done, due):
-            # Not when it was due: how late the timers of event loops and of threads are is another matter.
+            # Not the due time: the delay of timers in event loops and threads is a different subject.
             at = clock()
             queue.post_nowait(payload).add_done_callback(
                 lambda _, at=at: samples.append((clock() - at) * 1e6)
@@ -266,7 +266,7 @@ async def paced(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
 PRODUCERS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     f.__name__: f for f in (post_many, post_table, post_nowait, post_tasks, ack_latency, push_latency, paced)
 }
-# Messages arrive as soon as the queue is open: time starts before that.
+# Messages arrive once the queue is open: the time starts before that.
 CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, Any]]]] = {
     f.__name__: f
     for f in (consume, consume_batches, consume_tables, consume_tables_as_a_task, await_handler, handle)
@@ -274,7 +274,7 @@ CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, 
 
 
 def watching(how: str) -> dict[str, Any]:
-    """What is given to ``bmq.connect`` so that the client is watched."""
+    """Return the arguments of ``bmq.connect`` that observe the client."""
     if not how:
         return {}
     if how.startswith("otel"):
@@ -291,7 +291,7 @@ def watching(how: str) -> dict[str, Any]:
 
 
 def telemetry(*, sdk: bool, metrics: bool) -> dict[str, Any]:
-    """OpenTelemetry; with its SDK one trace in a hundred is sampled, and exported to nowhere."""
+    """Set up OpenTelemetry; with the SDK, one trace in a hundred is sampled, and the exporter discards it."""
     from bmq.otel import OpenTelemetry
 
     if not sdk:

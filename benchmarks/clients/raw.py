@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's own limit: events encoded beforehand, over a bare socket, acknowledgements only counted.
+"""The broker's own limit: pre-encoded events over a bare socket, whose acknowledgements are only counted.
 
-Also what fills a queue before a measurement and empties it afterwards. Takes one JSON object as its argument
-(see ``harness.Job``), prints one as its result. The GUIDs follow from the job's ``seed``: the confirmations
-of what one process posted can be encoded beforehand by another.
+Also fills a queue before a measurement, and empties the queue afterwards. Takes one JSON object as its
+argument (see ``harness.Job``), and prints another as its result. The GUIDs derive from the job's ``seed``, so
+that another process can encode the confirmations of posted messages in advance.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.properties import encode_properties
 
 PROPERTIES: dict[str, Any] = {"CustomerId": 1234, "OrderType": "EXPRESS"}
-# A subscription is for so many numbers of customers.
+# Number of customers for each subscription.
 SHARE = 1000
 PER_EVENT = 500
 EVENT_BYTES = 512 * 1024
@@ -55,7 +55,7 @@ _LIST_HEADER, _ACK, _PUSH_HEADER = 4, 24, 32
 
 
 class Connection:
-    """A blocking socket that speaks whole events."""
+    """A blocking socket that sends and receives whole events."""
 
     def __init__(self, uri: str) -> None:
         address = urlsplit(uri)
@@ -73,7 +73,7 @@ class Connection:
             host_name="",
             features="PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX",
             sdk_language=ClientLanguage.E_UNKNOWN,
-            # Without it brokers make the GUIDs of messages, as for clients of old.
+            # Otherwise brokers generate the GUIDs, as for legacy clients.
             guid_info=GuidInfo(client_id="626D71000001", nano_seconds_from_epoch=0),
         )
         self.socket.sendall(encode_event(identity, Codec.JSON))
@@ -132,7 +132,7 @@ class Connection:
         self.request(ConfigureStream(q_id=0, stream_parameters=stream), wait=wait)
 
     def bodies(self, kind: int) -> Any:
-        """Yield the length of every event of a kind as it arrives, headers read and nothing else."""
+        """Yield the length of each arriving event of a kind; only headers are read."""
         held = self._buffer
         while True:
             offset, end = 0, len(held)
@@ -155,7 +155,7 @@ class Connection:
 
 
 def expressions(count: int) -> list[str]:
-    """Subscriptions for ranges, which have to be tried one after the other."""
+    """Return subscriptions for ranges, which the broker must try one after the other."""
     return [
         f'CustomerId >= {n * SHARE} && CustomerId < {(n + 1) * SHARE} && OrderType == "EXPRESS"'
         for n in range(count)
@@ -213,13 +213,13 @@ def post(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _groups(events: list[bytes]) -> list[list[bytes]]:
-    """What one write takes."""
+    """Split events into groups, one for each write."""
     each = max(1, EVENT_BYTES // len(events[0]))
     return [events[start : start + each] for start in range(0, len(events), each)]
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """Receive and confirm what ``post`` with the same seed has posted."""
+    """Receive and confirm the messages of ``post`` with the same seed."""
     count = job["count"]
     confirms = [confirm.encode_confirm(0, guid, 0) for guid in guids(job["seed"], count)]
     connection = Connection(job["broker"])
@@ -248,7 +248,7 @@ def drain(job: dict[str, Any]) -> dict[str, Any]:
     """Confirm ``count`` messages, whatever their GUIDs."""
     connection = Connection(job["broker"])
     parameters = connection.open(job["queue"], QueueFlags.READ)
-    # A broker hangs up on whom it would have to keep a gigabyte for.
+    # A broker drops clients for which it would have to buffer a gigabyte.
     connection.configure(True, wait=False, count=job["subscriptions"], unconfirmed=200_000)
     left = job["count"]
     for held, offset, length in connection.bodies(EventType.PUSH):
@@ -267,7 +267,7 @@ def drain(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
-    """One pre-encoded event at a time, no thread, no event loop: the floor under every client."""
+    """Send one pre-encoded event at a time, without threads or an event loop: the floor of every client."""
     connection = Connection(job["broker"])
     parameters = connection.open(job["queue"], QueueFlags.WRITE)
     payload, samples, clock = bytes(job["size"]), [], time.perf_counter_ns
@@ -292,7 +292,7 @@ def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def loopback(job: dict[str, Any]) -> dict[str, Any]:
-    """The same events to a process that reads and forgets them: what copying over loopback takes."""
+    """Send the same events to a process that discards them: the cost of copying over loopback."""
     chunks = [b"".join(group) for group in _groups(put_events(job))]
     total = sum(map(len, chunks))
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -308,7 +308,7 @@ def loopback(job: dict[str, Any]) -> dict[str, Any]:
     for chunk in chunks:
         peer.sendall(chunk)
     peer.shutdown(socket.SHUT_WR)
-    assert peer.recv(1) == b""  # the sink closes when it has read everything
+    assert peer.recv(1) == b""  # the sink closes after reading everything
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     sink.wait()
     peer.close()

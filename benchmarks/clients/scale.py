@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How this client's cost a message depends on how much there is of something.
+"""The cost of a message as a function of the number of queues, subscriptions or posts.
 
-Takes one JSON object as its argument (see ``harness.Job``, ``count`` is what varies), prints one as its
-result: CPU microseconds a message.
+Takes one JSON object as its argument (see ``harness.Job``; ``count`` is the variable), and prints another as
+its result: CPU microseconds a message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK = 100
 
 
 class Cpu:
-    """The CPU time since it was made."""
+    """CPU time since the creation of the object."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -34,7 +34,7 @@ class Cpu:
 
 
 async def messages(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
-    # The first messages of a process cost more, however many follow.
+    # The first messages of a process cost more, regardless of their number.
     await (await session.open_queue(f"{job['queue']}-first", write=True)).post_many([PAYLOAD] * BLOCK)
     queue = await session.open_queue(job["queue"], write=True)
     cpu = Cpu()
@@ -43,10 +43,10 @@ async def messages(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def queues(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
-    """The same messages to more and more queues, posted, received and confirmed.
+    """Post, receive and confirm the same messages in a growing number of queues.
 
-    They go in blocks of 100, ten blocks at a time, each block to one queue: how many messages are under way
-    and how many come at once does not depend on how many queues there are.
+    Messages go in blocks of 100, ten blocks at a time, each block to one queue. So the number of messages in
+    flight, and of messages that arrive together, does not depend on the number of queues.
     """
     opened = [
         await session.open_queue(f"{job['queue']}-{number}", read=True, write=True)
@@ -56,7 +56,7 @@ async def queues(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def subscriptions(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
-    """The same for more and more subscriptions of one queue: each block goes to one of them."""
+    """Do the same with a growing number of subscriptions of one queue, one for each block."""
     queue = await session.open_queue(job["queue"], read=True, write=True, max_unconfirmed_messages=MESSAGES)
     consumers = [queue.subscribe(f"x == {number}") for number in range(job["count"])]
     for consumer in consumers:
@@ -83,7 +83,7 @@ async def blocks(targets: list[tuple[bmq.Queue, Any, Any]]) -> dict[str, Any]:
         async for batch in consumer.batches():
             batch.confirm()
             left -= len(batch)
-            del batch  # else every consumer keeps the last one while it waits
+            del batch  # otherwise each consumer keeps its last batch while it waits
             if not left:
                 done.set()
 
@@ -106,10 +106,10 @@ async def blocks(targets: list[tuple[bmq.Queue, Any, Any]]) -> dict[str, Any]:
 
 
 async def unacknowledged(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
-    """Post to a broker that acknowledges nothing, when that many posts wait already."""
+    """Post to a broker that acknowledges nothing, with a given number of earlier posts."""
     queue = await session.open_queue(job["queue"], write=True)
     step, spent = 100_000, 0.0
-    # The first messages of a process cost more, whatever waits.
+    # The first messages of a process cost more, regardless of earlier posts.
     waiting = [asyncio.gather(queue.post_many(PAYLOAD for _ in range(BLOCK)))]
     await written(session, queue, BLOCK)
     for reached in range(0, job["count"] + 1, step):
@@ -123,7 +123,7 @@ async def unacknowledged(session: bmq.Session, job: dict[str, Any]) -> dict[str,
 
 
 async def plain(_: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
-    """What the memory costs by itself: as many GUIDs and tuples into a dictionary, and nothing else."""
+    """Measure the memory alone: put the same number of GUIDs and tuples into a dictionary."""
     step, spent = 100_000, 0.0
     held: dict[bytes, Any] = {}
     for reached in range(0, job["count"] + 1, step):
@@ -136,16 +136,16 @@ async def plain(_: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def written(session: bmq.Session, queue: bmq.Queue, count: int) -> None:
-    """Wait until so many posts are without outcome and on their way: nothing tells, so look."""
+    """Wait until this many posts are sent and without an outcome; no event reports this, so poll."""
     while queue.unacked < count or session.stats().write_buffer_bytes:  # noqa: ASYNC110
         await asyncio.sleep(0.002)
 
 
 async def window(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
-    """The memory of posts that wait for their outcome."""
+    """Measure the memory of posts without an outcome."""
     queue = await session.open_queue(job["queue"], write=True)
     tracemalloc.start()
-    # Each has a payload of its own: the window refers to the application's object.
+    # Each post has its own payload: the window refers to the application's object.
     task = asyncio.gather(queue.post_many(bytes(len(PAYLOAD)) for _ in range(job["count"])))
     await written(session, queue, job["count"])
     gc.collect()
@@ -157,7 +157,7 @@ async def window(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def open_queues(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
-    """The memory of open queues."""
+    """Measure the memory of open queues."""
     tracemalloc.start()
     uris = [f"{job['queue']}-{number}" for number in range(job["count"])]
     opened = [await session.open_queue(uri, read=True, write=True) for uri in uris]
