@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests: how long one takes beside a post, and how many come back a second.
+"""Requests: their latency compared with a post, and their number a second.
 
 usage: python benchmarks/answers.py [--broker tcp://127.0.0.1:30114] [--rounds 20]
 
-Without --broker an embedded one, in this process, takes the real one's place. Posts and requests take turns,
-so that what else the machine does falls on both alike: the ratio counts, not the times.
+Without --broker, an embedded broker in this process is used. Posts and requests take turns, so that other
+load affects both alike: the ratio is the result, and not the times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BURST = 2000
 
 
 async def measure(broker: str, rounds: int) -> None:
-    """Ask, post, and print."""
+    """Send requests, post, and print the results."""
     asked, posted = (fresh_queue_uri("bmq.test.mem.priority", name) for name in ("asked", "posted"))
     app = bmq.App(broker)
 

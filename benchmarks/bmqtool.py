@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq bench`` beside the broker's own ``bmqtool --mode auto``, one after the other on one broker, in turns.
+"""``bmq bench`` beside the broker's own ``bmqtool --mode auto``, taking turns on one broker.
 
 usage: python benchmarks/bmqtool.py BMQTOOL URI [--messages 200000] [--size 256] [--rounds 5]
 
-Both post to a queue and then read and confirm it. How long that takes bmqtool does not say: for both an admin
-client looks at the queue every 20 milliseconds: the time is that from where it begins to change to where it
-has changed. So neither pays for starting. Latency is what each of them measures, from a post to its delivery:
-bmqtool with a message every millisecond, bmq bench with one after the other.
+Both post to a queue, and then read and confirm the messages. bmqtool does not report durations, so for both
+tools an admin client polls the queue every 20 milliseconds. The duration is the time from the first change to
+the last, without the start of the tools. Latency is measured by each tool, from a post to its delivery:
+bmqtool sends a message every millisecond, bmq bench one message after the other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 import bmq
 
 LOOK = 0.02
-# Before latency is measured: a broker that has just removed a queue's messages is busy with that for a while.
+# Pause before latency is measured: a broker that has just removed a queue's messages is busy for a while.
 QUIET = 3.0
 PER_EVENT = 500
 WINDOW = "10000:268435456"
@@ -33,7 +33,7 @@ BROKER = "tcp://127.0.0.1:30114"
 
 
 class Queue:
-    """A queue of its own for one measurement."""
+    """A separate queue for one measurement."""
 
     def __init__(self, admin: bmq.admin.Admin, messages: int) -> None:
         self.uri = f"bmq://bmq.test.mem.priority/bmqtool-{os.getpid()}-{time.time_ns()}"
@@ -44,12 +44,12 @@ class Queue:
         try:
             return (await self._queue.depth()).messages
         except bmq.AdminError:
-            return 0  # nobody has opened it yet
+            return 0  # the queue is not open yet
 
     async def takes(self, start: int, end: int) -> float:
-        """Return the messages a second from where its depth leaves ``start`` to where it is ``end``.
+        """Return the messages a second from depth ``start`` to depth ``end``.
 
-        Or to where it turns back: between two looks the next thing may have begun.
+        Or to the point where the depth turns: the next step may have begun between two polls.
         """
         depth = await self._depth()
         while depth == start:
@@ -72,7 +72,7 @@ class Queue:
 
 
 async def run(*command: str) -> str:
-    """Run a program, and return what it says."""
+    """Run a program, and return its output."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -86,7 +86,7 @@ async def run(*command: str) -> str:
 
 
 async def measured(what: asyncio.Task[float], *command: str) -> float:
-    """Return what is measured while a program runs."""
+    """Return a measurement made while a program runs."""
     await run(*command)
     return await asyncio.wait_for(what, 60)
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded broker under load: every test suite of a user runs on it.
+"""The embedded broker under load: users' test suites run on this broker.
 
     python benchmarks/broker.py [--messages 1000000] [--output NAME]
 
-Two measurements, each on a broker in a process of its own:
+Two measurements, each with a broker in a separate process:
 
-* end to end on one core: a producer of pre-encoded events and a consumer at the same time, one queue; the
-  broker's CPU time a message is what one core can do, whatever else the machine is busy with;
-* 200 connections, 500 queues, a million messages: stored first, then consumed and confirmed. Every message is
-  checked to arrive once. The memory of the broker's process is read with the queues open, full, empty with
-  the GUIDs of the messages still remembered, and empty when the time for that is over. Then all of it once
-  more: what is left must not grow.
+* end to end on one core: a producer of pre-encoded events and a consumer at the same time, with one queue.
+  The broker's CPU time a message is the capacity of one core, regardless of other load;
+* 200 connections, 500 queues, a million messages: first stored, then consumed and confirmed. The benchmark
+  checks that each message arrives once. It reads the memory of the broker's process with the queues open,
+  full, empty with the GUIDs still remembered, and empty after the end of the window. Then everything is
+  repeated: the remaining memory must not grow.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from raw import expressions, guids, put_events
 
 CONNECTIONS, QUEUES = 200, 500
 PAYLOAD = 256
-#: Seconds that GUIDs are remembered; the first ones have to be when the last message is confirmed.
+#: Seconds for which GUIDs are remembered; must include the first GUID when the last message is confirmed.
 WINDOW = 30
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _LIMITS = {"messages": 10_000_000, "bytes": 2**34}
@@ -62,9 +62,9 @@ _DOMAIN = {
     "deduplicationTimeMs": WINDOW * 1000,
 }
 
-#: Messages that go through it end to end.
+#: Number of messages for the end-to-end measurement.
 END_TO_END = 200_000
-#: When the memory is looked at.
+#: Points at which the memory is read.
 STAGES = {
     "start": "at the start",
     "queues": "with the queues open",
@@ -76,7 +76,7 @@ STAGES = {
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory a process has."""
+    """Return the resident bytes of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) * 1024
@@ -84,22 +84,22 @@ def resident(pid: int) -> int:
 
 
 def in_use(process: subprocess.Popen[str]) -> int:
-    """Bytes of it that are in use; the rest is kept by the allocators."""
+    """Return the bytes in use by the program; the allocators keep the rest."""
     process.send_signal(signal.SIGUSR1)
     assert process.stdout is not None
     return int(process.stdout.readline())
 
 
 def cpu(pid: int) -> float:
-    """Seconds of CPU time a process has used."""
+    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def end_to_end(count: int, subscriptions: int = 0) -> dict[str, float]:
-    """Produce and consume at the same time; the broker keeps to one core where that can be arranged.
+    """Produce and consume at the same time; the broker is bound to one core if possible.
 
-    With subscriptions each message has two properties, and each subscription asks for both.
+    With subscriptions, each message has two properties, and each subscription tests both.
     """
     with embedded_broker() as (uri, pid):
         if hasattr(os, "sched_setaffinity"):
@@ -133,10 +133,10 @@ def end_to_end(count: int, subscriptions: int = 0) -> dict[str, float]:
 
 
 def wire_alone(subscriptions: int) -> float:
-    """CPU microseconds of what a broker in Python does with a message at least, nothing stored or counted.
+    """Return the minimum CPU microseconds of a broker in Python for a message, without storage and counters.
 
-    It is taken off the wire with its properties, one subscription is found for it, it is put on the wire
-    again, acknowledged, and its confirmation is read.
+    The message is parsed with its properties, one subscription is selected, the message is encoded again and
+    acknowledged, and its confirmation is parsed.
     """
     document = asdict(Job("raw", "post", COUNT, PAYLOAD, properties=True, subscriptions=subscriptions))
     events = [read_event(event) for event in put_events(document)]
@@ -174,7 +174,7 @@ async def everywhere(make: Callable[[int], Coroutine[Any, Any, Any]], count: int
 async def many(
     uri: str, process: subprocess.Popen[str], messages: int, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Store everything, read everything, check everything; then once more."""
+    """Store, read and check all messages; then repeat."""
     start = [resident(process.pid), in_use(process)]
     first = await load(uri, process, messages, report)
     again = await load(uri, process, messages, report)
@@ -242,21 +242,21 @@ async def load(
 
 
 def stored_message(outcome: dict[str, Any]) -> float:
-    """Bytes that a stored message takes above its payload."""
+    """Return the bytes of a stored message besides its payload."""
     memory = outcome["memory"]
     return float((memory["full"][0] - memory["queues"][0]) / outcome["posted"] - PAYLOAD)
 
 
 def one_queue(outcome: dict[str, Any]) -> float:
-    """Bytes that a queue takes, with its share of the connections."""
+    """Return the bytes of a queue, with its share of the connections."""
     memory = outcome["memory"]
     return float((memory["queues"][0] - memory["start"][0]) / QUEUES)
 
 
 def run(console: Console, messages: int, output: Path) -> None:
-    """Measure everything, print it and write it to ``output``."""
+    """Make all measurements, print them, and write them to ``output``."""
     with console.status("end to end on one core"):
-        # In turns, and the least of each: what a machine does besides only adds.
+        # Take turns, and use the minimum of each: other load only adds time.
         ones, tens, floors = [], [], []
         for _ in range(3):
             ones.append(end_to_end(END_TO_END))

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed messages: what those that wait cost the broker, how late they are, and a cluster that loses nodes.
+"""Delayed messages: their cost for the broker, their lateness, and a cluster that loses nodes.
 
 usage: python benchmarks/delays.py waiting --broker tcp://127.0.0.1:30114 --pid PID [--count 0 10000 100000]
        [--minutes 5] [--seconds 60]
        python benchmarks/delays.py cluster --broker /usr/local/bin/bmqbrkr [--laps 5]
 
-``waiting`` posts messages that are due in two to four hours, lets a mover look after them alone for some
-minutes, and then posts up to 200 a second that are due in 1 to 4 seconds; PID is the broker's, whose time on
-the processor is read. ``cluster`` kills the primary of three nodes again and
-again while two movers pass messages on, and counts what was lost, early, late or there twice, and why;
-requests are made and answered meanwhile, and messages fail and come back. Without --broker one embedded
-broker takes the nodes' place.
+``waiting`` posts messages that are due in two to four hours, lets a mover watch only them for some minutes,
+and then posts up to 200 a second that are due in 1 to 4 seconds. PID is the broker's process, whose CPU time
+is read. ``cluster`` kills the primary of three nodes repeatedly while two movers pass messages on, and counts
+lost, early, late and duplicate messages, with the reasons. Meanwhile requests are made and answered, and
+messages fail and return. Without --broker, one embedded broker replaces the nodes.
 """
 
 from __future__ import annotations
@@ -37,25 +36,25 @@ from bmq.delays import Mover
 from bmq.testing import fresh_queue_uri
 
 RATE = 200
-#: Seconds that a confirmation may take until all nodes have it.
+#: Maximum time in seconds until all nodes have a confirmation.
 CONFIRMING = 0.2
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def used(pid: int) -> float:
-    """Seconds of processor time that a process has used."""
+    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @dataclass(slots=True)
 class Life:
-    """What became of one message, in seconds since 1970.
+    """The history of one message, in seconds since 1970.
 
     Attributes:
-        posted: when movers posted it.
-        passed: how many of these posts were acknowledged.
-        came: when the consumer took it.
+        posted: times at which movers posted it.
+        passed: number of these posts that were acknowledged.
+        came: times at which the consumer received it.
     """
 
     posted: list[float] = field(default_factory=list[float])
@@ -64,10 +63,10 @@ class Life:
 
 
 class Watch(bmq.Interceptor):
-    """Notes the lives of messages, by their payloads, in movers' sessions and in the consumer's.
+    """Records the histories of messages, by their payloads, in the sessions of movers and of the consumer.
 
     Attributes:
-        kills: when a primary was killed.
+        kills: times at which a primary was killed.
     """
 
     def __init__(self) -> None:
@@ -90,7 +89,7 @@ class Watch(bmq.Interceptor):
                 self.lives[data].passed += 1
 
     def twice(self) -> str:
-        """Say how many were passed on twice, and why messages came twice."""
+        """Describe duplicate posts and deliveries, with their reasons."""
         why: Counter[str] = Counter()
         for life in self.lives.values():
             if len(life.came) < 2:
@@ -107,7 +106,7 @@ class Watch(bmq.Interceptor):
 
 
 class Run:
-    """Posts, movers and a consumer, and what was seen of them."""
+    """Posts, movers and a consumer, with the observed messages."""
 
     def __init__(self, domain: str) -> None:
         self.uri = fresh_queue_uri(domain, "delays")
@@ -127,7 +126,7 @@ class Run:
                 await asyncio.sleep(1 / RATE)
 
     async def consume(self, queue: bmq.Queue) -> None:
-        """Note when messages arrive."""
+        """Record the arrival times of messages."""
         async for message in queue:
             times = self.seen.setdefault(message.data, [])
             self.redelivered += bool(times) and message.redelivered
@@ -135,13 +134,13 @@ class Run:
             message.confirm()
 
     async def complete(self) -> None:
-        """Wait for all of them, and a minute at most."""
+        """Wait for all messages, for at most a minute."""
         until = time.time() + 60
         while len(self.seen) < len(self.due) and time.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
     def told(self) -> str:
-        """What became of them."""
+        """Return a description of the outcomes."""
         late = sorted(times[0] - self.due[data] for data, times in self.seen.items())
         twice = sum(len(times) - 1 for times in self.seen.values())
         early = sum(each < 0 for each in late)
@@ -155,7 +154,7 @@ class Run:
 
 
 async def mover(stack: AsyncExitStack, broker: str, uri: str, *watch: Watch) -> Mover:
-    """Start a mover in a session of its own."""
+    """Start a mover in a separate session."""
     session = await stack.enter_async_context(bmq.connect(broker, interceptors=watch))
     made = Mover(await session.open_queue(delay_queue_of(uri), read=True, default_subscription=False))
     task = asyncio.create_task(made.run())
@@ -169,7 +168,7 @@ async def mover(stack: AsyncExitStack, broker: str, uri: str, *watch: Watch) -> 
 
 
 async def waiting(broker: str, pid: int, counts: list[int], minutes: int, seconds: float) -> None:
-    """Measure what messages cost that wait."""
+    """Measure the cost of waiting messages."""
     for count in counts:
         run = Run("bmq.test.mem.priority")
         async with AsyncExitStack() as stack:
@@ -215,7 +214,7 @@ async def waiting(broker: str, pid: int, counts: list[int], minutes: int, second
 
 
 async def lose_nodes(program: str | None, laps: int, down: float) -> None:
-    """Kill the primary again and again."""
+    """Kill the primary repeatedly."""
     run = Run("bmq.test.persistent.priority.sc")
     with tempfile.TemporaryDirectory() as work:
         cluster: Cluster = RealCluster(program, Path(work)) if program else EmbeddedNode(Path(work))
@@ -267,7 +266,7 @@ async def lose_nodes(program: str | None, laps: int, down: float) -> None:
 
 
 async def answers_and_retries(nodes: str, until: asyncio.Task[None]) -> str:
-    """Make requests, and have messages fail twice and come back, for as long as a task runs."""
+    """Make requests, and let messages fail twice and return, while a task runs."""
     asked, retried = (fresh_queue_uri("bmq.test.persistent.priority.sc", each) for each in ("asked", "again"))
     app = bmq.App(nodes)
     handled: Counter[bytes] = Counter()

@@ -160,14 +160,14 @@ def broker() -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def embedded_broker() -> Iterator[tuple[str, int]]:
-    """An embedded broker in a process of its own: its URI and the process's number."""
+    """An embedded broker in a separate process: its URI and the process id."""
     with started_broker("-m", "bmq", "broker", "--port", "0") as (uri, process):
         yield uri, process.pid
 
 
 @contextmanager
 def started_broker(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A Python program that says like ``bmq broker`` where it is ready: its URI and its process."""
+    """A Python program that prints its address like ``bmq broker``: its URI and its process."""
     process = subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, env=environment()
     )
@@ -185,7 +185,7 @@ def started_broker(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """With compiled modules kept, as they are wherever a package is installed."""
+    """Return an environment that keeps compiled modules, as installed packages do."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
         **kept,
@@ -196,7 +196,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Where this was measured."""
+    """Return a description of the machine."""
     model = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -216,9 +216,9 @@ def machine() -> dict[str, Any]:
 
 
 def call_ns() -> float:
-    """Nanoseconds of one call of a function that does nothing: how fast this interpreter is here.
+    """Return the nanoseconds of a call of an empty function: the interpreter's speed on this machine.
 
-    One built with profile-guided optimization takes half the time of one built without.
+    An interpreter built with profile-guided optimization takes half the time of other builds.
     """
 
     def nothing() -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes below a benchmark use: Spark's come and go by themselves, so all are watched."""
+"""CPU time and memory of a benchmark's child processes.
+
+Spark starts and ends its own, so all are observed.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """Processor time and memory of the JVM and of Spark's processes of Python.
+    """CPU time and memory of the JVM and of Spark's Python processes.
 
     Attributes:
-        cpu: the seconds used since this was entered, by role: ``jvm``, ``source`` (the process of the driver
-            that a stream is received by) and ``worker``. What starting them takes is part of it.
-        memory: the most resident bytes of one process, by role.
+        cpu: seconds used since the start of the observation, by role: ``jvm``, ``source`` (the driver's
+            process that receives a stream) and ``worker``. Includes the start of the processes.
+        memory: maximum resident bytes of a process, by role.
     """
 
     def __init__(self) -> None:
@@ -42,7 +45,7 @@ class Watch:
             used = (ticks - self._first.get(process, 0)) / os.sysconf("SC_CLK_TCK")
             role = self._roles[process]
             self.cpu[role] = self.cpu.get(role, 0.0) + used
-            if used > 0.05:  # not those that are still there from before
+            if used > 0.05:  # exclude older processes
                 self.memory[role] = max(self.memory.get(role, 0), self._resident[process])
 
     def _run(self) -> None:
@@ -50,7 +53,7 @@ class Watch:
             self._last |= self._look()
 
     def _look(self) -> dict[int, int]:
-        """The ticks of each process below this one."""
+        """Return the ticks of each process below this one."""
         parents: dict[int, int] = {}
         ticks: dict[int, int] = {}
         for folder in Path("/proc").glob("[0-9]*"):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What typed messages and lanes cost: each beside what it stands on, in one process, taking turns.
+"""The cost of typed messages and lanes, each beside its basis, in one process, taking turns.
 
 usage: python benchmarks/programs.py [--messages N] [--rounds N]
 
-The broker is the embedded one, in a process of its own. The figures are this process's CPU time, which the
-broker's speed does not change; and the time that it takes when handlers wait.
+Uses the embedded broker in a separate process. The figures are this process's CPU time, which does not depend
+on the broker's speed; and the elapsed time for handlers that wait.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def receiving(read: Callable[[Any], object], typed: bool, codec: Any = "applicat
 
 
 def consuming(pause: float, **how: Any) -> Way:
-    """Handle messages of 1,000 keys; return microseconds a message: of CPU, or of time when handlers wait."""
+    """Handle messages of 1,000 keys; return microseconds a message: CPU, or elapsed for waiting handlers."""
 
     async def consume(session: bmq.Session, count: int) -> float:
         queue = await fresh(session)

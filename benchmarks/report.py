@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks print and draw."""
+"""The output and the pictures of the benchmarks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from harness import Series, ratio
 from rich.console import Console
 from rich.table import Table
 
-# path, ours, the official client's, the broker's limit, how many times as fast it should be, and how much of
-# the limit.
+# Path, our case, the official client's case, the broker's limit, goal as a multiple of the official client,
+# and goal as a part of the limit.
 PATHS = (
     ("post_many", "post_many", "official post", "raw post", 3.5, 0.6),
     ("post_nowait, a future each", "post_nowait", "official post", "raw post", 2.0, 0.0),
@@ -48,8 +48,8 @@ PATHS = (
     ("post_many, plain asyncio", "post_many, asyncio", "official post", "raw post", 0.0, 0.0),
     ("batches, plain asyncio", "batches, asyncio", "official consume", "raw consume", 0.0, 0.0),
 )
-# what, beside what, the figure that is compared, and how many times as much it may be. CPU time, as all else
-# depends on what the machine does meanwhile: a worker that reaches 0.8 of the rate takes 1.25 times the time.
+# Case, reference, compared figure, and maximum ratio. CPU time, because rates depend on other load: a worker
+# with 0.8 of the rate takes 1.25 times the time.
 BESIDE = (
     ("post_many, two properties: CPU us", "post_many, properties", "post_many", "cpu_us", 1.6),
     ("async for, two properties read: CPU us", "iterate, properties", "iterate", "cpu_us", 1.6),
@@ -75,7 +75,7 @@ _BESIDE = {
     "future ack": "a protocol that resolves a future",
     "future ack, asyncio": "the same, plain asyncio",
 }
-#: How much more a message may cost where there is a lot of something.
+#: Maximum growth of a message's cost with many queues, subscriptions or posts.
 FLAT = 0.15
 LATENCIES = (
     ("post to ack", "ack", "official ack", 0.3, 0.4),
@@ -109,7 +109,7 @@ class Grid:
 
 
 def show(console: Console, document: dict[str, Any], series: dict[str, Series]) -> None:
-    """Print what was measured: parts are measured as a whole, so a name of each says whether it was."""
+    """Print the results. Parts are measured as a whole, so one name of each shows whether it was measured."""
     console.print(f"\n[bold]{where(document)}[/]")
     if "post_many" in series:
         console.print(throughput(series).printed())
@@ -121,7 +121,7 @@ def show(console: Console, document: dict[str, Any], series: dict[str, Series]) 
 
 
 def where(document: dict[str, Any]) -> str:
-    """What was measured with."""
+    """Return a description of the measurement's environment."""
     machine = document["machine"]
     return (
         f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}"
@@ -131,7 +131,7 @@ def where(document: dict[str, Any]) -> str:
 
 
 def interpreter(machine: dict[str, Any]) -> str:
-    """How fast the interpreter is."""
+    """Return a description of the interpreter's speed."""
     return (
         f" (a call of a function that does nothing: {machine['call_ns']:.0f} ns)"
         if "call_ns" in machine
@@ -254,7 +254,7 @@ def rest(series: dict[str, Series]) -> Grid:
 
 
 def _large_floors(series: dict[str, Series], copied: Series) -> list[list[str]]:
-    """What is between a client and the copy, whatever the client."""
+    """Return the unavoidable costs between a client and the copy."""
     rows = []
     for title, name in (
         ("events encoded beforehand, to the same peer", "raw 16 KiB, acking"),
@@ -266,7 +266,7 @@ def _large_floors(series: dict[str, Series], copied: Series) -> list[list[str]]:
 
 
 def scale(costs: dict[str, dict[str, list[float]]]) -> Grid:
-    """The least of the rounds, since whatever else a machine does only adds, and their median."""
+    """Return the minimum of the rounds, because other load only adds time, and their median."""
     rows = []
     for case, by_count in costs.items():
         least = [min(values) for values in by_count.values()]
@@ -291,7 +291,7 @@ def scale(costs: dict[str, dict[str, list[float]]]) -> Grid:
 
 
 def reached(runs: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
-    """Latency and large payloads, beside the least that a client in Python does."""
+    """Return latency and large payloads, beside the minimum of a client in Python."""
     series = {name: Series(name, results) for name, results in runs.items()}
     rows: list[list[str]] = []
     if "future ack" in series:
@@ -335,12 +335,12 @@ def reached(runs: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
     return rows
 
 
-#: What the floors of some stages do, and how the second kind is named after the stage.
+#: The suffix of floors without checks, after the name of the stage.
 UNCHECKED = "the same bytes decoded, nothing checked"
 CHECKED = "the same, checked and in an object of its own"
 SAFELY = ", checked"
 
-#: Stages that have a goal, in microseconds.
+#: Stages with a goal, in microseconds.
 DECODING = {
     'batch.column("CustomerId")': 0.25,
     'batch.column("OrderType")': 0.25,
@@ -350,7 +350,7 @@ DECODING = {
 
 
 def decoding(document: dict[str, Any]) -> list[list[str]]:
-    """Properties, beside the same bytes decoded by nothing but the interpreter."""
+    """Return the costs of properties, beside the same bytes decoded by the interpreter alone."""
     floors = document.get("floors", {})
     rows: list[list[str]] = []
     for stage, goal in DECODING.items():
@@ -364,7 +364,7 @@ def decoding(document: dict[str, Any]) -> list[list[str]]:
 
 
 def growing(costs: dict[str, dict[str, list[float]]]) -> list[list[str]]:
-    """How much more a post costs with a million unacknowledged, beside the memory by itself."""
+    """Return the growth of a post's cost with a million unacknowledged posts, beside the memory alone."""
     if "plain" not in costs:
         return []
 
@@ -389,7 +389,7 @@ def growing(costs: dict[str, dict[str, list[float]]]) -> list[list[str]]:
 
 
 def brokering(document: dict[str, Any]) -> list[list[str]]:
-    """The embedded broker, beside what its messages cost on the wire alone."""
+    """Return the costs of the embedded broker, beside its messages' costs on the wire alone."""
     ten = document["ten_subscriptions"]
     floor = document.get("wire_us")
     if floor is None:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole comparison: this client, the official one, and what the broker can take.
+"""The whole comparison: this client, the official client, and the capacity of the broker.
 
     python benchmarks/run.py [--quick] [--rounds 5] [--count 100000] [--output NAME]
 
-Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own.
-Every measurement is a fresh process on a fresh queue; each round makes all of them, and what is reported is
-the median over the rounds. Prints tables, writes NAME.json and draws NAME.png; then
-does what scale.py, stages.py and broker.py do.
+Uses the broker of ``BMQ_BROKER_URI``, or an embedded broker in a separate process. Each measurement is a new
+process with a new queue; each round makes all measurements, and the result is the median over the rounds.
+Prints tables, writes NAME.json and draws NAME.png; then runs scale.py, stages.py and broker.py.
 """
 
 from __future__ import annotations
@@ -36,7 +35,10 @@ PACES = (1_000, 5_000, 10_000, 20_000, 40_000)
 
 
 def chains(count: int) -> list[Chain]:
-    """What one round measures. The jobs of a chain share a queue: what one posts the next one consumes."""
+    """Return the measurements of one round.
+
+    The jobs of a chain share a queue: each job consumes the previous one's messages.
+    """
     many = Job("ours", "post_many", count)
     official, raw = Job("official", "post", count), Job("raw", "post", count)
     plain: list[Chain] = [
@@ -109,7 +111,7 @@ def large(count: int) -> list[Chain]:
 
 
 def curves(count: int) -> list[Chain]:
-    """What the picture shows."""
+    """Return the measurements for the picture."""
     made: list[Chain] = []
     for size in PAYLOADS:
         for name, client, case in (
@@ -117,7 +119,7 @@ def curves(count: int) -> list[Chain]:
             ("official", "official", "post"),
             ("raw", "raw", "post"),
         ):
-            # The official client raises when more than some 100 MB wait.
+            # The official client raises an error if more than about 100 MB wait.
             n = min(count, (60_000_000 if client == "official" else 400_000_000) // size)
             made.append(
                 [(f"payload {size} {name}", Job(client, case, n, size)), ("", Job("raw", "drain", n))]
@@ -149,7 +151,7 @@ def measure(
     step: Callable[[str], None],
     patience: float,
 ) -> None:
-    """Make every measurement of the plan, once a round, each round in another order."""
+    """Make each measurement of the plan once in each round, in random order."""
     for number in range(rounds):
         shift = number * 3 % len(plan)
         for chain in plan[shift:] + plan[:shift]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a message cost the same when there is a lot of something? And how much memory does it take?
+"""The cost of a message, and its memory, in the presence of many queues, subscriptions or posts.
 
     python benchmarks/scale.py [--rounds 5] [--output build/scale.json]
 
-Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own;
-what has to stay unacknowledged always goes to an embedded broker told to acknowledge nothing. CPU time of the
-client's process, the least of the rounds; broker and client share a core, so that neither slows the other.
-Prints a table, writes a file.
+Uses the broker of ``BMQ_BROKER_URI``, or an embedded broker in a separate process. Measurements with
+unacknowledged messages always use an embedded broker without acknowledgements. The result is the CPU time of
+the client's process, the minimum of the rounds. Broker and client share a core, so that neither slows the
+other. Prints a table, and writes a file.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def measure(case: str, count: int, uri: str) -> dict[str, float]:
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Keep what is started to one core: what the broker does then never runs beside the client.
+    """Bind started processes to one core, so that the broker never runs beside the client.
 
-    A broker has more to do for a hundred subscriptions than for one, and a client beside it takes a tenth
-    more CPU time for the same work.
+    A broker has more work for a hundred subscriptions than for one, and a client beside a busy broker takes a
+    tenth more CPU time for the same work.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
@@ -59,7 +59,7 @@ def one_core() -> Iterator[None]:
 
 
 def run(console: Console, rounds: int, output: Path) -> None:
-    """Measure everything, print it and write it to ``output``."""
+    """Make all measurements, print them, and write them to ``output``."""
     costs: dict[str, dict[str, list[float]]] = {case: {str(n): [] for n in SCALES[case]} for case in SCALES}
     with one_core(), broker() as (uri, what):
         for _ in range(rounds):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This client and the official one side by side, under the same faults, for as long as wished.
+"""This client and the official client side by side, under the same faults, for any duration.
 
     python benchmarks/soak.py --seconds 3600 --seed 7 --broker tcp://127.0.0.1:30114
 
-Both have the same queues, rates and ways of posting, each in a process of its own, and connect through one
-proxy, which cuts, stalls, delays and splits what passes. It goes in laps: every lap has new sessions, queues
-and the next seed: a long run needs no more memory than a short one, and a bad lap can be had again.
+Both have the same queues, rates and ways of posting, each in a separate process, and connect through one
+proxy, which cuts, stalls, delays and splits the traffic. Each lap has new sessions and queues, and the next
+seed. So a long run needs no more memory than a short one, and a bad lap can be repeated.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from bmq.testing import FaultProxy, History, Verdict, examine
 from tests.integration import chaos
 from tests.integration.chaos import Recoveries, payload, recoveries
 
-#: Seconds between faults: often long enough for the official client to recover from one.
+#: Seconds between faults: often long enough for the official client to recover.
 PAUSE = (0.5, 3.0)
 
-# ---- one client, in a process of its own: says "ready", is told to stop, leaves a history
+# ---- one client in a separate process: prints "ready", runs until told to stop, and leaves a history
 
 
 async def ours(broker: str, uris: dict[str, str], history: History) -> None:
@@ -51,7 +51,7 @@ async def ours(broker: str, uris: dict[str, str], history: History) -> None:
 
 
 class Official:
-    """The official client: it calls back from threads of its own."""
+    """The official client, which calls back from its own threads."""
 
     def __init__(self, broker: str, uris: dict[str, str], history: History) -> None:
         self.client = OfficialClient(broker, history, chaos.DEADLINE)
@@ -111,7 +111,7 @@ class Official:
 
 
 def worker(arguments: dict[str, Any]) -> None:
-    """Be one of the clients."""
+    """Run one of the clients."""
     broker, uris = arguments["broker"], arguments["uris"]
     with History(arguments["history"]) as history:
         if arguments["client"] == "official":
@@ -128,7 +128,7 @@ def worker(arguments: dict[str, Any]) -> None:
 async def lap(
     broker: str, clients: list[str], seed: int, seconds: float, folder: Path
 ) -> tuple[History, list[History]]:
-    """Put the clients through one schedule of faults; return its history, and those of the clients."""
+    """Run the clients through one schedule of faults; return its history, and the clients' histories."""
     schedule = History()
     paths = [folder / f"{client}-{seed}.jsonl" for client in clients]
     async with FaultProxy(broker, seed=seed) as proxy, contextlib.AsyncExitStack() as stack:
@@ -165,9 +165,9 @@ async def start(
         json.dumps(arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,  # the official client has much to say under faults
+        stderr=asyncio.subprocess.PIPE,  # the official client prints much under faults
         limit=2**26,
-        # It would lead both clients past the proxy.
+        # The variable would direct both clients past the proxy.
         env={name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"},
     )
 
@@ -181,7 +181,7 @@ async def start(
 
 
 class Column:
-    """What one client did, over all laps."""
+    """The results of one client, over all laps."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -235,7 +235,7 @@ class Column:
 
 
 def table(columns: list[Column]) -> str:
-    """The columns side by side, as Markdown."""
+    """Return the results side by side, as Markdown."""
     cells = [column.cells() for column in columns]
     lines = [["", *(column.name for column in columns)], ["---"] * (len(columns) + 1)]
     lines += [[row, *(each[row] for each in cells)] for row in cells[0]]
@@ -245,7 +245,7 @@ def table(columns: list[Column]) -> str:
 async def soak(
     broker: str, clients: list[str], seed: int, seconds: float, lap_seconds: float, folder: Path
 ) -> bool:
-    """Run the laps; returns whether this client came through without a broken promise."""
+    """Run the laps; return whether this client kept all promises."""
     columns = {
         client: Column({"ours": "bmq", "official": "blazingmq (official)"}[client]) for client in clients
     }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks of Spark share: how Spark is started, and a command line.
+"""Common parts of Spark's benchmarks: the start of Spark, and a command line.
 
-Each number of cores and rows is measured in a process of its own, with a Spark of its own; with one core all
-of it but the broker is bound to one.
+Each number of cores and rows is measured in a separate process, with a separate Spark. With one core, all
+processes except the broker are bound to it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from rich.table import Table
 __all__ = ["PAYLOAD", "PROPERTIES", "Cases", "Measure", "Rounds", "main", "start_spark"]
 
 PAYLOAD = 256
-#: The properties of every row.
+#: The properties of each row.
 PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
 SIZES = (10_000, 100_000, 1_000_000)
 TIMEOUT = 3600
 
-#: The measurements of one case, round by round; these of every case.
+#: The measurements of one case, round by round; and of all cases.
 Rounds = list[dict[str, Any]]
 Cases = dict[str, Rounds]
-#: Takes the broker's address, the number of cores, of rows and of rounds, and what a name has to contain.
+#: Takes the broker's address, the number of cores, rows and rounds, and a part of the names to measure.
 Measure = Callable[[str, int, int, int, str], Cases]
 
 
 def start_spark(cores: int) -> SparkSession:
-    """Start Spark on so many cores, or find it started."""
+    """Start Spark with this number of cores, or return the running one."""
     if cores == 1:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -84,13 +84,13 @@ def show(console: Console, cores: str, sizes: dict[str, Cases]) -> None:
 
 
 def main(text: str | None, script: str, measure: Measure, more: Callable[[], dict[str, Any]] = dict) -> None:
-    """Measure what the command line says.
+    """Make the measurements of the command line.
 
     Args:
-        text: the help.
-        script: the file of the benchmark.
+        text: help text.
+        script: file of the benchmark.
         measure: measures one number of cores and rows.
-        more: what else goes into the file, measured in the end.
+        more: further content of the file, measured at the end.
     """
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", help="how many rows a job has")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts what the benchmarks of Spark have measured into a page of the documentation, with a picture.
+"""Puts the measurements of Spark into a page of the documentation, with a picture.
 
     python benchmarks/spark_page.py [--sink build/spark_sink.json] [--source build/spark_source.json]
 
-Reads what ``spark_sink.py`` and ``spark_source.py`` wrote with ``--output``, replaces what stands between
-``<!-- measured: NAME -->`` and ``<!-- end -->`` in ``docs/spark-performance.md``, and draws
-``docs/assets/spark-performance.svg``. What has no results stays as it is.
+Reads the ``--output`` of ``spark_sink.py`` and ``spark_source.py``, replaces the text between ``<!--
+measured: NAME -->`` and ``<!-- end -->`` in ``docs/spark-performance.md``, and draws
+``docs/assets/spark-performance.svg``. Parts without results stay unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from report import Grid
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 CEILING = "Spark's ceiling, "
-#: Who uses processor time, what the page calls them, and the colour.
+#: Users of processor time, with their names on the page and their colours.
 ROLES = {
     "client": ("the client alone", "n"),
     "worker": ("Spark's Python worker", "a"),
@@ -60,7 +60,7 @@ def where(document: dict[str, Any], broker: str) -> str:
 
 
 def rates(results: dict[str, dict[str, dict[str, Rounds]]]) -> Grid:
-    """Rows a second of everything."""
+    """Return all rates in rows a second."""
     columns = [(cores, size) for cores, sizes in results.items() for size in sizes]
     names = dict.fromkeys(name for sizes in results.values() for cases in sizes.values() for name in cases)
     rows: list[list[str]] = []
@@ -79,12 +79,12 @@ def rounds_of(cases: dict[str, Rounds]) -> int:
 
 
 def drawn(sizes: dict[str, dict[str, Rounds]]) -> str:
-    """The number of rows of which a row's costs are shown: a million, or else the most."""
+    """Return the number of rows for which costs are shown: a million, or else the maximum."""
     return "1000000" if "1000000" in sizes else max(sizes, key=int)
 
 
 def _order(name: str) -> tuple[int, str, bool]:
-    """The clients, then batches, then streams; each before its ceiling."""
+    """Return the sort key: clients, then batches, then streams; each before its ceiling."""
     plain = name.removeprefix(CEILING)
     kind = next(
         (at for at, word in enumerate(("client", "batch", "stream")) if word in plain.split(",")[0]), 3
@@ -93,7 +93,7 @@ def _order(name: str) -> tuple[int, str, bool]:
 
 
 def parts_of(sizes: dict[str, dict[str, Rounds]]) -> Grid:
-    """How much of the bare client's rate, and of Spark's own, within one round each."""
+    """Return the parts of the bare client's rate, and of Spark's own, within one round each."""
     rows: list[list[str]] = []
     for name in sorted({name for cases in sizes.values() for name in cases}, key=_order):
         if CEILING in name or "client" in name or "cold" in name:
@@ -111,7 +111,7 @@ def parts_of(sizes: dict[str, dict[str, Rounds]]) -> Grid:
 
 
 def _in_turn(ones: Rounds, others: Rounds) -> Rounds:
-    """Two of them after each other, each as fast as alone."""
+    """Combine two cases that run one after the other, each at its own speed."""
     return [{"rate": 1 / (1 / a["rate"] + 1 / b["rate"])} for a, b in zip(ones, others, strict=False)]
 
 
@@ -123,7 +123,7 @@ def _part(rounds: Rounds, others: Rounds) -> str:
 
 
 def costs(cases: dict[str, Rounds]) -> Grid:
-    """Processor time of a row, by who uses it."""
+    """Return the processor time of a row, by process."""
     rows: list[list[str]] = []
     for name in sorted(cases, key=_order):
         if "cold" not in name:
@@ -133,7 +133,7 @@ def costs(cases: dict[str, Rounds]) -> Grid:
 
 
 def triggers(cases: dict[str, Rounds]) -> Grid:
-    """What a trigger takes, part by part."""
+    """Return the time of a trigger, by phase."""
     names = [name for name in sorted(cases, key=_order) if "stream of" in name]
     rows = [
         [
@@ -168,7 +168,7 @@ def memory(sizes: dict[str, dict[str, Rounds]]) -> Grid:
 
 
 def parts_of_sink(cores: dict[str, dict[str, dict[str, Rounds]]]) -> Grid:
-    """How many times the rate of the bare client, of the official one in Spark, and of what is possible."""
+    """Return the ratios to the bare client, to the official client in Spark, and to the ceiling."""
     rows: list[list[str]] = []
     for number, sizes in cores.items():
         for size, cases in sizes.items():
@@ -203,7 +203,7 @@ _STYLE = """
 """
 _LEFT, _RIGHT, _BAR = 290, 96, 24
 
-#: A name, the processor time of a row by the class of its colour, and a rate.
+#: A name, the processor time of a row by colour class, and a rate.
 Bar = tuple[str, list[tuple[str, float]], float]
 
 
@@ -216,7 +216,7 @@ def bars(cases: dict[str, Rounds]) -> list[Bar]:
 
 
 def picture(groups: list[tuple[str, list[Bar]]]) -> str:
-    """Bars of the processor time of a row, stacked by who uses it, with the rates beside them."""
+    """Draw bars of the processor time of a row, stacked by process, with the rates beside them."""
     width, y = 820, 52
     body: list[str] = []
 

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark pipeline from queue to queue whose drivers and executors are killed, again and again.
+"""A Spark pipeline from queue to queue, whose drivers and executors are killed repeatedly.
 
     make soak                                                   # a few kills, with the other soaks
     python benchmarks/spark_soak.py --kills 100                 # on the embedded broker
     python benchmarks/spark_soak.py --kills 100 --broker tcp://localhost:30114
 
-A producer posts numbered messages to one queue, a driver with two executors copies them to another one, and a
-consumer receives the copies. Each driver has other partitions and other batches than the one before. Of three
-kills (``--every``) one is of the driver with all its executors, the others are of an executor, by SIGKILL.
+A producer posts numbered messages to one queue, a driver with two executors copies them to another queue, and
+a consumer receives the copies. Each driver has different partitions and batches than the previous one. One of
+three kills (``--every``) is of the driver with all its executors, the others are of an executor, with
+SIGKILL.
 
-The exit status is 0 if each number came exactly once and nothing is left in the first queue. The consumer
-writes a history of the messages, which the checker of ``bmq.testing`` reads at the end.
+The exit status is 0 if each number arrived exactly once and the first queue is empty. The consumer writes a
+history of the messages, which the checker of ``bmq.testing`` reads at the end.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from bmq.broker import Broker, DomainConfig, Limits, Mode
 DOMAIN = "bmq.test.mem.priority"
 ROOM = Limits(messages=4_000_000, bytes=2**33)
 RATE = 200
-#: Seconds without a batch, or in the end without a copy, after which the run has failed.
+#: Seconds without a batch, or at the end without a copy, until the run has failed.
 PATIENCE = 600.0
-#: Messages that wait to be copied at most: what a machine is slower than must not pile up.
+#: Maximum number of messages that wait to be copied, so that they do not pile up on a slow machine.
 BACKLOG = 20_000
 
 
@@ -46,7 +47,7 @@ BACKLOG = 20_000
 
 
 def pipeline(broker: str, source: str, target: str, folder: str, seed: int) -> None:
-    """Copy a queue to another one, until killed; partitions and batches are drawn from the seed."""
+    """Copy a queue to another one, until killed; the seed determines partitions and batches."""
     import warnings
 
     from pyspark.sql import SparkSession
@@ -87,15 +88,15 @@ def pipeline(broker: str, source: str, target: str, folder: str, seed: int) -> N
     query.awaitTermination()
 
 
-# what surrounds it
+# around the pipeline
 
 
 class Pipeline:
-    """The pipeline in a process group of its own.
+    """The pipeline in a separate process group.
 
     Attributes:
-        ended: how often a driver ended by itself.
-        half_done: how many kills of a driver were in the middle of a batch.
+        ended: number of drivers that ended without a kill.
+        half_done: number of kills in the middle of a batch.
     """
 
     def __init__(self, command: list[str], folder: Path) -> None:
@@ -108,7 +109,7 @@ class Pipeline:
         self.half_done = 0
 
     async def start(self) -> None:
-        """Start a driver, with a seed of its own."""
+        """Start a driver, with its own seed."""
         self._seed += 1
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -138,7 +139,7 @@ class Pipeline:
         return True
 
     async def commits(self, more: int = 1) -> None:
-        """Wait for more batches; a driver that ends by itself is started again."""
+        """Wait for more batches; restart a driver that ends without a kill."""
         wanted = self._last() + more
         deadline = time.monotonic() + PATIENCE
         while self._last() < wanted:
@@ -164,7 +165,7 @@ class Pipeline:
 
 
 def _members(session: int) -> list[int]:
-    """The processes of a driver's session."""
+    """Return the processes of a driver's session."""
     found: list[int] = []
     for each in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -176,7 +177,7 @@ def _members(session: int) -> list[int]:
 async def produce(
     queue: bmq.Queue, rate: float, enough: asyncio.Event, posted: list[int], found: Counter[int]
 ) -> None:
-    """Post numbered messages until it is enough. Some of them are equal but for the number."""
+    """Post numbered messages until told to stop. Some of them differ only in the number."""
     pause = 0.1
     while not enough.is_set():
         first = len(posted)
@@ -208,13 +209,13 @@ async def run(
     rate: float,
     say: Callable[[str], object],
 ) -> bool:
-    """Kill so many times, for so long at most; return whether each message came once.
+    """Kill processes; return whether each message arrived once.
 
     Args:
-        kills: how often to kill.
-        every: each so many kills is of a driver.
-        seconds: after which no more kills follow.
-        broker: the address of a broker; None for an embedded one.
+        kills: number of kills.
+        every: every n-th kill is of a driver.
+        seconds: time after which no more kills follow.
+        broker: address of a broker; None for an embedded broker.
         rate: messages a second.
         say: called with lines for people.
     """
@@ -273,7 +274,7 @@ async def run(
                 came, since = len(found), time.monotonic()
             await spark.commits(0)
             await asyncio.sleep(0.5)
-        await asyncio.sleep(5)  # copies that came twice would come now
+        await asyncio.sleep(5)  # duplicate copies would arrive now
         await spark.stop()
         tasks[1].cancel()
         await asyncio.gather(tasks[1], return_exceptions=True)
@@ -293,7 +294,7 @@ async def run(
 
 
 async def left(broker: str, source: str) -> set[int]:
-    """The numbers in the first queue: of the last batch, which is confirmed by the next one."""
+    """Return the numbers in the first queue: those of the last batch, which the next batch would confirm."""
     numbers: set[int] = set()
     async with bmq.connect(broker) as session:
         queue = await session.open_queue(source, read=True, max_unconfirmed_messages=1_000_000)

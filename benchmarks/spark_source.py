@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows a second of the Spark source, next to the bare client, the official one and Spark's own ceiling.
+"""Rows a second of the Spark source, beside the bare client, the official client and Spark's own ceiling.
 
     python benchmarks/spark_source.py [--quick] [--sizes 10000 ...] [--cores 1 2] [--rounds 5] [--output NAME]
 
-Every row has 256 bytes and two properties, which are read as columns. A batch read, a stream of many triggers
-(``availableNow``), and both into Parquet; beside them, in the same rounds: this client alone, as messages and
-as tables, the official client alone, and the same rows made in Spark's workers and read by nobody, as a
-DataFrame and as a stream of the same triggers. With ``--cores 1`` everything but the broker is kept on one
-core; otherwise a batch is read by as many tasks, and a stream received by as many sessions.
-The rate of a stream counts what is between its first row and its last, and "with start" from ``start()`` to
-the end of the query. Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in
-a process of its own; its queues must take as many messages as a job has.
+Each row has 256 bytes and two properties, which are read as columns. The cases are a batch read, a stream of
+many triggers (``availableNow``), and both into Parquet; beside them, in the same rounds, this client alone,
+as messages and as tables, the official client alone, and the same rows generated in Spark's workers and
+discarded, as a DataFrame and as a stream with the same triggers. With ``--cores 1``, all processes except the
+broker are bound to one core; otherwise a batch has as many tasks, and a stream as many sessions, as cores.
+The rate of a stream covers the time between its first row and its last; "with start" covers the time from
+``start()`` to the end of the query. Uses the broker of ``BMQ_BROKER_URI``, or an embedded broker in a
+separate process; its queues must hold all messages of a job.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ QUEUE = "bmq://bmq.test.mem.priority/benchmark-0123456789abcdef0123456789abcdef"
 
 
 def posted() -> pa.RecordBatch:
-    """What is posted again and again: no two values are equal."""
+    """Return the rows that are posted repeatedly, with distinct values."""
     values = [f"row {number} ".ljust(PAYLOAD, ".").encode() for number in range(PART)]
     customers = pa.array([1234] * PART, pa.int64())
     return pa.record_batch({"value": values, "CustomerId": customers, "OrderType": ["EXPRESS"] * PART})
 
 
 async def fill(uri: str, queue: str, count: int) -> None:
-    """Post so many rows."""
+    """Post this number of rows."""
     batch = posted()
     parts = (batch.slice(0, min(PART, count - start)) for start in range(0, count, PART))
     table = pa.RecordBatchReader.from_batches(batch.schema, parts)
@@ -74,7 +74,7 @@ async def fill(uri: str, queue: str, count: int) -> None:
 
 
 def received(queue: str) -> Iterator[pa.RecordBatch]:
-    """The rows as the source makes them of what was posted, for ever; after 32 of these GUIDs repeat."""
+    """Yield rows as the source builds them, for ever; after 32 of these, GUIDs repeat."""
     batch = posted()
     digits = pa.py_buffer(np.random.default_rng(1).bytes(16 * PART + 16).hex().upper().encode())
     ends = pa.py_buffer(np.arange(0, 32 * PART + 1, 32, dtype=np.int32))
@@ -96,7 +96,7 @@ def received(queue: str) -> Iterator[pa.RecordBatch]:
 
 
 class Rows(DataSource):
-    """The same rows as a stream, made in the workers: what Spark itself takes for such a source."""
+    """The same rows as a stream, generated in the workers: Spark's own cost of such a source."""
 
     @classmethod
     def name(cls) -> str:
@@ -110,7 +110,7 @@ class Rows(DataSource):
 
 
 class RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """So many rows in triggers of so many."""
+    """A number of rows, in triggers of a fixed size."""
 
     def __init__(self, count: int, trigger: int) -> None:
         self._count, self._trigger = count, trigger
@@ -122,7 +122,7 @@ class RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The count is its end."""
+        """Do nothing: the number of rows ends the stream."""
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
         return {"rows": min(start["rows"] + limit.max_rows, self._count)}
@@ -141,7 +141,7 @@ def made(count: int) -> Iterator[pa.RecordBatch]:
 
 
 class Bench:
-    """The measurements of one process: so many cores, so many rows."""
+    """The measurements of one process, with a number of cores and rows."""
 
     def __init__(self, uri: str, cores: int, count: int) -> None:
         self.uri, self.cores, self.count = uri, cores, count
@@ -206,7 +206,7 @@ class Bench:
         return self._patiently("rows", lambda: {"count": self.count, "trigger": trigger}, out)
 
     def _patiently(self, kind: str, options: Callable[[], dict[str, Any]], out: str) -> dict[str, Any]:
-        """Spark gives a stream's process ten seconds to start, which a busy machine does not always keep."""
+        """Retry: on a busy machine, Spark's ten seconds for a process to start can be too short."""
         for _ in range(4):
             with suppress(StreamingQueryException):
                 return self._stream(kind, options(), out)
@@ -257,7 +257,7 @@ class Bench:
             found[f"batch{text}"] = lambda out=out: self.batch(out)
             found[f"Spark's ceiling, batch{text}"] = lambda out=out: self.local(out)
             for trigger in TRIGGERS:
-                # Many small triggers cost the same each: so many are enough.
+                # Small triggers have equal costs, so a limited number is enough.
                 if trigger <= self.count <= 50 * trigger:
                     name = f"stream of {trigger:,}{text}"
                     found[name] = lambda out=out, trigger=trigger: self.stream(out, trigger)
@@ -268,7 +268,7 @@ class Bench:
 
 
 def stages() -> dict[str, float]:
-    """Processor time a row, in us, of what a stream's process does besides receiving, and of its log."""
+    """Return the processor time a row, in us, of a stream's process besides receiving, and of its log."""
     rng = np.random.default_rng(1)
     area = encode_properties({"CustomerId": 1234, "OrderType": "EXPRESS"}, new=True)
     flags = int(PushFlags.MESSAGE_PROPERTIES)
@@ -322,7 +322,7 @@ def stages() -> dict[str, float]:
 
 
 def measure(uri: str, cores: int, count: int, rounds: int, only: str) -> Cases:
-    """Everything of one number of cores and rows, in this process."""
+    """Make all measurements for one number of cores and rows, in this process."""
     bench = Bench(uri, cores, count)
     results: Cases = {}
     try:

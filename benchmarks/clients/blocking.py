@@ -137,7 +137,8 @@ def run_coroutine_threadsafe(job: dict[str, Any]) -> dict[str, Any]:
 def core(job: dict[str, Any]) -> dict[str, Any]:
     """Use the protocol's core over a blocking socket, as in ``examples/sans_io_client.py``.
 
-    The client has no second thread and at most one subscription, does not reconnect, and sends no heartbeats between calls.
+    The client has no second thread and at most one subscription, does not reconnect, and sends no heartbeats
+    between calls.
     """
     sys.path.insert(0, str(EXAMPLES))
     from sans_io_client import BlockingClient
