@@ -43,7 +43,7 @@ class Queue:
     async def _depth(self) -> int:
         try:
             return (await self._queue.depth()).messages
-        except bmq.AdminError:
+        except bmq.errors.AdminError:
             return 0  # the queue is not open yet
 
     async def takes(self, start: int, end: int) -> float:

@@ -78,12 +78,12 @@ class Watch(bmq.Interceptor):
             for message in messages:
                 self.lives[message.data].came.append(time.time())
 
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> list[bytes]:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> list[bytes]:
         for post in posts:
             self.lives[bytes(post.data)].posted.append(time.time())
         return [bytes(post.data) for post in posts]
 
-    def on_ack(self, context: list[bytes], outcome: bmq.PostOutcome) -> None:
+    def on_ack(self, context: list[bytes], outcome: bmq.interceptors.PostOutcome) -> None:
         if outcome.acknowledged == len(context):
             for data in context:
                 self.lives[data].passed += 1

@@ -19,28 +19,29 @@ if TYPE_CHECKING:
     from bmq import delays as delays
     from bmq import errors, events
     from bmq import groups as groups
+    from bmq import health as health
+    from bmq import interceptors as interceptors
     from bmq import spark as spark
+    from bmq import stats as stats
     from bmq import subscriptions as subscriptions
     from bmq import testing as testing
+    from bmq import typed as typed
+    from bmq import types as types
     from bmq import workers as workers
     from bmq.client.connect import connect, run
     from bmq.client.consumer import Consumer, Subscription
-    from bmq.client.interceptors import Handling, Interceptor, OutgoingMessage, PostOutcome
+    from bmq.client.interceptors import Interceptor
     from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
     from bmq.client.queue import Queue
     from bmq.client.session import CloseReport, Session
-    from bmq.client.stats import ConsumerStats, Histogram, QueueStats, SessionStats
-    from bmq.client.typed import TypedBatch, TypedConsumer, TypedGroup, TypedMessage, TypedQueue
+    from bmq.client.typed import TypedMessage, TypedQueue
     from bmq.codecs import CloudEvent, Codec, Property
-    from bmq.engine.health import Health, HostHealth, HostHealthMonitor, Trouble
     from bmq.engine.options import Credentials, SessionOptions, Trace
     from bmq.engine.retry import reconnect_delays
     from bmq.errors import (
         AckStatus,
-        AdminError,
         AuthenticationError,
         BufferFull,
-        CloseQueueError,
         ConfigureQueueError,
         ConnectionFailed,
         Error,
@@ -59,14 +60,13 @@ if TYPE_CHECKING:
         ResponderError,
         SessionClosed,
         StateError,
-        StatusCategory,
         TimedOut,
         Undecodable,
         UsageError,
     )
     from bmq.protocol.client.core import SessionState
     from bmq.protocol.client.queue import QueueState
-    from bmq.subscriptions import CmqTags, Expression, P, RoutingTable, TagFilter
+    from bmq.subscriptions import Expression, P, TagFilter
     from bmq.wire.constants import Compression, PropertyType
     from bmq.wire.properties import Properties, PropertyValue
     from bmq.wire.uri import QueueUri
@@ -86,32 +86,23 @@ __all__ = [
     "Ack",
     "AckPolicy",
     "AckStatus",
-    "AdminError",
     "App",
     "AuthenticationError",
     "Backoff",
     "BufferFull",
-    "CloseQueueError",
     "CloseReport",
     "CloudEvent",
-    "CmqTags",
     "Codec",
     "Compression",
     "ConfigureQueueError",
     "ConnectionFailed",
     "Consumer",
-    "ConsumerStats",
     "Credentials",
     "DeadLetter",
     "Error",
     "Expression",
     "ExpressionWarning",
     "FailedPost",
-    "Handling",
-    "Health",
-    "Histogram",
-    "HostHealth",
-    "HostHealthMonitor",
     "Interceptor",
     "InvalidExpression",
     "InvalidPayload",
@@ -122,11 +113,9 @@ __all__ = [
     "NegotiationError",
     "NoRetry",
     "OpenQueueError",
-    "OutgoingMessage",
     "P",
     "PartlyFailed",
     "PostError",
-    "PostOutcome",
     "PostReport",
     "Properties",
     "Property",
@@ -137,29 +126,21 @@ __all__ = [
     "Queue",
     "QueueClosed",
     "QueueState",
-    "QueueStats",
     "QueueUri",
     "Reject",
     "RequestError",
     "RequestTimeout",
     "ResponderError",
     "RetryAfter",
-    "RoutingTable",
     "Session",
     "SessionClosed",
     "SessionOptions",
     "SessionState",
-    "SessionStats",
     "StateError",
-    "StatusCategory",
     "Subscription",
     "TagFilter",
     "TimedOut",
     "Trace",
-    "Trouble",
-    "TypedBatch",
-    "TypedConsumer",
-    "TypedGroup",
     "TypedMessage",
     "TypedQueue",
     "Undecodable",
@@ -178,22 +159,18 @@ __all__ = [
 _NAMES = {
     "bmq.client.connect": ["connect", "run"],
     "bmq.client.consumer": ["Consumer", "Subscription"],
-    "bmq.engine.health": ["Health", "HostHealth", "HostHealthMonitor", "Trouble"],
-    "bmq.client.interceptors": ["Handling", "Interceptor", "OutgoingMessage", "PostOutcome"],
+    "bmq.client.interceptors": ["Interceptor"],
     "bmq.client.message": ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"],
     "bmq.engine.options": ["Credentials", "SessionOptions", "Trace"],
     "bmq.client.queue": ["Queue"],
     "bmq.engine.retry": ["reconnect_delays"],
     "bmq.client.session": ["CloseReport", "Session"],
-    "bmq.client.stats": ["ConsumerStats", "Histogram", "QueueStats", "SessionStats"],
-    "bmq.client.typed": ["TypedBatch", "TypedConsumer", "TypedGroup", "TypedMessage", "TypedQueue"],
+    "bmq.client.typed": ["TypedMessage", "TypedQueue"],
     "bmq.codecs": ["CloudEvent", "Codec", "Property"],
     "bmq.errors": [
         "AckStatus",
-        "AdminError",
         "AuthenticationError",
         "BufferFull",
-        "CloseQueueError",
         "ConfigureQueueError",
         "ConnectionFailed",
         "Error",
@@ -212,14 +189,13 @@ _NAMES = {
         "ResponderError",
         "SessionClosed",
         "StateError",
-        "StatusCategory",
         "TimedOut",
         "Undecodable",
         "UsageError",
     ],
     "bmq.protocol.client.core": ["SessionState"],
     "bmq.protocol.client.queue": ["QueueState"],
-    "bmq.subscriptions": ["CmqTags", "Expression", "P", "RoutingTable", "TagFilter"],
+    "bmq.subscriptions": ["Expression", "P", "TagFilter"],
     "bmq.wire.constants": ["Compression", "PropertyType"],
     "bmq.wire.properties": ["Properties", "PropertyValue"],
     "bmq.wire.uri": ["QueueUri"],
@@ -246,9 +222,14 @@ _MODULES = (
     "errors",
     "events",
     "groups",
+    "health",
+    "interceptors",
     "spark",
+    "stats",
     "subscriptions",
     "testing",
+    "typed",
+    "types",
     "workers",
 )
 

@@ -40,11 +40,16 @@ import bmq.conventions
 import bmq.errors
 import bmq.events
 import bmq.groups
+import bmq.health
+import bmq.interceptors
 import bmq.otel
 import bmq.prometheus
 import bmq.spark
+import bmq.stats
 import bmq.subscriptions
 import bmq.taskiq
+import bmq.typed
+import bmq.types
 from bmq.client._line import ConsumerLife
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
 from bmq.protocol.broker.session import BrokerSession
@@ -473,6 +478,11 @@ MODULES: dict[str, ModuleType] = {
         bmq,
         bmq.errors,
         bmq.events,
+        bmq.stats,
+        bmq.interceptors,
+        bmq.health,
+        bmq.typed,
+        bmq.types,
         bmq.workers,
         bmq.codecs,
         bmq.subscriptions,

@@ -81,7 +81,7 @@ class Reference:
     def _place(self, module: str, name: str, value: Any) -> str:
         """The address of a name below ``api/``, without suffix."""
         if inspect.isclass(value) or (inspect.isroutine(value) and module == "bmq"):
-            short = module == "bmq" or getattr(self._modules["bmq"], name, None) is value
+            short = module in ("bmq", "bmq.errors") or getattr(self._modules["bmq"], name, None) is value
             return name if short else f"{module.removeprefix('bmq.')}.{name}"
         return f"{_page_of(module)}#{name.lower()}"
 

@@ -405,7 +405,7 @@ def balance(
     count: int,
     acknowledged: set[int],
     parties: Sequence[Party],
-    posted: bmq.QueueStats,
+    posted: bmq.stats.QueueStats,
     reconnects: int,
 ) -> bool:
     """Print the books, and return whether they are balanced."""

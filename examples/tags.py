@@ -20,7 +20,7 @@ import bmq
 SUBSCRIBERS = {
     "foo": bmq.TagFilter(any_of={"urgent", "compressed"}),
     "bar": bmq.TagFilter(any_of={"urgent"}, all_of={"eu"}),
-    "baz": bmq.CmqTags(),  # no tags: all messages
+    "baz": bmq.subscriptions.CmqTags(),  # no tags: all messages
 }
 MESSAGES = [
     ("invoice", {"urgent", "eu"}),

@@ -47,7 +47,7 @@ async def main() -> None:
     parser.add_argument("--broker", help="such as tcp://localhost:30114; default: an embedded one")
     options = parser.parse_args()
 
-    table = bmq.RoutingTable(ROUTES)
+    table = bmq.subscriptions.RoutingTable(ROUTES)
     print(table.explain(ORDERS[0].properties), "\n")
     async with AsyncExitStack() as stack:
         address = options.broker or (await stack.enter_async_context(bmq.broker.Broker())).uri

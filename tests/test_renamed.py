@@ -39,7 +39,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "Session.open_queue": (bmq.Session.open_queue, bmq.blocking.Session.open_queue),
     "Source.__init__": (bmq.arrow.Source,),
     "Subscription.__init__": (bmq.Subscription,),
-    "TypedConsumer.configure": (bmq.TypedConsumer.configure, bmq.blocking.TypedConsumer.configure),
+    "TypedConsumer.configure": (bmq.typed.TypedConsumer.configure, bmq.blocking.TypedConsumer.configure),
     "TypedQueue.group": (bmq.TypedQueue.group, bmq.blocking.TypedQueue.group),
     "TypedQueue.subscribe": (bmq.TypedQueue.subscribe, bmq.blocking.TypedQueue.subscribe),
     "consume": (bmq.consume,),

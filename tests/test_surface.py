@@ -16,11 +16,16 @@ import bmq
 import bmq.arrow
 import bmq.console
 import bmq.conventions
+import bmq.health
+import bmq.interceptors
 import bmq.otel
 import bmq.prometheus
 import bmq.spark
+import bmq.stats
 import bmq.subscriptions
 import bmq.taskiq
+import bmq.typed
+import bmq.types
 from bmq._renamed import Renamed
 from bmq.testing import FaultProxy
 from tests.programs.test_docs import generate as generate
@@ -35,12 +40,17 @@ PARTS = (
     bmq.conventions,
     bmq.delays,
     bmq.groups,
+    bmq.health,
+    bmq.interceptors,
     bmq.otel,
     bmq.prometheus,
     bmq.taskiq,
     bmq.spark,
+    bmq.stats,
     bmq.subscriptions,
     bmq.testing,
+    bmq.typed,
+    bmq.types,
     bmq.workers,
 )
 CLASSES = {
@@ -158,13 +168,23 @@ async def test_objects_have_what_the_page_describes(reference: Any, monkeypatch:
                 *(session, session.options, session.stats(), session.health(), queue, consumer),
                 *(queue.stats(), consumer.stats(), consumer.stats().confirm_seconds, bmq.Interceptor()),
                 *(
-                    bmq.OutgoingMessage(b"1", {}, ack.guid),
-                    bmq.PostOutcome(queue, 1, 1),
-                    bmq.Handling([message], "f", 1),
+                    bmq.interceptors.OutgoingMessage(b"1", {}, ack.guid),
+                    bmq.interceptors.PostOutcome(queue, 1, 1),
+                    bmq.interceptors.Handling([message], "f", 1),
                 ),
                 *(message, message.properties, batch, ack, broker, broker.clock, proxy, proxy.connections[0]),
-                *(bmq.App(broker.uri), bmq.HostHealth(), bmq.Expression("x == 1"), bmq.RoutingTable([])),
-                *(bmq.TagFilter(), bmq.CmqTags(), bmq.QueueUri.parse(URI), bmq.Credentials.anonymous()),
+                *(
+                    bmq.App(broker.uri),
+                    bmq.health.HostHealth(),
+                    bmq.Expression("x == 1"),
+                    bmq.subscriptions.RoutingTable([]),
+                ),
+                *(
+                    bmq.TagFilter(),
+                    bmq.subscriptions.CmqTags(),
+                    bmq.QueueUri.parse(URI),
+                    bmq.Credentials.anonymous(),
+                ),
                 *(bmq.PutMessage(b"1"), bmq.PostReport(), bmq.CloseReport(), bmq.DeadLetter(URI)),
                 *(bmq.NoRetry(), bmq.Backoff(every=1)),
             ]

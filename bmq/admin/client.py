@@ -138,7 +138,7 @@ class Admin:
 
     Every method asks the broker anew. All methods raise:
 
-    - :class:`bmq.AdminError`: the broker did not carry the command out; the error has the broker's text.
+    - :class:`bmq.errors.AdminError`: the broker did not carry the command out; the text is the broker's.
     - :class:`bmq.RequestTimeout`: the broker did not answer in time.
     - :class:`bmq.ConnectionFailed`: the connection was lost. The command may have been carried out and is not
       repeated; the next command connects again.

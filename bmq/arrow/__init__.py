@@ -7,7 +7,8 @@ confirmations by the program. :class:`Tables`, created by :meth:`bmq.Queue.table
 
 try:
     from bmq.arrow._source import Confirm, Source, reader
-    from bmq.client.tables import Tables, TablesOptions
+    from bmq.client.options import TablesOptions
+    from bmq.client.tables import Tables
 except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing not in ("numpy", "pyarrow"):

@@ -17,7 +17,8 @@ from bmq import _checks
 from bmq._loop import LoopThread
 from bmq._renamed import renamed_arguments
 from bmq.client.connect import connect
-from bmq.client.tables import Tables, TablesOptions
+from bmq.client.options import TablesOptions
+from bmq.client.tables import Tables
 from bmq.errors import SessionClosed, StateError, TimedOut, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.wire.uri import QueueUri

@@ -219,7 +219,7 @@ class MessageBatch(Sequence[Message]):
 
 
 class TypedBatch(MessageBatch, Generic[T]):
-    """Messages with values that were received together, like :class:`bmq.TypedBatch`.
+    """Messages with values that were received together, like :class:`bmq.typed.TypedBatch`.
 
     Otherwise a :class:`MessageBatch`.
     """

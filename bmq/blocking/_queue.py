@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bmq.blocking._tables import Tables
     from bmq.blocking._typed import TypedQueue
     from bmq.client.message import GuidsOf
-    from bmq.client.tables import TablesOptions
+    from bmq.client.options import TablesOptions
     from bmq.codecs import Codec
     from bmq.groups import GroupOptions
     from bmq.subscriptions import ExpressionInput

@@ -53,7 +53,7 @@ def _status(category: StatusCategory, code: int, message: str) -> Status:
         UsageError: a part has another type, or is out of its range.
     """
     return Status(
-        category=_checks.instance("category", category, StatusCategory, "one of bmq.StatusCategory"),
+        category=_checks.instance("category", category, StatusCategory, "one of bmq.errors.StatusCategory"),
         code=_checks.integer("code", code, -_checks.INT32_MAX - 1, _checks.INT32_MAX),
         message=_checks.text("message", message),
     )

@@ -135,7 +135,7 @@ async def _refuse_used(target: BrokerTarget, uri: str) -> None:
     try:
         async with target.admin() as admin:
             depth = await admin.queue(uri).depth()
-    except bmq.AdminError:
+    except bmq.errors.AdminError:
         return  # the queue does not exist yet
     if depth.messages:
         raise BadInput(

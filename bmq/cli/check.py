@@ -83,7 +83,7 @@ def command(
         bmq.subscriptions.Route(each, ranks[index], f"#{index + 1}", full=index + 1 in (full or ()))
         for index, each in enumerate(legal)
     ]
-    decision = bmq.RoutingTable(routes).route(message)
+    decision = bmq.subscriptions.RoutingTable(routes).route(message)
     if not json and len(legal) > 1:
         emit("")
         show_decision(decision)

@@ -80,7 +80,7 @@ async def _internals(queue: QueueAdmin) -> Internals | None:
 
     try:
         return await queue.internals()
-    except bmq.AdminError:
+    except bmq.errors.AdminError:
         return None  # the queue has gone meanwhile, or this node has not opened it
 
 

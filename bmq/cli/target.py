@@ -412,7 +412,9 @@ def status_of(error: BaseException) -> ExitStatus:
     import bmq
 
     match error:
-        case bmq.NegotiationError() | bmq.AuthenticationError() | bmq.RequestError() | bmq.AdminError():
+        case (
+            bmq.NegotiationError() | bmq.AuthenticationError() | bmq.RequestError() | bmq.errors.AdminError()
+        ):
             return ExitStatus.REFUSED
         case bmq.ConnectionFailed() | bmq.RequestTimeout() | bmq.SessionClosed() | bmq.QueueClosed():
             return ExitStatus.UNREACHABLE

@@ -230,7 +230,7 @@ class _Watch:
 async def _internals(admin: Admin, uri: str) -> Internals | None:
     try:
         return await admin.queue(uri).internals()
-    except bmq.AdminError:
+    except bmq.errors.AdminError:
         return None  # the queue is gone, but still in the statistics
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 if TYPE_CHECKING:
+    from bmq.client.options import TablesOptions as TablesOptions
     from bmq.client.queue import Queue
     from bmq.client.tables import Tables as Tables
-    from bmq.client.tables import TablesOptions as TablesOptions
     from bmq.client.typed import TypedQueue as TypedQueue
     from bmq.codecs import Codec as Codec
     from bmq.groups import Group as Group

@@ -47,7 +47,7 @@ class connect:
         server_hostname: host name for the verification of the broker's certificate; None for the address's
             host.
         on_event: called with each session event, in the event loop.
-        host_health: source of the host's health; see :class:`bmq.HostHealth`.
+        host_health: source of the host's health; see :class:`bmq.health.HostHealth`.
         interceptors: called for every message that the session posts and receives; see
             :class:`bmq.Interceptor`.
         options: a :class:`bmq.SessionOptions`. Its fields may also be given as keyword arguments.
@@ -156,7 +156,8 @@ def check_options(
         _checks.function("on_event", on_event, 1, plain=True)
     if host_health is not None and not isinstance(host_health, AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
-            f"host_health is a bmq.HostHealth or another async iterable, not {_checks.shown(host_health)}"
+            "host_health is a bmq.health.HostHealth or another async iterable, "
+            f"not {_checks.shown(host_health)}"
         )
     check_interceptors(interceptors)
     if options is not None:

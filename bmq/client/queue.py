@@ -575,8 +575,8 @@ class Queue(OpenQueue):
 
         Args:
             expression: an expression as text or :class:`bmq.Expression`, a filter built with ``bmq.P``, a
-                :class:`bmq.TagFilter` or :class:`bmq.CmqTags`; None or "" for all messages. A filter too
-                large for one expression is split into several, if these can have the same meaning.
+                :class:`bmq.TagFilter` or :class:`bmq.subscriptions.CmqTags`; None or "" for all messages. A
+                filter too large for one expression is split into several, if these can have the same meaning.
             priority: the consumer with the highest priority among the matching ones receives a message; None
                 for the queue's priority.
             max_unconfirmed_messages: limit of delivered messages without a confirmation; None for the queue's

@@ -272,10 +272,10 @@ class SessionStats(_Stats):
         repeated_subscriptions: number of times that a queue's subscriptions were sent again because no
             messages arrived.
         revived_messages: messages that arrived right after repeated subscriptions.
-        silent_seconds: time since the last byte from the broker; see :class:`bmq.Health`.
+        silent_seconds: time since the last byte from the broker; see :class:`bmq.health.Health`.
         oldest_unacked_seconds: age of the oldest post without an outcome; None without such posts.
         oldest_unconfirmed_seconds: time since the arrival of the oldest unconfirmed message; None without
-            such messages. See :class:`bmq.Health`.
+            such messages. See :class:`bmq.health.Health`.
     """
 
     state: SessionState = field(metadata=_NOW)

@@ -236,7 +236,7 @@ class Console:
             return _error(error.status, _EXPLAINED.get(error.status, error.reason))
         except (bmq.ConnectionFailed, bmq.RequestTimeout, bmq.SessionClosed, bmq.QueueClosed, _Busy) as error:
             return _error(503, str(error))
-        except (bmq.AdminError, bmq.RequestError, bmq.PostError, bmq.StateError, NotNow) as error:
+        except (bmq.errors.AdminError, bmq.RequestError, bmq.PostError, bmq.StateError, NotNow) as error:
             return _error(409, str(error))
         except ValueError as error:  # a UsageError too
             return _error(400, str(error))

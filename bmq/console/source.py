@@ -191,7 +191,7 @@ class RemoteBroker:
         for summary in await admin.domains():
             try:
                 domains.append(await admin.domain(summary.name))
-            except bmq.AdminError:
+            except bmq.errors.AdminError:
                 continue  # the queue has gone meanwhile
         found: list[Figures] = []
         for domain in domains:

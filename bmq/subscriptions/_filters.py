@@ -424,7 +424,7 @@ def check_expression_type(expression: object) -> None:
     if expression is not None and not isinstance(expression, str | Expression | Filter | Operand | TagFilter):
         raise UsageError(
             "messages are selected by an expression as text, a bmq.Expression, a filter made with bmq.P, a "
-            f"bmq.TagFilter or a bmq.CmqTags, not by {_checks.shown(expression)}"
+            f"bmq.TagFilter or a bmq.subscriptions.CmqTags, not by {_checks.shown(expression)}"
         )
 
 

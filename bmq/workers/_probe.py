@@ -25,7 +25,7 @@ logger = logging.getLogger("bmq.workers")
 #: Function that returns metrics in Prometheus' text format.
 Metrics: TypeAlias = Callable[[], str | bytes]
 
-# The fields of :class:`bmq.Health` that are ages.
+# The fields of :class:`bmq.health.Health` that are ages.
 _AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"

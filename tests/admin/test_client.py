@@ -213,7 +213,7 @@ async def test_names_do_not_smuggle_words_into_a_command(broker: bmq.broker.Brok
 
 
 def test_its_error_survives_pickling() -> None:
-    error = bmq.AdminError("no", command="HELP", broker_message="not today")
+    error = bmq.errors.AdminError("no", command="HELP", broker_message="not today")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.command, again.broker_message) == ("no", "HELP", "not today")
 

@@ -104,12 +104,12 @@ async def test_a_single_address_asks_no_other_node(cluster: RecordedCluster) -> 
 async def test_not_found_names_the_primary(cluster: RecordedCluster) -> None:
     async with bmq.admin.connect(cluster.uris("node2")) as admin:
         with pytest.raises(
-            bmq.AdminError, match=r"not found.*node2 is not the primary.*\(node0 is\)"
+            bmq.errors.AdminError, match=r"not found.*node2 is not the primary.*\(node0 is\)"
         ) as error:
             await admin.queue(OTHER).internals()
         assert error.value.command.endswith("INTERNALS")
         assert error.value.broker_message.startswith("Queue 'other'")
-        with pytest.raises(bmq.AdminError, match=r"'none' was not found on domain '[a-z.]+'$"):
+        with pytest.raises(bmq.errors.AdminError, match=r"'none' was not found on domain '[a-z.]+'$"):
             await admin.queue(f"bmq://{DOMAIN}/none").internals()  # the cluster has none: no more to say
 
 
@@ -122,14 +122,14 @@ async def test_a_proxy_says_what_it_is(cluster: RecordedCluster) -> None:
             admin.domain(DOMAIN),
             admin.purge_domain(DOMAIN),
         ):
-            with pytest.raises(bmq.AdminError, match=r"is a proxy \(its active node is node1\)"):
+            with pytest.raises(bmq.errors.AdminError, match=r"is a proxy \(its active node is node1\)"):
                 await question
         assert "is a proxy" in await admin.gap()
 
 
 async def test_a_replica_refuses_to_purge(cluster: RecordedCluster) -> None:
     async with bmq.admin.connect(cluster.uris("node1")) as admin:
-        with pytest.raises(bmq.AdminError, match=r"primary node: .node0, 1.*NOT local"):
+        with pytest.raises(bmq.errors.AdminError, match=r"primary node: .node0, 1.*NOT local"):
             await admin.queue(OTHER).purge()
 
 

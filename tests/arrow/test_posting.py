@@ -82,7 +82,7 @@ async def test_interceptors_see_every_row(broker: bmq.broker.Broker) -> None:
     seen: list[tuple[bytes, dict[str, Any]]] = []
 
     class Noting(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
             seen.extend((post.data, dict(post.properties)) for post in posts)
             for post in posts:
                 post.properties["trace"] = "1"

@@ -402,7 +402,7 @@ caller = contextvars.ContextVar("caller", default="nobody")
 
 def test_interceptors_see_the_context_of_who_posts(broker: str, bmq_queue_uri: str) -> None:
     class Noting(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
             for post in posts:
                 post.properties["caller"] = caller.get()
 

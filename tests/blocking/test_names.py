@@ -25,10 +25,10 @@ PAIRS = {
     bmq.Message: bmq.blocking.Message,
     bmq.MessageBatch: bmq.blocking.MessageBatch,
     bmq.TypedQueue: bmq.blocking.TypedQueue,
-    bmq.TypedConsumer: bmq.blocking.TypedConsumer,
+    bmq.typed.TypedConsumer: bmq.blocking.TypedConsumer,
     bmq.TypedMessage: bmq.blocking.TypedMessage,
-    bmq.TypedBatch: bmq.blocking.TypedBatch,
-    bmq.TypedGroup: bmq.blocking.TypedGroup,
+    bmq.typed.TypedBatch: bmq.blocking.TypedBatch,
+    bmq.typed.TypedGroup: bmq.blocking.TypedGroup,
     bmq.groups.Group: bmq.blocking.Group,
     bmq.arrow.Tables: bmq.blocking.Tables,
 }
@@ -96,12 +96,12 @@ TYPED = {
             "typed",
         },
     ),
-    bmq.TypedConsumer: (
+    bmq.typed.TypedConsumer: (
         bmq.Consumer,
         "consumer",
         {"buffered", "closed", "expression", "expressions", "options", "paused", "wait"},
     ),
-    bmq.TypedGroup: (bmq.groups.Group, "group", {"bucket_of", "closed", "owned", "unconfirmed"}),
+    bmq.typed.TypedGroup: (bmq.groups.Group, "group", {"bucket_of", "closed", "owned", "unconfirmed"}),
 }
 
 
@@ -148,6 +148,6 @@ def test_the_results_are_the_same_classes(queue: bmq.blocking.Queue) -> None:
     ack = queue.post(b"1")
     assert isinstance(ack, bmq.Ack)
     assert isinstance(queue.post_many([b"2"]), bmq.PostReport)
-    assert isinstance(queue.stats(), bmq.QueueStats)
+    assert isinstance(queue.stats(), bmq.stats.QueueStats)
     assert dataclasses.is_dataclass(queue.session.stats())
     assert isinstance(queue.session.close(), bmq.CloseReport)

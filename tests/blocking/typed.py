@@ -34,7 +34,7 @@ CHANGES = [
     (r"AsyncIterator", "Iterator"),
     (r"Cancelling the call", "Interrupting the call"),
     (r"<bmq\.Typed", "<bmq.blocking.Typed"),
-    (r":(meth|class|attr):`bmq\.(groups\.)?", r":\1:`"),
+    (r":(meth|class|attr):`bmq\.((groups|typed)\.)?", r":\1:`"),
 ]
 
 

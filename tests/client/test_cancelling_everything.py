@@ -29,7 +29,9 @@ MODULES = [
     "bmq.broker",
     "bmq.delays",
     "bmq.groups",
+    "bmq.health",
     "bmq.testing",
+    "bmq.typed",
     "bmq.workers",
 ]
 SPECIAL = {"__aenter__", "__aiter__", "__anext__", "__await__"}
@@ -142,8 +144,8 @@ simple("Session.events", lambda w: anext(aiter(w.session.events())), endless=Tru
 @recipe("HostHealthMonitor.__aiter__", "HostHealth.__aiter__")
 async def host_health(w: World) -> None:
     class Monitor:
-        async def __aiter__(self) -> AsyncIterator[bmq.HostHealth]:
-            yield bmq.HostHealth.HEALTHY
+        async def __aiter__(self) -> AsyncIterator[bmq.health.HostHealth]:
+            yield bmq.health.HostHealth.HEALTHY
             await asyncio.Event().wait()
 
     async with bmq.connect(w.broker.uri, host_health=Monitor()) as session:
@@ -409,7 +411,7 @@ def refused(call: Recipe) -> Recipe:
     """Make a call that an embedded broker may refuse."""
 
     async def ask(w: World) -> None:
-        with suppress(bmq.AdminError):
+        with suppress(bmq.errors.AdminError):
             await call(w)
 
     return ask

@@ -18,7 +18,7 @@ class Watching(bmq.Interceptor):
     def __init__(self) -> None:
         self.seen: list[bytes] = []
 
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
         self.seen += [post.data for post in posts]
 
 

@@ -71,7 +71,7 @@ async def test_an_application_that_does_not_keep_up_degrades_the_session(peer: P
 
 
 async def test_a_suspended_queue_degrades_the_session_until_it_resumes_or_is_closed(peer: Peer) -> None:
-    host = bmq.HostHealth()
+    host = bmq.health.HostHealth()
     async with bmq.connect(peer.uri, host_health=host) as session:
         queue = await session.open_queue(URI, write=True, suspends_on_bad_host_health=True)
         host.set(False)

@@ -25,11 +25,11 @@ class Noting(bmq.Interceptor):
         self.name = name
         self.log: list[Any] = [] if log is None else log
 
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> Any:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> Any:
         self.log.append(("post", self.name, queue.uri, [post.data for post in posts]))
         return self.name, [post.guid for post in posts]
 
-    def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:
+    def on_ack(self, context: Any, outcome: bmq.interceptors.PostOutcome) -> None:
         assert context[0] == self.name
         self.log.append(("ack", self.name, outcome))
 
@@ -51,7 +51,10 @@ async def test_a_post_is_seen_from_the_call_to_its_acknowledgement(peer: Peer) -
         assert session.interceptors == (noting,)
         queue = await session.open_queue(URI, write=True)
         ack = await queue.post(b"1")
-        assert noting.log == [("post", "", URI, [b"1"]), ("ack", "", bmq.PostOutcome(queue, 1, 1))]
+        assert noting.log == [
+            ("post", "", URI, [b"1"]),
+            ("ack", "", bmq.interceptors.PostOutcome(queue, 1, 1)),
+        ]
         assert isinstance(ack, bmq.Ack)
 
 
@@ -59,7 +62,7 @@ async def test_the_guid_is_known_before_the_post(peer: Peer) -> None:
     guids: list[str] = []
 
     class Reading(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
             guids.extend(post.guid for post in posts)
 
     async with bmq.connect(peer.uri, interceptors=[Reading()]) as session:
@@ -79,7 +82,7 @@ async def test_post_many_is_seen_in_batches(peer: Peer) -> None:
         posts = noting.seen("post")
         assert [data for each in posts for data in each] == [b"%d" % n for n in range(1200)]
         assert len(posts) < 10
-        outcomes: list[bmq.PostOutcome] = noting.seen("ack")
+        outcomes: list[bmq.interceptors.PostOutcome] = noting.seen("ack")
         assert [(each.posted, each.acknowledged) for each in outcomes] == [(len(p), len(p)) for p in posts]
 
 
@@ -96,7 +99,7 @@ async def test_an_outcome_tells_which_posts_failed(peer: Peer) -> None:
         assert len(noting.seen("ack")) == 1  # it waits for all of them
         peer.answer("PUT")
         report = await posting
-        outcome: bmq.PostOutcome = noting.seen("ack")[-1]
+        outcome: bmq.interceptors.PostOutcome = noting.seen("ack")[-1]
         assert (outcome.posted, outcome.acknowledged, outcome.error) == (3, 2, None)
         assert [(each.index, each.error.status) for each in outcome.failures] == [
             (1, bmq.AckStatus.LIMIT_BYTES)
@@ -122,7 +125,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_outcome_to_be_seen(peer: Pe
         assert not noting.seen("ack")
         peer.answer("PUT")
         await queue.flush()
-        assert noting.seen("ack") == [bmq.PostOutcome(queue, 1, 1)]
+        assert noting.seen("ack") == [bmq.interceptors.PostOutcome(queue, 1, 1)]
 
 
 async def test_posts_that_could_not_be_made_have_an_outcome_too(peer: Peer) -> None:
@@ -131,7 +134,7 @@ async def test_posts_that_could_not_be_made_have_an_outcome_too(peer: Peer) -> N
         queue = await session.open_queue(URI, write=True)
         with pytest.raises(bmq.InvalidPayload):
             await queue.post(b"")
-        outcome: bmq.PostOutcome = noting.seen("ack")[-1]
+        outcome: bmq.interceptors.PostOutcome = noting.seen("ack")[-1]
         assert (outcome.posted, type(outcome.error)) == (0, bmq.InvalidPayload)
         with pytest.raises(bmq.InvalidPayload):
             await queue.post_many([b"1", b"2", b"", b"4"])
@@ -168,7 +171,7 @@ async def test_posts_given_up_at_the_end_have_an_outcome(peer: Peer) -> None:
 
 async def test_an_interceptor_adds_properties(broker: bmq.broker.Broker) -> None:
     class Adding(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
             for post in posts:
                 post.properties["trace"] = f"of {post.data.decode()}"
 
@@ -228,7 +231,7 @@ async def test_context_variables_are_those_of_the_task_that_calls(peer: Peer) ->
     seen: list[str] = []
 
     class Reading(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> None:
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
             seen.append(request.get())
 
         def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
@@ -246,10 +249,10 @@ async def test_context_variables_are_those_of_the_task_that_calls(peer: Peer) ->
 
 
 class Broken(bmq.Interceptor):
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> Any:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> Any:
         raise RuntimeError("on_post")
 
-    def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:
+    def on_ack(self, context: Any, outcome: bmq.interceptors.PostOutcome) -> None:
         raise AssertionError("there is no context to call this with")
 
     def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
@@ -260,7 +263,7 @@ class Broken(bmq.Interceptor):
 
 
 class BrokenAtTheEnd(bmq.Interceptor):
-    def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:
+    def on_ack(self, context: Any, outcome: bmq.interceptors.PostOutcome) -> None:
         raise RuntimeError("on_ack")
 
 

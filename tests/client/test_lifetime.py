@@ -28,7 +28,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 
 async def test_a_session_nobody_holds_is_collected_warned_of_and_its_connection_closed(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri, host_health=bmq.HostHealth())
+    session = await bmq.connect(peer.uri, host_health=bmq.health.HostHealth())
     queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     await queue.post(b"1")
     gone = weakref.ref(session)

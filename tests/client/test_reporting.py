@@ -271,7 +271,7 @@ async def test_a_consumer_that_does_not_keep_up(peer: Peer, said: Said) -> None:
 
 
 async def test_a_queue_out_of_service(peer: Peer, said: Said) -> None:
-    health = bmq.HostHealth()
+    health = bmq.health.HostHealth()
     async with bmq.connect(peer.uri, host_health=health) as session:
         await session.open_queue(URI, read=True, suspends_on_bad_host_health=True)
         health.set(False)

@@ -299,16 +299,16 @@ async def test_statistics_are_frozen_and_can_be_passed_on(peer: Peer) -> None:
 
 
 def test_a_histogram_estimates_quantiles() -> None:
-    times = bmq.Histogram((1.0, 2.0, 4.0), (0, 4, 4, 0), 18.0)
+    times = bmq.stats.Histogram((1.0, 2.0, 4.0), (0, 4, 4, 0), 18.0)
     assert times.count == 8
     assert times.mean == 2.25
     assert times.quantile(0.25) == 1.5
     assert times.quantile(0.5) == 2.0
     assert times.quantile(0.75) == 3.0
     assert times.quantile(1) == 4.0
-    assert bmq.Histogram((1.0,), (0, 2), 10.0).quantile(0.5) == 1.0
-    assert bmq.Histogram().quantile(0.5) is bmq.Histogram().mean is None
+    assert bmq.stats.Histogram((1.0,), (0, 2), 10.0).quantile(0.5) == 1.0
+    assert bmq.stats.Histogram().quantile(0.5) is bmq.stats.Histogram().mean is None
     with pytest.raises(bmq.UsageError, match="at least 0 and at most 1, not 2"):
         times.quantile(2)
     with pytest.raises(bmq.UsageError, match="different buckets"):
-        times - bmq.Histogram()
+        times - bmq.stats.Histogram()

@@ -153,7 +153,7 @@ async def test_a_mistake_in_the_library_ends_the_session_and_nobody_hangs(
 
 
 async def test_an_unhealthy_host_suspends_the_queues_that_want_it(peer: Peer) -> None:
-    health = bmq.HostHealth()
+    health = bmq.health.HostHealth()
     happened: list[str] = []
     async with bmq.connect(
         peer.uri, host_health=health, on_event=lambda event: happened.append(type(event).__name__)
@@ -185,7 +185,7 @@ async def test_an_unhealthy_host_suspends_the_queues_that_want_it(peer: Peer) ->
 
 
 async def test_a_host_that_is_unhealthy_from_the_start(peer: Peer) -> None:
-    health = bmq.HostHealth(healthy=False)
+    health = bmq.health.HostHealth(healthy=False)
     async with bmq.connect(peer.uri, host_health=health) as session:
         seen = session.events()
         await session.open_queue(URI, read=True, default_subscription=True, suspends_on_bad_host_health=True)
@@ -197,7 +197,7 @@ async def test_a_host_that_is_unhealthy_from_the_start(peer: Peer) -> None:
 
 
 async def test_sessions_may_share_a_monitor_and_it_outlives_them(peer: Peer) -> None:
-    health = bmq.HostHealth()
+    health = bmq.health.HostHealth()
     async with (
         bmq.connect(peer.uri, host_health=health) as one,
         bmq.connect(peer.uri, host_health=health) as two,

@@ -210,7 +210,7 @@ async def test_a_command_in_the_brokers_own_language(admin: Admin) -> None:
     ],
 )
 async def test_what_the_broker_does_not_carry_out(admin: Admin, command: str, words: str) -> None:
-    with pytest.raises(bmq.AdminError, match="did not carry out") as refused:
+    with pytest.raises(bmq.errors.AdminError, match="did not carry out") as refused:
         await admin.query(command)
     assert words in refused.value.broker_message
     assert refused.value.command == command
@@ -221,7 +221,7 @@ async def test_purging_an_application_there_is_not(
 ) -> None:
     uri = bmq_new_queue_uri(FANOUT)
     await _posted(bmq_session, uri, 1)
-    with pytest.raises(bmq.AdminError, match="nope"):
+    with pytest.raises(bmq.errors.AdminError, match="nope"):
         await admin.queue(uri).purge("nope")
-    with pytest.raises(bmq.AdminError, match="nope"):
+    with pytest.raises(bmq.errors.AdminError, match="nope"):
         await admin.queue(uri).messages(app_id="nope")

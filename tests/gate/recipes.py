@@ -243,19 +243,19 @@ Made = Callable[[World], Any]
 #: Instances for methods.
 MAKERS: dict[type, Made] = {
     bmq.App: lambda world: bmq.App(world.broker.uri),
-    bmq.CmqTags: lambda _: bmq.CmqTags("x"),
+    bmq.subscriptions.CmqTags: lambda _: bmq.subscriptions.CmqTags("x"),
     bmq.Consumer: World.consumer,
     bmq.Expression: lambda _: bmq.Expression("x == 1"),
-    bmq.Histogram: lambda _: bmq.Histogram(),
-    bmq.HostHealth: lambda _: bmq.HostHealth(),
+    bmq.stats.Histogram: lambda _: bmq.stats.Histogram(),
+    bmq.health.HostHealth: lambda _: bmq.health.HostHealth(),
     bmq.MessageBatch: lambda world: _batch(world),
     bmq.Queue: World.queue,
-    bmq.RoutingTable: lambda _: bmq.RoutingTable([]),
+    bmq.subscriptions.RoutingTable: lambda _: bmq.subscriptions.RoutingTable([]),
     bmq.Session: lambda world: world.session,
     bmq.TagFilter: lambda _: bmq.TagFilter(any_of=["x"]),
-    bmq.TypedBatch: lambda world: _typed_batch(world),
-    bmq.TypedConsumer: lambda world: _typed_consumer(world),
-    bmq.TypedGroup: lambda world: _typed_group(world),
+    bmq.typed.TypedBatch: lambda world: _typed_batch(world),
+    bmq.typed.TypedConsumer: lambda world: _typed_consumer(world),
+    bmq.typed.TypedGroup: lambda world: _typed_group(world),
     bmq.TypedQueue: World.typed,
     bmq.admin.Admin: World.admin,
     bmq.admin.QueueAdmin: lambda world: _queue_admin(world),
@@ -315,7 +315,7 @@ async def _batch(world: World) -> Any:
 
 
 async def _typed_consumer(world: World) -> Any:
-    async def make() -> bmq.TypedConsumer[Order]:
+    async def make() -> bmq.typed.TypedConsumer[Order]:
         queue = await world.session.open_queue(world.uri, read=True, write=True)
         typed = queue.typed(Order)
         await typed.post_many([Order(each) for each in range(500)])
@@ -329,7 +329,7 @@ async def _typed_batch(world: World) -> Any:
 
 
 async def _typed_group(world: World) -> Any:
-    return bmq.TypedGroup(await world.group(), bmq.codecs.Shape(Order))
+    return bmq.typed.TypedGroup(await world.group(), bmq.codecs.Shape(Order))
 
 
 async def _queue_admin(world: World) -> Any:
@@ -372,7 +372,7 @@ COMMON: dict[str, Made] = {
     "function": lambda _: lambda: None,
     "give_up_after": lambda _: 10.0,
     "handler": lambda _: handler,
-    "handling": lambda _: bmq.Handling((), "handler", 1),
+    "handling": lambda _: bmq.interceptors.Handling((), "handler", 1),
     "items": lambda _: [b"x"],
     "key": lambda _: "x",
     "keys": lambda _: ["tag0"],
@@ -411,8 +411,8 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.Credentials": {"mechanism": lambda _: "BASIC"},
     "bmq.Credentials.basic": {"user": lambda _: "user", "password": lambda _: "password"},
     "bmq.DeadLetter": {"queue": lambda world: world.uri},
-    "bmq.Histogram.quantile": {"q": lambda _: 0.5},
-    "bmq.HostHealth.set": {"healthy": lambda _: True},
+    "bmq.stats.Histogram.quantile": {"q": lambda _: 0.5},
+    "bmq.health.HostHealth.set": {"healthy": lambda _: True},
     "bmq.MessageBatch.column": {"name": lambda _: "x"},
     "bmq.PutMessage": {"data": lambda _: b"payload"},
     "bmq.Queue.post_encoded": {"slices": World.slices},
@@ -424,7 +424,7 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.TypedQueue.request": {"timeout": lambda _: 0.001},
     "bmq.QueueUri": {"domain": lambda _: "d", "queue": lambda _: "q"},
     "bmq.QueueUri.parse": {"text": lambda world: world.uri},
-    "bmq.RoutingTable": {"routes": lambda _: []},
+    "bmq.subscriptions.RoutingTable": {"routes": lambda _: []},
     "bmq.Session.open_queue": {"read": lambda _: True},
     "bmq.PartlyFailed": {"failed": lambda _: {0: ValueError()}},
     "bmq.consume": {"source": World.queue, "grace": lambda _: 0.0},
@@ -563,20 +563,32 @@ _BLOCKING = "a call of bmq.blocking hands its arguments to the method of the sam
 EXCLUDED: dict[str, str] = {
     **dict.fromkeys(
         [
-            *("bmq.Ack", "bmq.CloseReport", "bmq.Consumer", "bmq.ConsumerStats", "bmq.FailedPost"),
+            *("bmq.Ack", "bmq.CloseReport", "bmq.Consumer", "bmq.stats.ConsumerStats", "bmq.FailedPost"),
             *(
-                "bmq.Handling",
-                "bmq.Health",
-                "bmq.Histogram",
+                "bmq.interceptors.Handling",
+                "bmq.health.Health",
+                "bmq.stats.Histogram",
                 "bmq.Message",
                 "bmq.MessageBatch",
-                "bmq.OutgoingMessage",
+                "bmq.interceptors.OutgoingMessage",
             ),
-            *("bmq.PostOutcome", "bmq.PostReport", "bmq.Properties", "bmq.Queue", "bmq.QueueStats"),
-            *("bmq.Session", "bmq.SessionStats", "bmq.Trouble", "bmq.TypedConsumer", "bmq.TypedMessage"),
             *(
-                "bmq.TypedBatch",
-                "bmq.TypedGroup",
+                "bmq.interceptors.PostOutcome",
+                "bmq.PostReport",
+                "bmq.Properties",
+                "bmq.Queue",
+                "bmq.stats.QueueStats",
+            ),
+            *(
+                "bmq.Session",
+                "bmq.stats.SessionStats",
+                "bmq.health.Trouble",
+                "bmq.typed.TypedConsumer",
+                "bmq.TypedMessage",
+            ),
+            *(
+                "bmq.typed.TypedBatch",
+                "bmq.typed.TypedGroup",
                 "bmq.TypedQueue",
                 "bmq.admin.Admin",
                 "bmq.admin.AppDepth",
@@ -613,7 +625,12 @@ EXCLUDED: dict[str, str] = {
     ),
     **dict.fromkeys(
         [
-            *("bmq.AdminError", "bmq.CloseQueueError", "bmq.ConfigureQueueError", "bmq.InvalidExpression"),
+            *(
+                "bmq.errors.AdminError",
+                "bmq.errors.CloseQueueError",
+                "bmq.ConfigureQueueError",
+                "bmq.InvalidExpression",
+            ),
             *("bmq.OpenQueueError", "bmq.PostError", "bmq.ProtocolError", "bmq.RequestError"),
             *("bmq.ResponderError", "bmq.Undecodable", "bmq.broker.InvalidDomain"),
             "bmq.testing.BrokenPromise",

@@ -29,12 +29,16 @@ MODULES = (
     "bmq.conventions",
     "bmq.delays",
     "bmq.groups",
+    "bmq.health",
+    "bmq.interceptors",
     "bmq.otel",
     "bmq.prometheus",
     "bmq.spark",
+    "bmq.stats",
     "bmq.subscriptions",
     "bmq.taskiq",
     "bmq.testing",
+    "bmq.typed",
     "bmq.workers",
 )
 # What ``**options: Unpack[...]`` of a signature stands for.

@@ -142,7 +142,7 @@ def is_short(parameter: str, value: object) -> bool:
 
 #: Further errors that say something of the caller's value, by callable.
 ALLOWED: dict[str, tuple[type[BaseException], ...]] = {
-    **dict.fromkeys([name for name in WALKED if name.startswith("bmq.admin.")], (bmq.AdminError,)),
+    **dict.fromkeys([name for name in WALKED if name.startswith("bmq.admin.")], (bmq.errors.AdminError,)),
     "bmq.App.pause": (bmq.StateError,),
     "bmq.App.resume": (bmq.StateError,),
     "bmq.broker.Broker": (OSError,),

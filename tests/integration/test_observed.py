@@ -18,13 +18,13 @@ class Marking(bmq.Interceptor):
     def __init__(self) -> None:
         self.marked = self.acknowledged = self.received = self.confirmed = 0
 
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> int:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> int:
         for post in posts:
             post.properties["mark"] = post.guid
         self.marked += len(posts)
         return len(posts)
 
-    def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:
+    def on_ack(self, context: Any, outcome: bmq.interceptors.PostOutcome) -> None:
         assert outcome.posted == context
         self.acknowledged += outcome.acknowledged
 

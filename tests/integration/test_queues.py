@@ -54,7 +54,7 @@ class TestOpen:
     async def test_an_unknown_domain(self, bmq_session: bmq.Session) -> None:
         with pytest.raises(bmq.OpenQueueError, match=r"no\.such\.domain") as caught:
             await bmq_session.open_queue("bmq://no.such.domain/q", read=True)
-        assert caught.value.category is bmq.StatusCategory.E_UNKNOWN
+        assert caught.value.category is bmq.errors.StatusCategory.E_UNKNOWN
         assert caught.value.code == -1
         assert not caught.value.retryable
         assert bmq_session.queues == []

@@ -534,10 +534,10 @@ class Broken(bmq.Interceptor):
         if self._world.random.random() < 0.3:
             raise self._world.random.choice((ValueError("no"), asyncio.CancelledError(), KeyError("x")))
 
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.OutgoingMessage]) -> Any:
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> Any:
         self._fail()
 
-    def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:
+    def on_ack(self, context: Any, outcome: bmq.interceptors.PostOutcome) -> None:
         self._fail()
 
     def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
@@ -546,7 +546,7 @@ class Broken(bmq.Interceptor):
     def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
         self._fail()
 
-    def around_handle(self, handling: bmq.Handling) -> Any:
+    def around_handle(self, handling: bmq.interceptors.Handling) -> Any:
         @contextlib.contextmanager
         def around() -> Iterator[None]:
             self._fail()
@@ -640,7 +640,7 @@ def moody(world: World) -> Scene:
                     random.choice((bmq.AckStatus.UNKNOWN, bmq.AckStatus.NOT_READY)), random.randrange(1, 20)
                 ),
                 lambda: faults.duplicate_pushes(random.randrange(1, 20)),
-                lambda: faults.refuse_open(count=1, category=bmq.StatusCategory.E_NOT_READY),
+                lambda: faults.refuse_open(count=1, category=bmq.errors.StatusCategory.E_NOT_READY),
                 lambda: setattr(faults, "negotiation_delay", random.choice((0.1, 2.0))),
             )
         )()

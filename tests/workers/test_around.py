@@ -28,7 +28,7 @@ class Around(bmq.Interceptor):
         self.log: list[Any] = []
 
     @contextmanager
-    def around_handle(self, handling: bmq.Handling) -> Iterator[None]:
+    def around_handle(self, handling: bmq.interceptors.Handling) -> Iterator[None]:
         (message,) = handling.messages
         token = current.set(f"attempt {handling.attempt}")
         error = None
@@ -80,7 +80,7 @@ class Failing(bmq.Interceptor):
     def __init__(self, when: str) -> None:
         self.when = when
 
-    def around_handle(self, handling: bmq.Handling) -> AbstractContextManager[Any]:
+    def around_handle(self, handling: bmq.interceptors.Handling) -> AbstractContextManager[Any]:
         if self.when == "before":
             raise RuntimeError("broken")
         return self.swallowing()

@@ -71,13 +71,17 @@ async def test_pulsar_row_17_the_key_has_to_start_with_tag(scene: Scene, discard
 async def test_cmq(scene: Scene, row: tuple[int, set[str], set[str], bool], discard: bool) -> None:
     _, subscribed, tags, match = row
     message = bmq.PutMessage(b"message", tags=tags)
-    await hold(scene, bmq.CmqTags(subscribed), message, match=match, discard=discard)
+    await hold(scene, bmq.subscriptions.CmqTags(subscribed), message, match=match, discard=discard)
 
 
 @pytest.mark.parametrize("uri", ["bmq.test.mem.fanout"], indirect=True)
 @pytest.mark.statement("6.3")
 async def test_cmq_scenario_3_subscribers_with_different_tags(scene: Scene) -> None:
-    subscribers = {"foo": bmq.CmqTags("apple"), "bar": bmq.CmqTags("xiaomi"), "baz": bmq.CmqTags()}
+    subscribers = {
+        "foo": bmq.subscriptions.CmqTags("apple"),
+        "bar": bmq.subscriptions.CmqTags("xiaomi"),
+        "baz": bmq.subscriptions.CmqTags(),
+    }
     topic = scene.uri
     consumers: dict[str, bmq.Consumer] = {}
     for app_id, tags in subscribers.items():
