@@ -140,14 +140,14 @@ async def test_a_destination_that_opens_slowly_delays_no_other(
 ) -> None:
     slow = bmq_new_queue_uri()
     answered = asyncio.Event()
-    opened = bmq_session.output
+    opened = bmq_session.open_output
 
     async def output(uri: str) -> bmq.Queue:
         if uri == slow:
             await answered.wait()
         return await opened(uri)
 
-    monkeypatch.setattr(bmq_session, "output", output)
+    monkeypatch.setattr(bmq_session, "open_output", output)
     async with moving(waiting) as mover:
         await post_due(waiting, slow, b"slow")
         await post_due(waiting, queue.uri, b"good")

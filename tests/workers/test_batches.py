@@ -219,7 +219,7 @@ def of_orders(orders: list[Order]) -> None: ...
         (one_value, {}, "one_value handles batches"),
         (messages_twice, {}, "messages_twice takes messages"),
         (of_messages, {"codec": "application/json"}, "of_messages takes messages"),
-        (of_orders, {"subscription": "numbr == 1"}, "Order has no property numbr"),
+        (of_orders, {"expression": "numbr == 1"}, "Order has no property numbr"),
         (
             of_orders,
             {"max_messages": 10, "max_unconfirmed_messages": 9},

@@ -509,7 +509,7 @@ async def test_cancelled_beside_a_signal_it_is_cancelled(stage: Stage) -> None:
         ({"timeout": 0}, "timeout is a number of seconds, more than 0"),
         ({"grace": -1}, "grace is a number of seconds"),
         ({"ack": bmq.AckPolicy.ON_RECEIPT, "retry": bmq.Backoff(1)}, "nothing left to retry"),
-        ({"subscription": "x >"}, "x >"),
+        ({"expression": "x >"}, "x >"),
         ({"retry": bmq.NoRetry(then=bmq.DeadLetter("bmq://bmq.test.mem.priority/d"))}, "open the queue"),
     ],
 )
