@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates for tests of TLS, made on the spot."""
+"""Certificates for TLS tests, generated on demand."""
 
 from __future__ import annotations
 

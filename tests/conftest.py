@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test shares: the search of hypothesis, compiled modules, programs that can be interrupted."""
+"""Common parts of all tests: hypothesis's search, compiled modules, programs that can be interrupted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collect garbage without a look at what lives as long as the process."""
+"""Collect garbage without scanning objects that live as long as the process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feeding decoders what no peer should send: the only answers allowed are a value and a ProtocolError."""
+"""Malformed input for decoders: the only permitted results are a value and a ProtocolError."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Can the tests fail? Plants small bugs drawn at random, one at a time, and runs the tests that reach them.
+"""Mutation tests: plants random small bugs, one at a time, and runs the tests that reach them.
 
-`make mutants ARGS="..."`; CONTRIBUTING.md says how to read what it prints. The bugs are made by mutmut's
-operators, and by three of our own: a statement left out, a condition turned round, a result dropped. mutmut's
-own command leaves out all that has a decorator and all that is not in a function: every property and every
-state table.
-
+`make mutants ARGS="..."`; CONTRIBUTING.md explains the output. The bugs come from mutmut's operators, and
+from three of our own: an omitted statement, an inverted condition, a dropped result. mutmut's own command
+skips decorated functions and code outside of functions: every property and every state table.
 Nothing in the working tree is touched: the tests run in copies of it, in `.mutants`. It is started with
-`python -P`, because a folder called typing lies beside it.
+The working tree is not changed: the tests run in copies of it, in `.mutants`. Start with
 """
 
 from __future__ import annotations

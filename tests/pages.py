@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a page of the documentation as its reader would: files are written, commands run, outputs compared.
+"""Runs a page of the documentation as a reader would: writes files, runs commands, compares output.
 
 The blocks of a page, in order:
 
 - ``python title="kitchen.py"`` (or any language): the file is written.
-- ``console``: each line after ``$`` is run, and prints what stands below it.
-- ``console title="another terminal"``: the command goes on while the page does; first it prints what stands
+- ``console``: each line after ``$`` is run, and must print the lines below it.
+- ``console title="another terminal"``: the command runs in the background; first it must print the lines
   below it.
-- ``text title="kitchen.py prints"``: the command that has this name in it prints these lines next.
+- ``text title="kitchen.py prints"``: the command with this name must print these lines next.
 
 ``...`` stands for anything, also for lines. A block after ``<!-- not run: why -->`` is left alone. The ports
 that the pages name, 30114 and 8080, are replaced by free ones.

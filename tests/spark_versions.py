@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the tests of Spark on every supported line of pyspark, each in an environment of its own.
+"""Runs the Spark tests with each supported line of pyspark, in separate environments.
 
     make spark-versions [ARGS="--only 4.0 4.2"]
 
-The environments are made in ``.spark-versions``, from the index that pip is configured for, and kept. Prints
-a line for each version: what ran, and what failed; the rest is in ``.spark-versions/LINE.log``. What a
-version cannot do is in ``LACKING``, by name: those tests are not run there, and docs/spark.md says the same.
+The environments are created in ``.spark-versions``, from pip's configured index, and kept. Prints a line for
+each version with the results; the output is in ``.spark-versions/LINE.log``. ``LACKING`` lists unsupported
+features by test name: those tests are not run, and docs/spark.md documents them.
 """
 
 from __future__ import annotations

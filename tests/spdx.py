@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which license a file is under stands in its first lines, so that tools find it without the others.
+"""Checks that each file names its license in its first lines, so that tools find it without other files.
 
 python tests/spdx.py          # name the files that do not say it
 python tests/spdx.py --add    # write it into them

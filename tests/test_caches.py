@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The caches of the process: each has a bound, and is in the register."""
+"""The caches of the process: each has a bound, and is registered."""
 
 from __future__ import annotations
 

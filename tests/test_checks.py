@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate for callers' values, and the limit on repeated log lines."""
+"""The checks of callers' values, and the limit on repeated log lines."""
 
 import logging
 import math

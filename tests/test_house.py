@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The house stands as CONTRIBUTING draws it: imports point one way, importing is quiet."""
+"""The structure follows CONTRIBUTING: imports point in one direction, and importing is silent."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever received from a session, nothing keeps the session once it is closed and forgotten."""
+"""No receiving code keeps a session alive after the session is closed and forgotten."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No path assumes Linux: what other systems lack is taken away here, and all goes on.
+"""No code path requires Linux: without features missing on other systems, everything works.
 
-Of Windows and macOS this shows what can be shown elsewhere: that names which are missing there are not
-needed, and that errors which come only there are expected.
+For Windows and macOS, this shows as much as possible elsewhere: names that are missing there are not needed,
+and errors that occur only there are handled.
 """
 
 from __future__ import annotations

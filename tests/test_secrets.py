@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A password that is given anywhere is shown nowhere; what a peer says plays with no log or terminal."""
+"""Passwords are never shown, and a peer's text never controls a log or a terminal."""
 
 from __future__ import annotations
 

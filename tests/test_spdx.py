@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every file says which license it is under."""
+"""Each file names its license."""
 
 from __future__ import annotations
 

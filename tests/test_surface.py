@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tab completes the names that the API reference describes: nothing more, nothing less."""
+"""Tab completion offers exactly the names of the API reference."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way to receive gives the event loop back, however little the receiving code waits.
+"""Each way to receive gives the event loop back, even if the receiving code never waits.
 
-The clock of the turns is a counter here: each look at it finds the share of the turn used up, as if every
-message took long. Nothing in these tests depends on time.
+The clock of the turns is a counter here: each reading finds the share of the turn used up, as if every
+message took long. These tests do not depend on time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a condition, where no event says that it holds."""
+"""Waiting for a condition without an event."""
 
 from __future__ import annotations
 

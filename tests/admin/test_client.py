@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin client and connections that fail, hang, or lead to somebody else."""
+"""The admin client with connections that fail, hang, or reach another server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row of a table may cost, counted in calls: nothing is called for each row but its checksum."""
+"""The cost of a table's row, counted in function calls: only the checksum is computed for each row."""
 
 from __future__ import annotations
 

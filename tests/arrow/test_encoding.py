@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns become the same bytes as messages do, one by one."""
+"""Encoding columns gives the same bytes as encoding messages one by one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables are posted: every row is a message, and has its outcome."""
+"""Posting tables: each row becomes a message with an outcome."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PUSH events as columns: the same messages, and the same errors, as one by one."""
+"""PUSH events as columns have the same messages, and the same errors, as read one by one."""
 
 from __future__ import annotations
 

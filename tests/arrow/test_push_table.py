@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns have what the messages have, read one by one."""
+"""Columns have the same content as messages read one by one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receiving as tables: the rows are the messages, and so is what becomes of them."""
+"""Receiving tables: the rows equal the messages, and are confirmed like messages."""
 
 from __future__ import annotations
 

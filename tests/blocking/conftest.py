@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test runs on plain asyncio and on uvloop in the thread, with a broker in another thread.
+"""Each test runs on asyncio and on uvloop in the thread, with a broker in another thread.
 
-With ``BMQ_BROKER_URI`` in the environment they run against that broker, but for those that need one of their
-own.
+With ``BMQ_BROKER_URI``, tests use that broker, except for tests that need their own.
 """
 
 from __future__ import annotations

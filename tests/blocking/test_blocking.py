@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posting and receiving without asyncio: what a script does."""
+"""Posting and receiving without asyncio, as in a script."""
 
 from __future__ import annotations
 

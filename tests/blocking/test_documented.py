@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs shown in docs/blocking.md run as they stand there."""
+"""The programs in docs/blocking.md run unchanged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several threads, lost connections, programs that sleep, and event loops beside it."""
+"""Several threads, lost connections, sleeping programs, and other event loops in the process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the typed classes for threads, from those of asyncio.
+"""Generate the typed classes for threads from those of asyncio.
 
     python -m tests.blocking.typed
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker without sockets, a clock that stands still, and clients that are a few bytes each."""
+"""A broker without sockets, a clock that advances only on request, and clients of a few bytes."""
 
 from __future__ import annotations
 

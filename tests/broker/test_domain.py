@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Domain files: what they say, what they may leave out, and errors that name file and member."""
+"""Domain files: content, defaults, and errors that name file and member."""
 
 from __future__ import annotations
 

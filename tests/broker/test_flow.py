@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a consumer is given: limits of unconfirmed messages and bytes, and slow readers."""
+"""Flow control of consumers: limits of unconfirmed messages and bytes, and slow readers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What strangers and clients may make a broker hold and do: a bounded multiple of what they send."""
+"""Hostile clients can make a broker hold and do only a bounded multiple of their input."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas, TTL, deduplication, and how many may open a queue."""
+"""Quotas, TTL, deduplication, and limits of open queues."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker needs for what it stores, and that all of it is given back."""
+"""The memory of a broker for stored messages, and its release."""
 
 from __future__ import annotations
 

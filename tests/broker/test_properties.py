@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds whatever happens: bytes that are not the protocol, and any order of things."""
+"""Invariants under arbitrary input: bytes outside the protocol, and any order of events."""
 
 from __future__ import annotations
 

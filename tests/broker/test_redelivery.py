@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to messages whose consumer goes: redelivery, delivery attempts, suspected poison."""
+"""Messages whose consumer disappears: redelivery, delivery attempts, suspected poison."""
 
 from __future__ import annotations
 

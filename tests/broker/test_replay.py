@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recorded clients' bytes go in; what comes out equals what the recorded broker answered.
+"""The recorded clients' bytes go in; the output equals the recorded broker's answers.
 
-What legitimately differs, one by one:
+Legitimate differences:
 
-* the broker's process name, process id and session id in its identity: given to ours as settings, so that the
+* process name, process id and session id in the broker's identity: settings of our broker, so that the
   answers can be compared byte for byte;
-* the path of the file that an unknown domain does not have: the directory is a setting as well;
-* GUIDs made by the broker for a client that makes none: compared without their bytes;
-* how many messages share an event, and whether ACK or PUSH comes first: the messages are compared, and their
-  order within their kind, between two answers;
-* when the broker's heartbeat timer fires: heartbeats from the broker are compared in number only where the
-  recorded timer began with the connection, which is never; they have tests of their own.
+* the path of the missing file of an unknown domain: the directory is a setting, too;
+* GUIDs created by the broker for a client without GUIDs: compared without their bytes;
+* the number of messages in an event, and the order of ACK and PUSH: messages are compared in their order
+  within their kind, between two answers;
+* the time of the broker's heartbeats: compared in number only if the recorded timer began with the
+  connection, which never happens; other tests cover heartbeats.
 
-Which of equal consumers gets the first message is unspecified, too; the recorded broker happens to go by the
-order in which they opened the queue, as ours does. What the recorded broker sent last on a connection that
-was cut did not reach its client: there the recording is only the beginning.
+The choice among equal consumers for the first message is unspecified, too; the recorded broker uses the order
+of opening, like ours. The last data that the recorded broker sent before a cut did not reach its client:
+there the recording is only a prefix.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets what: priorities, round robin, subscriptions, applications. Values from broker semantics 2.2."""
+"""Distribution: priorities, round robin, subscriptions, applications. Values from broker semantics 2.2."""
 
 from __future__ import annotations
 

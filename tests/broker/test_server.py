@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker on a real socket: life, restarts, TLS, slow readers, what it does wrong on purpose."""
+"""The broker on a real socket: life cycle, restarts, TLS, slow readers, injected faults."""
 
 from __future__ import annotations
 

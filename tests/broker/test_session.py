@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections: handshake, credentials, heartbeats, what is ignored in silence, and clients of old."""
+"""Connections: handshake, credentials, heartbeats, silently ignored input, and legacy clients."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command is run in this process, against an embedded broker or the one that BMQ_BROKER_URI names."""
+"""Runs the command in this process, with an embedded broker or the broker of BMQ_BROKER_URI."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""doctor, bench, record, replay; and what ends a command from outside."""
+"""doctor, bench, record, replay; and the interruption of commands."""
 
 from __future__ import annotations
 

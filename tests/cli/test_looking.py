@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""peek, queues, stat, purge, admin, top, explain: what the broker tells of itself."""
+"""peek, queues, stat, purge, admin, top, explain: a broker's reports about itself."""
 
 from __future__ import annotations
 

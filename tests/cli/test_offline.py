@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What needs no broker: check, decode, help, configuration."""
+"""Commands without a broker: check, decode, help, configuration."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bmq run: an app from a module, signals, exit statuses, and anew when a file changes."""
+"""bmq run: an app from a module, signals, exit statuses, and a restart after a changed file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test of the asyncio client runs on plain asyncio and on uvloop, and must leave its loop as it was."""
+"""Each test of the asyncio client runs on asyncio and on uvloop, and must leave its loop clean."""
 
 from __future__ import annotations
 

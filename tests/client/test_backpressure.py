@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backpressure in both directions: nothing is dropped, nothing piles up, and the numbers can be seen."""
+"""Backpressure in both directions: no message is dropped, none pile up, and the counts are visible."""
 
 from __future__ import annotations
 

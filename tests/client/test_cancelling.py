@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every public coroutine, cancelled: the session stays usable, nothing is lost, nothing is left behind."""
+"""Each public coroutine can be cancelled: the session stays usable, and nothing is lost or left behind."""
 
 from __future__ import annotations
 

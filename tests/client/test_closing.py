@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closing: total, idempotent, in every state; handlers in flight finish, and what is left is reported."""
+"""Closing: complete and idempotent in every state; handlers in progress finish, and the rest is reported."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connecting for the first time: addresses, deadlines, retries, whoever else may answer."""
+"""The first connection: addresses, deadlines, retries, and servers that are not brokers."""
 
 from __future__ import annotations
 

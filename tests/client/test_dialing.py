@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several addresses: one that says nothing costs a head start, and never the whole time."""
+"""Several addresses: a silent address costs a head start, and never the whole timeout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a filter does not want is confirmed unseen, by its properties alone."""
+"""Messages that do not match a filter are confirmed by their properties alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a session says that it is, and since when."""
+"""The health of a session, and its start time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever messages are for, a session holds no more of them than it may, and holding them costs no more."""
+"""A session never holds more messages than its limits, whatever their consumer, and holding is cheap."""
 
 from __future__ import annotations
 

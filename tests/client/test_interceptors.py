@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interceptors: what they see, what they may change, and that they can harm nothing."""
+"""Interceptors: their calls, their permitted changes, and their harmless failures."""
 
 from __future__ import annotations
 

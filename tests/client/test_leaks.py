@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is done thousands of times leaves nothing behind: no objects, memory, tasks or file descriptors.
+"""Thousands of repetitions leave nothing behind: no objects, memory, tasks or file descriptors.
 
-Each test does some of it first, so that bounded memories are full, and compares after the rest.
+Each test first makes some repetitions to fill bounded caches, and compares after the rest.
 """
 
 from __future__ import annotations

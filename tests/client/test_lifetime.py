@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who keeps a session alive, and what becomes of one that nobody closes; one event loop for each."""
+"""References to a session, and the end of unclosed sessions; one event loop for each test."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections that end because of what the broker sent: growing pauses, the cause in every error, an end."""
+"""Connections that end because of the broker's data: growing pauses, the cause in each error, an end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lost connections: how fast they are restored, in which order, and what ends the attempts."""
+"""Lost connections: speed and order of the restoration, and the end of the attempts."""
 
 from __future__ import annotations
 

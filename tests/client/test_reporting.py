@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a session is said: a line when it begins, one when it is over; nothing a peer forged."""
+"""The log of a session: a line at the beginning and the end of each problem, without forged lines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a queue's subscriptions are after a broker has refused to change them."""
+"""A queue's subscriptions after a broker has refused a change."""
 
 from __future__ import annotations
 

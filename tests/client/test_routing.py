@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where messages go that name a subscription which is not there any more, and what is public of it all."""
+"""Messages for a removed subscription, and the public view of routing."""
 
 from __future__ import annotations
 

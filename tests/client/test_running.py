@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq.run``: the event loop, the result, and what the garbage collector leaves alone meanwhile."""
+"""``bmq.run``: the event loop, the result, and the garbage collector's settings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions that no broker may be sent are refused at the call, in every way to subscribe."""
+"""Expressions that must not be sent to a broker are refused at the call, in each way to subscribe."""
 
 from __future__ import annotations
 

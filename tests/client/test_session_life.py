@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a session: what callers see while it is being closed."""
+"""The life cycle of a session, as callers see it during closing."""
 
 from __future__ import annotations
 

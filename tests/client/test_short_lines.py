@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No log line and no error is as long as a peer likes."""
+"""Log lines and errors are bounded, regardless of the peer's input."""
 
 from __future__ import annotations
 

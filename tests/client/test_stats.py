@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics: they agree with what happened, go on over reconnects, and can be subtracted."""
+"""Statistics: they match the events, continue over reconnects, and can be subtracted."""
 
 from __future__ import annotations
 

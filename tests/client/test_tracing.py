@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wire trace, and what log records say they are about."""
+"""The wire trace, and the extra fields of log records."""
 
 from __future__ import annotations
 

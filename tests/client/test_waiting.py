@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Consumer.wait``: a caller learns of a message, and the message stays for whoever takes it."""
+"""``Consumer.wait``: a caller learns about a message without taking it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for outcomes and for handlers costs the same for each of many, counted in calls of functions."""
+"""The cost of waiting for outcomes and handlers does not grow with their number, in function calls."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When posts are written: at once where they are made one at a time, else at the end of the turn."""
+"""Posts are written at once if made one at a time, otherwise at the end of the turn."""
 
 from __future__ import annotations
 

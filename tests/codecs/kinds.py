@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types that these tests send about: one of each kind that a codec is built in for."""
+"""The types of the values in these tests: one for each kind with a built-in codec."""
 
 from __future__ import annotations
 

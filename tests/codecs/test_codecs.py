@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values become payloads and properties, and values again; what does not fit is said."""
+"""Values become payloads and properties, and values again; other values are refused."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One test a rule; against an embedded broker, or unchanged against the one that BMQ_BROKER_URI names.
+"""One test for each rule; with an embedded broker or, unchanged, with the broker of BMQ_BROKER_URI.
 
-Every expected value comes from what a real broker was recorded or measured to do, or from its source; the
-docstrings name the rule.
+Each expected value comes from a recording or measurement of a real broker, or from its source; the docstrings
+name the rule.
 """
 
 from __future__ import annotations

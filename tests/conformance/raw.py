@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of the conformance tests: one message at a time, and what must not come as well as what must."""
+"""The client of the conformance tests: one message at a time, for expected and forbidden output."""
 
 from __future__ import annotations
 

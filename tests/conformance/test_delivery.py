@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is given which message, when, and again."""
+"""The choice of the consumer for each message, the time of delivery, and redelivery."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What consumer groups build on: who gets which bucket, and in which order when members come and go."""
+"""The basis of consumer groups: owners of buckets, and the order when members join and leave."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PUT, ACK, CONFIRM: what is accepted, refused, recognised again; quotas; expiry."""
+"""PUT, ACK, CONFIRM: acceptance, refusal, deduplication, quotas, expiry."""
 
 from __future__ import annotations
 

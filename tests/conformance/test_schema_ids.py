@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A producer that uses a schema id again for another sequence of properties: consumers read what was posted.
+"""A producer that reuses a schema id for another sequence of properties: consumers read the right properties.
 
-A broker passes ids on and says with a bit where one begins to mean something else; a message that is
-delivered again, or that has waited, can come with an id that has been used for something else since.
+A broker passes ids on, and marks by a bit where an id changes its meaning. A redelivered or delayed message
+can arrive with an id that has been reused since.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Negotiation, authentication, heartbeats, requests that make no sense."""
+"""Negotiation, authentication, heartbeats, and invalid requests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a full subscription does to the others: the table of docs/subscriptions/routing.md, and what
-:class:`bmq.subscriptions.RoutingTable` foretells, held against a broker."""
+"""The effect of a full subscription on others, as docs/subscriptions/routing.md describes it.
+
+The predictions of :class:`bmq.subscriptions.RoutingTable` are compared with a broker.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page in a headless Chromium: ``make browser`` runs it, where there is one."""
+"""The page in a headless Chromium: run by ``make browser``, if installed."""
 
 from __future__ import annotations
 

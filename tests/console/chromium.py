@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A headless Chromium, driven over its DevTools protocol; no more of that than the page's tests need."""
+"""A headless Chromium, driven over its DevTools protocol, as far as the page's tests need it."""
 
 from __future__ import annotations
 

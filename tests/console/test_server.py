@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page asks for, and what it is not given."""
+"""The requests of the page, and the data that it must not receive."""
 
 from __future__ import annotations
 

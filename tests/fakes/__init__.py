@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other end, for either role: a broker that does what it is told, a client of a few bytes."""
+"""The peer for either role: a scripted broker, and a client of a few bytes."""

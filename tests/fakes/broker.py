@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker that tests put before a client: it does nothing that a test has not told it.
+"""The scripted broker of client tests, which acts only on a test's request.
 
 :class:`ScriptedBroker` is one connection's end of the conversation, bytes in and bytes out; :class:`Peer`
 puts it behind a socket.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client that tests put before a broker: it says exactly what a test wants said.
+"""The scripted client of broker tests, which sends exactly a test's input.
 
-:class:`RawClient` knows how things are said and sorts what comes, bytes in and bytes out;
-:class:`SocketClient` puts it behind a socket.
+:class:`RawClient` encodes requests and sorts answers, bytes in and bytes out; :class:`SocketClient` puts it
+behind a socket.
 """
 
 from __future__ import annotations

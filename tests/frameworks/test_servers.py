@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services of docs/frameworks.md and examples/orders_api, on real servers: how they end under load."""
+"""The services of docs/frameworks.md and examples/orders_api on real servers: their shutdown under load."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each public callable is called rightly; a test then replaces one argument at a time by an odd value."""
+"""Correct calls of each public callable; a test replaces one argument at a time by an odd value."""
 
 from __future__ import annotations
 

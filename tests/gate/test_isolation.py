@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exception inside the core that belongs to one request or one post ends that one, never the session."""
+"""An exception inside the core for one request or one post ends only that one, never the session."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members come, leave, die and dawdle at random, beside a model of who has what.
+"""Members join, leave, die and stall at random, beside a model of the owners.
 
-The model is the ranking alone: it says who has a bucket after each change, without asking the broker. What
-was posted while nobody came or went has to arrive at the owners that it names, each message once, in order.
+The model is the ranking alone, which gives the owner of a bucket after each change without asking the broker.
+Messages posted without a change of members must arrive at these owners, each once, in order.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has which bucket."""
+"""The owners of buckets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that are in no bucket, and members whose options differ: nobody stops, and somebody says so."""
+"""Messages in no bucket, and members with different options: no member stops, and the log reports them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network gone wrong, and applications that go on all the same.
+"""A faulty network, and applications that must keep working.
 
-The schedule of faults follows from a seed. The load is the same for every client that is put through it:
+The schedule of faults derives from a seed. The load is the same for each client under test:
 
 - ``orders``, a priority queue with two consumers in two sessions;
 - ``ledger``, a priority queue with one consumer;

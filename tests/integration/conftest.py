@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite runs against an embedded broker, or unchanged against the one that BMQ_BROKER_URI names.
+"""The suite runs with an embedded broker or, unchanged, with the broker of BMQ_BROKER_URI.
 
-Every test runs on plain asyncio and on uvloop.
+Each test runs on asyncio and on uvloop.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that many tests take."""
+"""Common steps of many tests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Misuse is answered with a sentence that helps, before anything is sent."""
+"""Misuse raises an error with a helpful text, before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted and what interceptors see, with a broker on the other side."""
+"""Counters and interceptors, with a broker on the other side."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open that timed out is tried again on the same connection, whatever became of the first request."""
+"""A timed-out open is retried on the same connection, whatever the fate of the first request."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions that come and go under a steady flow: what matches arrives, in the order of its delivery.
+"""Subscriptions that come and go under a steady flow: matching messages arrive, in the order of delivery.
 
-The broker is a process of its own here (or the one that BMQ_BROKER_URI names): what it sends arrives whenever
-it likes, not in step with what the client does. BMQ_ORDER_SEED repeats a run, BMQ_ORDER_SECONDS makes it last
-longer.
+The broker is a separate process (or the broker of BMQ_BROKER_URI), so its data arrives at any time, not in
+step with the client's calls. BMQ_ORDER_SEED repeats a run, and BMQ_ORDER_SECONDS extends it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening, configuring and closing queues; what the broker refuses; what comes back after a consumer goes."""
+"""Opening, configuring and closing queues; refusals of the broker; redelivery after a consumer's end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fanout, broadcast, subscriptions: who gets what."""
+"""Fanout, broadcast and subscriptions: the consumers of each message."""
 
 from __future__ import annotations
 

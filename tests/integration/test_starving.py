@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions with expressions that go quiet under load, as they do on a real broker, are looked after."""
+"""Subscriptions with expressions that go quiet under load, as on a real broker, are revived."""
 
 from __future__ import annotations
 

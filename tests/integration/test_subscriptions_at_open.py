@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue that is opened with its subscriptions: nothing is delivered that nobody wants."""
+"""A queue that is opened with its subscriptions receives no unwanted messages."""
 
 from __future__ import annotations
 

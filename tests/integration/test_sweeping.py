@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters that share a queue, one of which goes away with messages: the others stand still, unless somebody
-sweeps.
+"""Filters that share a queue, one of which disappears with messages: without a sweeper, the others starve.
 
-What a broker was measured to do: it delivers again first what was given back, and nothing else to the
-application until somebody takes that.
+As measured, a broker first redelivers returned messages, and delivers nothing else to the application until a
+consumer takes them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that do not know of it are instrumented."""
+"""Instrumentation of programs without their knowledge."""
 
 from __future__ import annotations
 

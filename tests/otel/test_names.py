@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our names are those of the conventions, and the extra is all that is needed."""
+"""The names follow the conventions, and the extra installs all requirements."""
 
 from __future__ import annotations
 

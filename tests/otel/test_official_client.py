@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace through the official client, which knows nothing of it and passes properties on."""
+"""A trace through the official client, which passes properties on without knowing about traces."""
 
 from __future__ import annotations
 

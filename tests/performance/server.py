@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker that does only what a test tells it, and is left out of what the test counts."""
+"""A scripted broker that is excluded from the counts of a test."""
 
 from __future__ import annotations
 

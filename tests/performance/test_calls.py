@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many function calls a message costs: what a profile would show, without depending on time.
+"""Function calls for each message: a profile that does not depend on time.
 
-The budgets are what was counted, and a tenth. A change that goes beyond one has put work a message where
-there was work a batch.
+The budgets are the counted calls plus a tenth. A change beyond a budget has added work for each message in
+place of work for each batch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What messages and queues cost in memory, and in objects of the event loop."""
+"""The cost of messages and queues in memory, and in objects of the event loop."""
 
 from __future__ import annotations
 

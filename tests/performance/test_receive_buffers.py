@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading from a connection takes no system calls for memory."""
+"""Reading from a connection makes no system calls for memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every consumer that bmq ships, as something that is flooded with poison in front of a good message."""
+"""Each consumer that bmq ships, as a target for poison messages before a good message."""
 
 from __future__ import annotations
 

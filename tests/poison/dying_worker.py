@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker that a message kills: address, queue, queue for the quarantine, queue for results, kind."""
+"""A worker that a message kills; arguments: address, queue, quarantine, queue for results, kind."""
 
 from __future__ import annotations
 

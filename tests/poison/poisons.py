@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that no consumer can use, as a producer puts them on the wire."""
+"""Messages that no consumer can use, in a producer's encoding."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: a message that cannot be read hides no other one."""
+"""The command line: an unreadable message hides no other message."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console: a message that cannot be read shows why, and hides no other one."""
+"""The console: an unreadable message is shown with the reason, and hides no other message."""
 
 from __future__ import annotations
 

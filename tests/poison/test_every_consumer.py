@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each consumer that bmq ships, each poison: what is behind them comes out, and few lines are logged.
+"""Each consumer that bmq ships, with each poison: later messages are delivered, and few lines are logged.
 
 ``BMQ_POISONS=10000`` floods each consumer with ten thousand of each poison.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mover: what no destination can take stops no other message."""
+"""The mover: an impossible message does not stop other messages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outbox: rows that cannot be posted stop no row behind them."""
+"""The outbox: rows that cannot be posted do not stop later rows."""
 
 from __future__ import annotations
 

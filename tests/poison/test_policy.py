@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy that all consumers share: what is poison, and what becomes of it."""
+"""The common policy of all consumers: detection and handling of poison messages."""
 
 from __future__ import annotations
 

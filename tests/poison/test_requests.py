@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests: bad requests, bad results and bad replies stop nobody, and cost nobody a time-out."""
+"""Requests: bad requests, results and replies stop no other request, and cause no timeout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""taskiq's workers: what is no task stops no task."""
+"""taskiq's workers: messages that are not tasks stop no task."""
 
 from __future__ import annotations
 

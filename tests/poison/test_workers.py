@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers, lanes, batches, sweepers and durable retries: what cannot be used stops nothing behind it."""
+"""Workers, lanes, batches, sweepers and durable retries: unusable messages do not stop later messages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in ``benchmarks`` run and tell what they measured; how fast something is is not tested."""
+"""The programs in ``benchmarks`` run and print their results; speed is not tested."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation says what the code does: generated pages are complete, code blocks are code."""
+"""The documentation matches the code: generated pages are complete, and code blocks are valid code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records the demo sends are what their README says they are."""
+"""The demo's records match the description in their README."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test suites of the example services pass in a folder of their own."""
+"""The test suites of the example services pass in a separate folder."""
 
 from __future__ import annotations
 

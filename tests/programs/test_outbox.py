@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outbox of the examples, on every database there is: SQLite always, PostgreSQL where it is installed."""
+"""The outbox example, with each available database: SQLite always, PostgreSQL if installed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is published: metadata, the README of a package index, the files around the code."""
+"""The published files: metadata, the README of a package index, the files beside the code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of the documentation do what they say, copied as they are into an empty folder."""
+"""Pages of the documentation work, copied unchanged into an empty folder."""
 
 from __future__ import annotations
 

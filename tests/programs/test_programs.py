@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs on pages that are not followed step by step: each runs as it stands, in an empty folder.
+"""Programs on pages without a step-by-step test: each runs unchanged, in an empty folder.
 
-One that goes on is ended by SIGTERM. tests/programs/test_pages.py compares what is printed, and handlers get
-messages in tests/programs/test_snippets.py.
+Programs without an end are stopped by SIGTERM. tests/programs/test_pages.py compares output, and
+tests/programs/test_snippets.py sends messages to handlers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages about the protocol: recorded events are annotated byte by byte, every field has a meaning."""
+"""The pages about the protocol: recorded events are annotated byte by byte, and each field has a meaning."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pages on typed messages, workers and testing show runs as it stands: handlers get messages."""
+"""The snippets on typed messages, workers and testing run unchanged: handlers receive messages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo of Spark does what it says, and notices when the books are not balanced."""
+"""The Spark demo does what its text says, and detects unbalanced books."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Prometheus reads: values, names, labels that are bounded, counters that only grow."""
+"""The Prometheus collector: values, names, bounded labels, growing counters."""
 
 from __future__ import annotations
 

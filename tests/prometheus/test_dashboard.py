@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard of the documentation asks for what there is."""
+"""The dashboard in the documentation uses existing metrics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client core and a scripted broker, in memory, with a clock that stands still.
+"""A client core and a scripted broker, in memory, with a clock that advances only on request.
 
-The broker does nothing of its own accord: a test decides which request is answered, how, and when.
+A test decides which request is answered, how, and when.
 """
 
 from __future__ import annotations

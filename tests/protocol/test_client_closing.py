@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client core's queues: closing them, and handing back what was delivered, in every state."""
+"""The client core's queues: closing them, and returning delivered messages, in every state."""
 
 from __future__ import annotations
 

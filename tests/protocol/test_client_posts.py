@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client core's posts: outcomes, retransmission, and what waits too long."""
+"""The client core's posts: outcomes, retransmission, and expiry."""
 
 from __future__ import annotations
 

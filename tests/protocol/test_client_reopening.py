@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client core's queues: an open of a queue whose earlier opening is still being made or undone."""
+"""The client core's queues: opening a queue while an earlier opening is in progress or being undone."""
 
 from __future__ import annotations
 

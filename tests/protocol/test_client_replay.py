@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real broker's half of recorded conversations drives the client core, which must say what was recorded."""
+"""A real broker's half of recorded conversations drives the client core, which sends the other half."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done about subscriptions besides changing them: kept numbers, and a look at those that go quiet."""
+"""The upkeep of subscriptions: stable ids, and the revival of quiet subscriptions."""
 
 from __future__ import annotations
 

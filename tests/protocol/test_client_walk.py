@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random walks over everything that can happen to a client core.
+"""Random walks over all events of a client core.
 
-A walk that breaks a promise is shrunk, and printed as the program that breaks it. Which transitions the walks
-take is left to chance: ``test_client_exploration`` takes all of them.
+A walk that breaks a promise is shrunk, and printed as a program that reproduces the failure. The walks take
+random transitions: ``test_client_exploration`` takes all of them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream is cut into events whatever its chunks are, and a peer's mistakes end it with memory bounded."""
+"""The stream is split into events regardless of chunks; a peer's mistakes end it with bounded memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heartbeats: a silent peer is asked, and given up on; a talking one is left alone."""
+"""Heartbeats: a silent peer is queried, and given up; an active peer is left alone."""
 
 from __future__ import annotations
 

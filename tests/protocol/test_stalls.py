@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stalls: a live connection on which something stands still is reported once, and so is the end of it."""
+"""Stalls: a live connection without progress is reported once, and so is the end of the stall."""
 
 from __future__ import annotations
 

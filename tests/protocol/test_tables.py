@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state machines as graphs: nothing is unreachable, nothing is a trap, every action can be run."""
+"""The state machines as graphs: no unreachable states, no traps, and every action can run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks over everything that can happen to a client core; what must hold is checked at every step."""
+"""Walks over all events of a client core, which check the invariants at each step."""
 
 from __future__ import annotations
 

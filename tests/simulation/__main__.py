@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run worlds for many seeds; a failure is run again with fewer and fewer faults."""
+"""Run worlds for many seeds; repeat a failure with fewer and fewer faults."""
 
 from __future__ import annotations
 

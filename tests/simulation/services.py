@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services of every kind in a world of faults: nothing goes wrong, and everything is there afterwards."""
+"""Services of every kind in a world of faults: no promise is broken, and all messages arrive afterwards."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Silence and standstills in virtual time: a busy machine is silent for longer than these tests may wait."""
+"""Silence and stalls in virtual time: on a busy machine, real silence can be longer than a test may wait."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker beside the tests: on a thread, because what is tested here blocks."""
+"""A broker in a thread, because the code under test blocks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streaming queries to be killed: files into a queue, by tasks of which every third fails, and back."""
+"""Streaming queries to be killed: files into a queue, with failures in every third task, and back."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A streaming query that stops in the middle of its second batch, to be killed there."""
+"""A streaming query that stops in the middle of its second batch, where it is killed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real Spark on two executors, after a shuffle: repeated tasks neither lose nor double a row.
+"""Real Spark on two executors, after a shuffle: repeated tasks neither lose nor duplicate a row.
 
-A repeated task runs on another executor about every second time, and there sees the same rows in another
-order: what a single process never shows.
+A repeated task runs on another executor about every second time, and receives the same rows in another order,
+which never happens in a single process.
 """
 
 from __future__ import annotations

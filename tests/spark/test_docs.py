@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/spark.md says is what the code does: the guarantees in the same words, every option."""
+"""docs/spark.md matches the code: the guarantees in the same words, and every option."""
 
 from __future__ import annotations
 

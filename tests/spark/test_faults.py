@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that fail and drivers that are killed, again and again: every row is there once.
+"""Tasks that fail and drivers that are killed repeatedly: each row arrives once.
 
     export BMQ_BROKER_URI=tcp://127.0.0.1:30114 BMQ_SPARK_ROWS=1000000 BMQ_SPARK_KILLS=5
     make test ARGS="-n 0 -s tests/spark/test_faults.py"
 
-That is at scale and on another broker. There, the domain ``bmq.test.mem.priority`` must have room for as many
-messages, and a deduplication window longer than the test: an hour, say.
+This runs at scale and on another broker, whose domain ``bmq.test.mem.priority`` must hold as many messages,
+with a deduplication window longer than the test, for example an hour.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What waits in the broker, in the progress of streams: where pyspark has a place for it."""
+"""The backlog in the broker, in the progress of streams, if pyspark supports it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream that starts again after a change loses and doubles nothing, or says why it does not start."""
+"""A stream that restarts after a change loses and duplicates nothing, or refuses with the reason."""
 
 from __future__ import annotations
 

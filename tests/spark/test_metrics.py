@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What streaming queries do, as metrics."""
+"""The metrics of streaming queries."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values at the edges, in columns and in rows: what is legal arrives as it was, and the rest is named."""
+"""Edge values in columns and in rows: legal values arrive unchanged, and errors name the others."""
 
 from __future__ import annotations
 

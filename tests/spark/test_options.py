@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that are wrong are refused early, with the option that was meant."""
+"""Wrong options are refused early, with the probable intention."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing is quiet, Spark finds the format, Java is asked for in one sentence."""
+"""Importing is silent, Spark finds the format, and a missing Java gives a short error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real Spark: whatever a plan does with a read, it sees each row, and no row leaves the queue unasked."""
+"""Real Spark: each plan sees all rows of a read, and no row leaves the queue without a confirmation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in docs/spark-recipes.md run as they stand there, but for the address and the folder."""
+"""The programs in docs/spark-recipes.md run unchanged, except for the address and the folder."""
 
 from __future__ import annotations
 

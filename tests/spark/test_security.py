@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials and TLS of Spark jobs: what is given is used, and stays where it was given."""
+"""Credentials and TLS of Spark jobs: given values are used, and do not leak."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that were read from a queue: a repeated batch makes the same GUIDs, however it is partitioned."""
+"""Rows read from a queue: a repeated batch computes the same GUIDs with any partitions."""
 
 from __future__ import annotations
 

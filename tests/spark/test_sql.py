@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements in docs/spark-sql.md run in the order in which they stand there."""
+"""The statements in docs/spark-sql.md run in their order on the page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plain sink, called as Spark would call it, without a JVM."""
+"""The plain sink, called as Spark does, without a JVM."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second evaluator, written from the description of the language and as plainly as possible.
+"""A second evaluator, written from the description of the language, as plainly as possible.
 
-It shares only the tree with the one under test: values are (type, value) pairs, errors are exceptions, and
-the rewriting of boolean literals happens while evaluating.
+It shares only the syntax tree with the evaluator under test: values are (type, value) pairs, errors are
+exceptions, and boolean literals are rewritten during the evaluation.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Legal expressions that surely do not mean what they say."""
+"""Legal expressions with an almost certainly unintended meaning."""
 
 from __future__ import annotations
 

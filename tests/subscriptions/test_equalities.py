@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many equalities as one lookup: nothing that matches is left out."""
+"""Many equalities in one lookup: all matches are found."""
 
 from __future__ import annotations
 

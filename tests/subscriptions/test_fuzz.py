@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Held against a second evaluator, on random trees and messages."""
+"""Comparison with a second evaluator, on random trees and messages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees that no parser makes: what becomes code is what the language has, and nothing else."""
+"""Trees that no parser creates: only elements of the language become code."""
 
 from __future__ import annotations
 

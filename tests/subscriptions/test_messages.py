@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an invalid expression's error says: the broker's words, the place, the mistake, what is legal."""
+"""Errors of invalid expressions: the broker's words, the place, the mistake, the legal alternatives."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters bigger than one expression."""
+"""Filters too large for one expression."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which subscription a message goes to, offline, as the seeds state it and a real broker did it."""
+"""The subscription of a message, computed offline, as in the seeds and on a real broker."""
 
 from __future__ import annotations
 

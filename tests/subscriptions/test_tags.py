@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tags: how they are encoded, which filters take which messages, and what takes the rest."""
+"""Tags: their encoding, the matches of filters, and the complement."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language, case by case: what the broker's own test drivers say, and what a real broker answered."""
+"""The language, case by case: the broker's own test drivers, and a real broker's answers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What taskiq asks of a broker, tested as its own are: tasks arrive, wait, are acknowledged, come again."""
+"""taskiq's requirements of a broker, tested as for its own: tasks arrive, wait, are acknowledged, return."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`taskiq worker` as a process: the program of docs/taskiq.md, and how a worker ends with tasks at work."""
+"""`taskiq worker` as a process: the program of docs/taskiq.md, and the shutdown of a busy worker."""
 
 from __future__ import annotations
 

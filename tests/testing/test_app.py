@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TestApp, and what the embedded broker says of posts: a test of handlers that reads as what it is about."""
+"""TestApp, and the embedded broker's records of posts: readable tests of handlers."""
 
 from __future__ import annotations
 

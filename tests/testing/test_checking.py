@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each rule of the checker fails a history that breaks it, and passes one that comes close."""
+"""Each rule of the checker fails a history that breaks it, and passes a similar correct one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compose file and the configuration of the real broker are what they should be."""
+"""The compose file and the configuration of the real broker are correct."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests shown in the documentation pass as they stand there."""
+"""The tests in the documentation pass unchanged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a history records of a running program, and what is left of it after a kill."""
+"""The history of a running program, and its remains after a kill."""
 
 from __future__ import annotations
 

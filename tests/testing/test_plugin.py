@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fixtures, as a user's test suite meets them."""
+"""The fixtures, in a user's test suite."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What type checkers must accept, and the types they must see."""
+"""Programs that type checkers must accept, with the types they must infer."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mypy and pyright, both strict, say about programs that use the package: right ones and wrong ones."""
+"""The results of mypy and pyright, both strict, for correct and incorrect programs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What type checkers must refuse: every line that ends with the mark, and no other."""
+"""Programs that type checkers must reject: each marked line, and no other."""
 
 from __future__ import annotations
 

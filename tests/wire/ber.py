@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BER built by hand: what no encoder of ours would write."""
+"""BER built by hand, with forms that our encoder never writes."""
 
 from bmq.wire.control import (
     ConfigureStream,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as tests need them and the library does not."""
+"""Messages in the form that tests need."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ACK and CONFIRM events: lists of equal items behind a header that says their size."""
+"""ACK and CONFIRM events: lists of equal items after a header with their size."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events taken apart: what is shown is what the codecs read."""
+"""Events field by field: the shown fields equal the codecs' results."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated codecs and the Construct declarations are the same thing."""
+"""The generated codecs and the Construct declarations are equivalent."""
 
 from __future__ import annotations
 

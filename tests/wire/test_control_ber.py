@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The BER form of control messages: worked examples, and what is tolerated."""
+"""The BER form of control messages: worked examples, and tolerated variants."""
 
 import base64
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The BER form of control messages: what is refused, in either direction, and what the error says."""
+"""The BER form of control messages: refused input, in both directions, and the errors."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON form of control messages: what is written, what is tolerated, what is refused."""
+"""The JSON form of control messages: output, tolerated input, refused input."""
 
 import pytest
 

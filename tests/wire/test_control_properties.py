@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is written is read back, in both encodings; whatever arrives is a value or a ProtocolError."""
+"""Both encodings can be read back; any input gives a value or a ProtocolError."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded events, damaged: every decoder answers with values or with a ProtocolError, never otherwise."""
+"""Damaged recorded events: each decoder returns values or raises a ProtocolError, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a PUSH message: every form that names subscriptions, and what is skipped."""
+"""Options of a PUSH message: every form of subscriptions, and skipped options."""
 
 from __future__ import annotations
 

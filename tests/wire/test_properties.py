@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message properties: what may be posted, what arrives, and what is refused."""
+"""Message properties: legal posts, arrivals, and refusals."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of property schemas is quicker, and never an answer other than the first one."""
+"""Remembered property schemas are faster, and never change a result."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every binary event that a real broker and its clients exchanged decodes, and encodes to the same bytes."""
+"""Each recorded binary event of a real broker and its clients decodes, and encodes to the same bytes."""
 
 from __future__ import annotations
 

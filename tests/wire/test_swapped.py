@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declarations drive every codec: where a field is declared is where its bytes are written and read."""
+"""The declarations drive all codecs: the declared position of a field determines its bytes."""
 
 from __future__ import annotations
 

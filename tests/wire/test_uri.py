@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The grammar of queue URIs, and errors that name the part that is wrong."""
+"""The grammar of queue URIs, and errors that name the wrong part."""
 
 from __future__ import annotations
 

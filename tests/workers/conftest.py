@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same brokers and queues as for the subscriptions, and a clock that need not be waited for."""
+"""The same brokers and queues as for the subscriptions, and a clock that needs no waiting."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of workers share: a queue with messages, and what a handler saw of them."""
+"""Common parts of worker tests: a queue with messages, and a handler's record."""
 
 from __future__ import annotations
 

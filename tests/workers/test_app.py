@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service of workers: what it opens, how handlers share queues, and how it ends."""
+"""A service of workers: opening queues, sharing them among handlers, and shutdown."""
 
 from __future__ import annotations
 

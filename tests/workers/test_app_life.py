@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An app's life: what is called before and after, state, inside another program, posting to its own queue."""
+"""An app's life cycle: startup, shutdown, state, use in a program, posting to its own queue."""
 
 from __future__ import annotations
 

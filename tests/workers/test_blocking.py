@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A handler that keeps the event loop is named in the log, and stops neither the end nor the others.
+"""A handler that blocks the event loop is logged, and stops neither the shutdown nor other handlers.
 
-The clock is a number that the handlers advance: nothing here takes time.
+The clock is a number that the handlers advance: these tests take no time.
 """
 
 from __future__ import annotations

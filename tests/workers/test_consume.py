@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One function fed from a queue: confirming, order, concurrency, what is told, ending."""
+"""A function fed from a queue: confirmation, order, concurrency, hooks, shutdown."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters of messages that cannot be posted again as they are, and which are one and the same."""
+"""Dead letters of messages that cannot be posted unchanged, and the identity of dead letters."""
 
 from __future__ import annotations
 

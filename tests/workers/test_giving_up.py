@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A handler that keeps failing: what is done without a policy, and what each way of giving up leaves."""
+"""A handler that keeps failing: the default policy, and the results of each way of giving up."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker delivers messages again that handlers have: none is handled beside itself, or a second time.
+"""A broker redelivers messages that are in the hands of handlers: no message is handled twice.
 
-The broker has lost its memory, so nothing but the GUID tells that a message was delivered before.
+The broker has lost its memory, so only the GUID shows that a message was delivered before.
 """
 
 from __future__ import annotations

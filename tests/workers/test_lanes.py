@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes: messages of one key one after another, whatever happens; different keys side by side."""
+"""Lanes: messages of one key are handled one after another in all cases; different keys concurrently."""
 
 from __future__ import annotations
 

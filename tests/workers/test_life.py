@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of an app: a walk over its table, and what stops do in each state."""
+"""The life cycle of an app: a walk over its table, and the effect of stops in each state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers log: what it is about, and no more than anybody reads."""
+"""The logs of workers: their fields, and the limit of their number."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several sessions in one service: apps that are parts of an app begin and end together."""
+"""Several sessions in one service: apps that are parts of an app start and stop together."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an app answers over HTTP."""
+"""The HTTP answers of an app."""
 
 from __future__ import annotations
 

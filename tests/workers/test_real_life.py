@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A message's life is not prolonged by handling it again: its post time travels, and retries end with it."""
+"""Retries do not prolong a message's life: its post time is kept, and retries end with it."""
 
 from __future__ import annotations
 

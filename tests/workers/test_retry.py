@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a retry policy tries again, and when it gives up."""
+"""The decisions of retry policies: when to retry, and when to give up."""
 
 from __future__ import annotations
 

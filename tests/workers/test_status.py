@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a subscriber is doing: active, failing, blocked, without a connection, closed; and its numbers."""
+"""The status of a subscriber: active, failing, blocked, lost, closed; and its counts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers in threads: the deadline begins with the thread, and a worker waits for its own thread."""
+"""Handlers in threads: the deadline starts with the thread, and a worker waits for its own thread."""
 
 from __future__ import annotations
 

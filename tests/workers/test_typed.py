@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers of values: what they are given, what becomes of what has no value, what is refused."""
+"""Handlers of values: their arguments, undecodable messages, and refused handlers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official client, which blocks, against an embedded broker in a thread of its own."""
+"""The blocking official client, with an embedded broker in a separate thread."""
 
 from __future__ import annotations
 

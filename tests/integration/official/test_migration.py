@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service on the page for those who come from the official client: before and after do the same."""
+"""The service on the migration page for users of the official client: both versions do the same."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A day of the official client (the C++ core, in BER) at the embedded broker."""
+"""Typical use of the official client (the C++ core, in BER) with the embedded broker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official client takes part in what `bmq` adds, by the properties that the conventions name."""
+"""The official client uses bmq's extensions through the properties of the conventions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker for these tests: the one named by BMQ_BROKER_URI, else an embedded one; fresh queues each."""
+"""The broker of these tests: that of BMQ_BROKER_URI, or an embedded one; with fresh queues for each test."""
 
 from __future__ import annotations
 

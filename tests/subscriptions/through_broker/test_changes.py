@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions as objects: adding, changing and removing them while messages flow."""
+"""Subscriptions as objects: adding, changing and removing them during delivery."""
 
 from __future__ import annotations
 

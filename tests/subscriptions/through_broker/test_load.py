@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ten consumers, twenty changing subscriptions, under load: every message reaches exactly one of them.
 
-Runs for 4 seconds; BMQ_LOAD_SECONDS sets how long, BMQ_LOAD_SEED repeats a run.
+Runs for 4 seconds; BMQ_LOAD_SECONDS sets the duration, and BMQ_LOAD_SEED repeats a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What BlazingMQ's description of subscriptions says, statement by statement, through a broker.
+"""The statements of BlazingMQ's description of subscriptions, one by one, with a broker.
 
-The numbers are those of its list of details; what has no number comes from its overview and from the
+The numbers are those of its list of details; statements without a number come from its overview and from the
 definition of the language.
 """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The truth tables of Pulsar's and CMQ's tags through a broker, what does not match kept or discarded.
+"""The truth tables of Pulsar's and CMQ's tags with a broker; other messages are kept or discarded.
 
-Neither of the two keeps for a subscriber what its filter does not want. A BlazingMQ queue does, unless
-somebody confirms it: ``discard_unmatched=True``.
+Pulsar and CMQ do not keep messages that do not match a subscriber's filter. A BlazingMQ queue keeps them,
+unless they are confirmed: ``discard_unmatched=True``.
 """
 
 from __future__ import annotations
