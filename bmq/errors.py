@@ -89,6 +89,14 @@ class AckStatus(IntEnum):
 
     Names and numbers are those of the official SDKs. Only SUCCESS, LIMIT_MESSAGES, LIMIT_BYTES,
     STORAGE_FAILURE, NOT_READY and UNKNOWN are transmitted; bmq itself creates the others.
+
+    ::
+
+        try:
+            await queue.post(payload)
+        except bmq.PostError as error:
+            if error.status is bmq.AckStatus.LIMIT_MESSAGES:
+                print("the queue is full")
     """
 
     SUCCESS = 0
@@ -130,7 +138,16 @@ _LONGEST = 4000
 
 
 class Error(Exception):
-    """Base class of all errors of bmq. The text is limited to 4,000 characters."""
+    """Base class of all errors of bmq. The text is limited to 4,000 characters.
+
+    ::
+
+        try:
+            await queue.post(payload)
+        except bmq.Error as error:
+            if not error.retryable:
+                raise
+    """
 
     retryable: bool = False
 
@@ -147,23 +164,61 @@ class UsageError(Error, TypeError, ValueError):
 
     An argument has a wrong type or an impossible value, or the object does not support the call. The error is
     a ``TypeError`` and a ``ValueError`` too.
+
+    ::
+
+        try:
+            queue.subscribe(text, priority=priority)
+        except bmq.UsageError as error:
+            print(f"wrong setting: {error}")
     """
 
 
 class InvalidURI(UsageError):
-    """A queue or broker URI does not follow its grammar."""
+    """A queue or broker URI does not follow its grammar.
+
+    ::
+
+        try:
+            uri = bmq.QueueUri.parse(text)
+        except bmq.InvalidURI as error:
+            print(error)
+    """
 
 
 class InvalidProperty(UsageError):
-    """A message property has an illegal name, type or value."""
+    """A message property has an illegal name, type or value.
+
+    ::
+
+        try:
+            await queue.post(payload, properties=properties)
+        except bmq.InvalidProperty as error:
+            print(error)  # names the property
+    """
 
 
 class InvalidPayload(UsageError):
-    """A payload is empty, too large, or not bytes."""
+    """A payload is empty, too large, or not bytes.
+
+    ::
+
+        try:
+            await queue.post(payload)
+        except bmq.InvalidPayload:
+            print("empty, larger than 64 MiB, or not bytes")
+    """
 
 
 class InvalidExpression(UsageError):
     """A subscription expression that the broker would silently ignore, and then deliver all messages.
+
+    ::
+
+        try:
+            queue.subscribe(text)
+        except bmq.InvalidExpression as error:
+            print(error)  # shows the position of the mistake
 
     Attributes:
         expression: text of the expression.
@@ -183,19 +238,51 @@ class InvalidExpression(UsageError):
 
 
 class StateError(Error):
-    """The call is not allowed in the present state: closed, closing or already open."""
+    """The call is not allowed in the present state: closed, closing or already open.
+
+    ::
+
+        try:
+            queue = await session.open_queue(uri, read=True)
+        except bmq.StateError:
+            (queue,) = [each for each in session.queues if each.uri == uri]
+    """
 
 
 class SessionClosed(StateError):
-    """The session is closed or closing."""
+    """The session is closed or closing.
+
+    ::
+
+        try:
+            await queue.post(payload)
+        except bmq.SessionClosed as error:
+            print(error)  # has the reason
+    """
 
 
 class QueueClosed(StateError):
-    """The queue is closed, closing, or could not be reopened after a reconnect."""
+    """The queue is closed, closing, or could not be reopened after a reconnect.
+
+    ::
+
+        try:
+            message = await queue.receive()
+        except bmq.QueueClosed:
+            print("the queue is closed")
+    """
 
 
 class BufferFull(Error):
-    """The window of unacknowledged posts is full; wait with ``await queue.post(...)`` or retry later."""
+    """The window of unacknowledged posts is full; wait with ``await queue.post(...)`` or retry later.
+
+    ::
+
+        try:
+            queue.post_nowait(payload)
+        except bmq.BufferFull:
+            await queue.post(payload)  # waits for room
+    """
 
     retryable = True
 
@@ -205,6 +292,13 @@ class ProtocolError(Error):
 
     If only one message or one request is affected, the call for this message or request raises the error. If
     the framing is lost, the connection is closed.
+
+    ::
+
+        try:
+            payload = message.data
+        except bmq.ProtocolError as error:
+            print(f"unreadable message {message.guid}: {error}")
 
     Attributes:
         field: malformed field or structure, as named in the protocol.
@@ -236,6 +330,13 @@ def _rebuild_protocol_error(
 class Undecodable(Error, ValueError):
     """A message's payload cannot be decoded to the expected type.
 
+    ::
+
+        try:
+            order = message.value
+        except bmq.Undecodable as error:
+            print(error.content_type, error)
+
     Attributes:
         content_type: content type of the message; "" if not set.
     """
@@ -249,25 +350,56 @@ class Undecodable(Error, ValueError):
 
 
 class ConnectionFailed(Error, OSError):
-    """The connection to the broker failed, or was lost and not restored."""
+    """The connection to the broker failed, or was lost and not restored.
+
+    ::
+
+        try:
+            session = await bmq.connect("tcp://localhost:30114", connect_timeout=5)
+        except bmq.ConnectionFailed as error:
+            sys.exit(str(error))
+    """
 
     retryable = True
 
 
 class NegotiationError(ConnectionFailed):
-    """The broker refused the session during negotiation."""
+    """The broker refused the session during negotiation.
+
+    ::
+
+        try:
+            session = await bmq.connect(broker)
+        except bmq.NegotiationError as error:
+            sys.exit(f"the broker refuses this client: {error}")
+    """
 
     retryable = False
 
 
 class AuthenticationError(ConnectionFailed):
-    """The broker refused the credentials."""
+    """The broker refused the credentials.
+
+    ::
+
+        try:
+            session = await bmq.connect(broker, credentials=bmq.Credentials.basic(user, password))
+        except bmq.AuthenticationError as error:
+            sys.exit(f"wrong user or password: {error}")
+    """
 
     retryable = False
 
 
 class RequestError(Error):
     """The broker answered a request with a failure status.
+
+    ::
+
+        try:
+            queue = await session.open_queue(uri, write=True)
+        except bmq.RequestError as error:
+            print(error.category, error.broker_message)
 
     Attributes:
         category: generic result.
@@ -296,11 +428,27 @@ class RequestError(Error):
 
 
 class OpenQueueError(RequestError):
-    """The broker refused to open a queue."""
+    """The broker refused to open a queue.
+
+    ::
+
+        try:
+            queue = await session.open_queue(uri, read=True)
+        except bmq.OpenQueueError as error:
+            print(error.broker_message)
+    """
 
 
 class ConfigureQueueError(RequestError):
-    """The broker refused to configure a queue's stream; the previous configuration remains in effect."""
+    """The broker refused to configure a queue's stream; the previous configuration remains in effect.
+
+    ::
+
+        try:
+            await consumer.configure("CustomerId > 5")
+        except bmq.ConfigureQueueError as error:
+            print(error.broker_message)
+    """
 
 
 class CloseQueueError(RequestError):
@@ -325,17 +473,40 @@ class AdminError(Error):
 
 
 class TimedOut(Error, TimeoutError):
-    """The result did not arrive within ``timeout``."""
+    """The result did not arrive within ``timeout``.
+
+    ::
+
+        try:
+            message = await queue.receive(timeout=5)
+        except bmq.TimedOut:
+            print("no message within five seconds")
+    """
 
     retryable = True
 
 
 class RequestTimeout(TimedOut):
-    """The broker did not answer a request within the deadline."""
+    """The broker did not answer a request within the deadline.
+
+    ::
+
+        try:
+            queue = await session.open_queue(uri, write=True, timeout=5)
+        except bmq.RequestTimeout:
+            print("the broker has not answered within five seconds")
+    """
 
 
 class ResponderError(Error):
     """The responder of a request failed; the error replaces the reply.
+
+    ::
+
+        try:
+            reply = await queue.request(b"...", timeout=5)
+        except bmq.ResponderError as error:
+            print(error.kind, error.reason)
 
     Attributes:
         kind: type of the responder's error, for example ``ValueError``.
@@ -352,6 +523,13 @@ class ResponderError(Error):
 
 class PostError(Error):
     """A posted message was not accepted.
+
+    ::
+
+        try:
+            await queue.post(payload)
+        except bmq.PostError as error:
+            print(error.status, error.guid)
 
     Attributes:
         status: the broker's negative acknowledgement, or the local reason for giving up.

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import doctest
 import enum
 import inspect
 import re
+import textwrap
 from types import ModuleType
 from typing import Any
 
@@ -113,6 +116,29 @@ def test_every_class_has_a_page_and_every_other_name_is_on_that_of_its_module(
             assert reference.page_of(value).startswith(f"# {name}\n")
         elif part is bmq or getattr(bmq, name, None) is not value:
             assert f"[`{name}`](" in module
+
+
+@pytest.mark.parametrize("name", [each for each in bmq.__all__ if not inspect.ismodule(getattr(bmq, each))])
+def test_every_name_of_the_package_has_an_example(reference: Any, name: str) -> None:
+    if name == "__version__":
+        return
+    value = getattr(bmq, name)
+    page = inspect.getdoc(value) or ""
+    if inspect.isclass(value) or inspect.isroutine(value):
+        page = reference.page_of(value)
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL) or [
+        textwrap.dedent(page.partition("::\n")[2])
+    ]
+    examples += [each.source for each in doctest.DocTestParser().get_examples(page)]
+    assert any(examples)
+    for example in examples:
+        compile(example, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        for used in re.findall(r"\bbmq\.(?!test\.)(\w+)", example):
+            assert hasattr(bmq, used), f"{name}: bmq.{used}"
+
+
+def test_the_package_has_few_names() -> None:
+    assert len(bmq.__all__) <= 75
 
 
 def test_no_two_pages_differ_in_case_only(reference: Any) -> None:

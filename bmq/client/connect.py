@@ -38,6 +38,11 @@ class connect:
 
     ``async with bmq.connect(uri) as session`` or ``session = await bmq.connect(uri)``.
 
+    ::
+
+        async with bmq.connect("tcp://localhost:30114", connect_timeout=5) as session:
+            queue = await session.open_queue("bmq://bmq.test.mem.priority/orders", write=True)
+
     Args:
         broker: ``tcp://host:port`` (``tcps://`` for TLS); several addresses separated by commas. If None, the
             address in the environment variable BMQ_BROKER_URI, or ``tcp://localhost:30114`` if not set.
@@ -238,6 +243,14 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     coroutine, and then KeyboardInterrupt is raised. A second SIGINT within half a second counts as the same
     request. A later SIGINT cancels the coroutine again, and raises KeyboardInterrupt at once if the event
     loop is blocked.
+
+    ::
+
+        async def main() -> None:
+            async with bmq.connect("tcp://localhost:30114") as session:
+                ...
+
+        bmq.run(main())
 
     Raises:
         UsageError: ``main`` is not a coroutine, or ``debug`` is neither a boolean nor None.

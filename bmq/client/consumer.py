@@ -39,6 +39,13 @@ _ANY = SubscriptionOptions(0, 0, 0)
 class Subscription:
     """An initial subscription, for :meth:`bmq.Session.open_queue`.
 
+    ::
+
+        queue = await session.open_queue(
+            uri, read=True, subscriptions=[bmq.Subscription("CustomerId > 5", priority=10), None]
+        )
+        express, others = queue.consumers
+
     Attributes:
         expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None or "" for all messages.
         priority: the consumer with the highest priority among the matching ones receives a message; None for

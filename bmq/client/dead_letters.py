@@ -103,6 +103,11 @@ class DeadLetter:
     message could not be parsed; the payload of the letter then has all delivered bytes
     (:attr:`bmq.Message.raw`), including the properties.
 
+    ::
+
+        dead = bmq.DeadLetter("bmq://bmq.test.mem.priority/orders.dead")
+        retry = bmq.Backoff(every=5, retries=3, then=dead)
+
     Attributes:
         queue: a queue open for writing, or a URI, which a :class:`bmq.App` opens itself.
 

@@ -101,6 +101,14 @@ class Interceptor:
 
     Interceptors are called in the given order. ``on_ack``, ``on_confirm`` and the end of ``around_handle``
     are called in the reverse order. Methods that are not overridden are not called, and cost nothing.
+
+    ::
+
+        class Counter(bmq.Interceptor):
+            received = 0
+
+            def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+                self.received += len(messages)
     """
 
     def on_post(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> Any:

@@ -85,6 +85,12 @@ class Message:
     or another consumer, after the present consumer closes. ``async with message:`` confirms on a clean exit,
     and leaves the message unconfirmed if the block raises or is cancelled.
 
+    ::
+
+        async for message in queue:
+            async with message:  # confirms at the end of the block
+                handle(message.data, message.properties)
+
     Attributes:
         confirmed: whether the application has confirmed it.
     """
@@ -283,6 +289,12 @@ class MessageBatch(Sequence[Message]):
     """Messages that were received together; :meth:`confirm` confirms all of them at once.
 
     ``async with batch:`` confirms on a clean exit. :meth:`column` reads a property of all messages.
+
+    ::
+
+        async for batch in queue.batches(max_messages=1000, max_wait=1.0):
+            await store([message.data for message in batch])
+            batch.confirm()
     """
 
     __slots__ = ("_line", "_messages")
@@ -371,6 +383,12 @@ class PutMessage:
     The class is mutable: creating a frozen object takes longer than posting the message. Changes after
     ``post_many`` has taken the item have no effect.
 
+    ::
+
+        report = await queue.post_many(
+            [bmq.PutMessage(b"one", {"CustomerId": 7}), bmq.PutMessage(b"two", delay=60)]
+        )
+
     Attributes:
         data: payload, 1 byte to 64 MiB.
         properties: values by name.
@@ -394,6 +412,11 @@ class PutMessage:
 
 class Ack:
     """The broker's acceptance of a message, which is now stored, or was stored before under the same GUID.
+
+    ::
+
+        ack = await queue.post(b"...")
+        print(ack.guid)
 
     Attributes:
         status: always SUCCESS; other outcomes raise :class:`bmq.PostError`.
@@ -421,6 +444,12 @@ class Ack:
 class FailedPost:
     """A message of :meth:`bmq.Queue.post_many` that was not accepted.
 
+    ::
+
+        report = await queue.post_many(payloads)
+        for failed in report.failures:
+            print(failed.index, failed.error)
+
     Attributes:
         index: position among the items, from 0.
         error: reason for the failure.
@@ -433,6 +462,12 @@ class FailedPost:
 @dataclass(slots=True)
 class PostReport:
     """The outcomes of :meth:`bmq.Queue.post_many`.
+
+    ::
+
+        report = await queue.post_many(payloads)
+        report.raise_for_failures()
+        print(report.acknowledged)
 
     Attributes:
         posted: number of posted messages.

@@ -74,6 +74,13 @@ class Queue(OpenQueue):
     the queue has ended, a new consumer takes over: messages held by the default subscription go to the
     consumers that match them, and the others wait for the next loop; see :attr:`unclaimed`.
 
+    ::
+
+        async with await session.open_queue("bmq://bmq.test.mem.priority/orders", read=True) as queue:
+            async for message in queue:
+                async with message:
+                    handle(message.data)
+
     Attributes:
         session: session of the queue.
     """

@@ -60,6 +60,11 @@ _TURNS_OF_A_CANCELLATION = 3
 class CloseReport:
     """Work that was unfinished when a session closed at its deadline.
 
+    ::
+
+        report = await session.close(timeout=10)
+        print(report.unacked_posts, report.unfinished_handlers)
+
     Attributes:
         unacked_posts: posts without an outcome; they failed with :class:`bmq.PostError`.
         unfinished_handlers: messages still in progress (inside ``async with message``). The broker redelivers
@@ -86,6 +91,12 @@ class Session:
     """A session with a broker. Created by :func:`bmq.connect`.
 
     A session belongs to the event loop in which it was started.
+
+    ::
+
+        async with bmq.connect("tcp://localhost:30114") as session:
+            queue = await session.open_queue("bmq://bmq.test.mem.priority/orders", write=True)
+            await queue.post(b"...")
     """
 
     def __init__(

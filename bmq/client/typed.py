@@ -43,6 +43,12 @@ class TypedMessage(Message, Generic[T]):
     """A message with a value. Created by :class:`TypedQueue` and :class:`TypedConsumer`.
 
     Otherwise a :class:`bmq.Message`. The payload is decoded when :attr:`value` is read.
+
+    ::
+
+        async for message in queue.typed(Order):
+            async with message:
+                ship(message.value)
     """
 
     __slots__ = ("_shape", "_value")

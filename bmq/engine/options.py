@@ -68,6 +68,10 @@ def check_compression(value: object) -> Compression:
 class Trace(Enum):
     """Content of the wire trace, which logs each sent and received event, field by field.
 
+    ::
+
+        session = await bmq.connect(broker, trace=bmq.Trace.ON)
+
     Attributes:
         OFF: no trace.
         ON: all fields except payloads, property values and credentials.
@@ -89,6 +93,11 @@ def _trace() -> Trace:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """Options of a session. Times are in seconds, sizes in bytes.
+
+    ::
+
+        options = bmq.SessionOptions(connect_timeout=5, max_unacked_messages=5000)
+        session = await bmq.connect(broker, options=options)
 
     Attributes:
         process_name: name of this process in the broker's log.

@@ -17,6 +17,10 @@ def reconnect_delays(
 ) -> Iterator[float]:
     """Return delays in seconds: the first close to zero, then exponential with full jitter.
 
+    ::
+
+        session = await bmq.connect(broker, reconnect_delays=lambda: bmq.reconnect_delays(cap=10))
+
     Args:
         first: limit of the first delay. Delays are random, so that clients do not reconnect simultaneously.
         base: limit of the second delay.

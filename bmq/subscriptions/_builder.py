@@ -367,7 +367,13 @@ def _condition(value: object) -> Filter:
 
 @final
 class PropertyFactory:
-    """``P``: ``P("any.name")`` or ``P.name`` is the property of that name."""
+    """``P``: ``P("any.name")`` or ``P.name`` is the property of that name.
+
+    ::
+
+        wanted = (bmq.P.OrderType == "EXPRESS") & (bmq.P.CustomerId > 5)
+        consumer = queue.subscribe(wanted)
+    """
 
     __slots__ = ()
 

@@ -69,6 +69,11 @@ class Expression:
     A broker accepts an expression that it cannot compile, reports nothing, and then delivers *every message*.
     Therefore the text is checked here, before it is sent.
 
+    ::
+
+        expression = bmq.Expression('OrderType == "EXPRESS" && CustomerId > 5')
+        assert expression.matches({"OrderType": "EXPRESS", "CustomerId": 6})
+
     Args:
         text: the expression, for example ``CustomerId >= 1000 && exists(OrderType)``.
         strict: whether to check the text. An unchecked text that does not compile (see ``error``) matches

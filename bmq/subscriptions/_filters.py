@@ -98,6 +98,10 @@ class TagFilter:
     Without tags the filter matches every message. Immutable; filters with the same tags are equal. Tags are
     case-sensitive.
 
+    ::
+
+        consumer = queue.subscribe(bmq.TagFilter(any_of={"urgent", "late"}, all_of={"eu"}))
+
     Args:
         any_of: tags of which a message needs at least one. Any number; many tags become several
             subscriptions.

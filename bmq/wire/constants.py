@@ -92,14 +92,24 @@ class OptionType(IntEnum):
 
 
 class Compression(IntEnum):
-    """Compression of application data (CAT)."""
+    """Compression of application data (CAT).
+
+    ::
+
+        queue = await session.open_queue(uri, write=True, compression=bmq.Compression.ZLIB)
+    """
 
     NONE = 0
     ZLIB = 1
 
 
 class PropertyType(IntEnum):
-    """The type of a message property."""
+    """The type of a message property.
+
+    ::
+
+        await queue.post(b"...", properties={"CustomerId": bmq.PropertyValue(bmq.PropertyType.INT32, 7)})
+    """
 
     BOOL = 1
     CHAR = 2

@@ -477,6 +477,11 @@ class Properties(Mapping[str, PlainValue]):
     A read-only mapping of names to values; ``types`` has the types. BOOL reads as ``bool``, SHORT, INT32
     and INT64 as ``int``, STRING as ``str``, CHAR and BINARY as ``bytes``.
 
+    ::
+
+        customer = message.properties.get("CustomerId")
+        kind = message.properties.types["CustomerId"]
+
     Args:
         area: the properties area (more bytes may follow).
         new: whether the area is in the new encoding.

@@ -21,6 +21,11 @@ _MAX_QUEUE = 64
 class QueueUri:
     """A parsed queue URI.
 
+    ::
+
+        uri = bmq.QueueUri.parse("bmq://bmq.test.mem.fanout/orders?id=billing")
+        print(uri.domain, uri.queue, uri.app_id)
+
     Attributes:
         domain: the domain without the tier.
         queue: the queue's name, 1 to 64 characters.

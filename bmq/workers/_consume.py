@@ -108,6 +108,13 @@ async def consume(
     Returns when the queue, its consumer or the session is closed. Cancelling the call is the way to stop: no
     more messages are taken, handlers in progress finish, and then the cancellation propagates.
 
+    ::
+
+        async def handle(message: bmq.Message) -> None:
+            await ship(message.data)
+
+        await bmq.consume(queue, handle, concurrency=10)
+
     Args:
         source: an open queue, in which the call creates a consumer; or a consumer, which stays open at the
             end. A typed source provides the handler with values of its type, and with its codec.

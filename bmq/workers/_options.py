@@ -39,6 +39,12 @@ MAX_CONCURRENCY = 1_000_000
 class AckPolicy(Enum):
     """When a message is confirmed.
 
+    ::
+
+        @app.consumer(ORDERS, ack=bmq.AckPolicy.MANUAL)
+        async def handle(message: bmq.Message) -> None:
+            later.append(message)  # message.confirm() follows elsewhere
+
     Attributes:
         ON_SUCCESS: when the handler has returned; if the handler fails, the retry policy decides.
         ON_RECEIPT: before the handler is called. No message is handled twice; a message whose handler fails

@@ -37,6 +37,13 @@ class RetryAfter(Exception):
     The attempt does not count as a failure, and the retry policy is not involved. A handler that always
     raises this exception is called for ever, and its worker takes no other message meanwhile.
 
+    ::
+
+        @app.consumer(ORDERS)
+        async def handle(message: bmq.Message) -> None:
+            if not shop.is_open:
+                raise bmq.RetryAfter(60)
+
     Args:
         seconds: pause before the next attempt, 0 or more.
         reason: for the log.

@@ -46,6 +46,11 @@ class RetryPolicy(Protocol):
 class NoRetry:
     """One attempt.
 
+    ::
+
+        @app.consumer(ORDERS, retry=bmq.NoRetry(then="discard"))
+        async def handle(message: bmq.Message) -> None: ...
+
     Attributes:
         then: "leave", "skip", "discard", or a :class:`DeadLetter`. "leave" keeps the message unconfirmed and
             inside the window; a window full of such messages stops delivery. "skip" keeps the message

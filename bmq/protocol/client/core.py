@@ -128,7 +128,13 @@ class CoreOptions:
 
 
 class SessionState(Enum):
-    """The states of a session."""
+    """The states of a session.
+
+    ::
+
+        if session.state is bmq.SessionState.CLOSED:
+            session = await bmq.connect(broker)
+    """
 
     STARTING = "connecting for the first time"
     STARTED = "in use"

@@ -43,6 +43,10 @@ __all__ = ["BrokerInfo", "Credentials", "Handshake", "HandshakeInput", "Handshak
 class Credentials:
     """Proof of the client's identity.
 
+    ::
+
+        session = await bmq.connect(broker, credentials=bmq.Credentials.basic("user", "secret"))
+
     Attributes:
         mechanism: BASIC, ANONYMOUS, or the name of a mechanism for which the broker has a plugin.
         data: for BASIC ``b"user:password"``; None for no data. ``repr()`` omits the data.

@@ -230,7 +230,13 @@ class Shared:
 
 
 class QueueState(Enum):
-    """The states of a queue."""
+    """The states of a queue.
+
+    ::
+
+        if queue.state is bmq.QueueState.OPEN:
+            queue.post_nowait(payload)
+    """
 
     CLOSED = "closed"
     BEHIND = "waits until an earlier opening of the queue is closed"
