@@ -31,7 +31,7 @@ NOT_TOLD = (
     "tests/spark/test_datasource.py::test_a_small_batch_is_held_back",
     "tests/spark/test_datasource.py::test_a_small_batch_goes_after_a_delay",
     "tests/spark/test_datasource.py::test_a_batch_that_is_full_is_not_held_back",
-    "tests/spark/test_datasource.py::test_what_is_available_now_is_not_held_back",
+    "tests/spark/test_datasource.py::test_available_messages_are_not_held_back",
     "tests/spark/test_datasource.py::test_limits_that_cannot_be_kept_are_refused[options3",
     "tests/spark/test_datasource.py::test_the_time_between_triggers_is_used_for_receiving",
     "tests/spark/test_datasource.py::test_progress_counts_what_has_arrived",

@@ -54,7 +54,7 @@ async def broker() -> AsyncIterator[bmq.broker.Broker]:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
-async def test_whatever_way_it_is_received_no_message_is_handed_out_twice(
+async def test_no_way_to_receive_hands_a_message_out_twice(
     broker: bmq.broker.Broker, path: Callable[[Scene], Awaitable[None]]
 ) -> None:
     async with bmq.connect(broker.uri) as posting, bmq.connect(broker.uri) as session:

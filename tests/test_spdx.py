@@ -10,7 +10,7 @@ import pytest
 from tests import spdx
 
 
-def test_every_file_says_its_license() -> None:
+def test_every_file_names_its_license() -> None:
     found = spdx.files()
     assert {path.suffix for path in found} >= {".py", ".toml", ".yml", ".css", ".js"}
     missing = [str(path.relative_to(spdx.ROOT)) for path in found if not spdx.says(path)]

@@ -28,7 +28,7 @@ async def broker() -> AsyncIterator[bmq.broker.Broker]:
 OPERATOR = bmq.Credentials.basic("operator", "secret")
 
 
-async def test_nobody_is_there(closed_port: int) -> None:
+async def test_no_broker_is_running(closed_port: int) -> None:
     with pytest.raises(bmq.ConnectionFailed, match=f"127.0.0.1:{closed_port}"):
         await bmq.admin.connect(f"tcp://127.0.0.1:{closed_port}")
 
@@ -104,7 +104,7 @@ async def test_commands_at_the_same_time_get_their_own_answers(broker: bmq.broke
         assert [info.name for info in infos] == names
 
 
-async def test_a_cancelled_command_disturbs_nobody(broker: bmq.broker.Broker) -> None:
+async def test_cancelled_command_disturbs_no_other_call(broker: bmq.broker.Broker) -> None:
     async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
         first = asyncio.ensure_future(admin.domain("bmq.test.mem.fanout"))
         await asyncio.sleep(0)

@@ -341,7 +341,7 @@ def test_guids_are_bytes_or_digits() -> None:
 
 
 @pytest.mark.parametrize("table", [[1, 2], {"value": ["x"]}, "text", b"bytes"], ids=str)
-def test_what_is_no_table_is_refused(table: object) -> None:
+def test_other_objects_than_tables_are_refused(table: object) -> None:
     with pytest.raises(bmq.UsageError, match=r"a table is a pyarrow Table, .* not "):
         stream_of(table)
 

@@ -250,7 +250,7 @@ async def test_a_reader_cannot_post_tables(broker: bmq.broker.Broker) -> None:
 
 @pytest.mark.parametrize("call", ["await queue.post_table([])", "queue.tables()"])
 @pytest.mark.parametrize("missing", ["numpy", "pyarrow"])
-def test_what_is_missing_is_named(missing: str, call: str) -> None:
+def test_missing_parts_are_named(missing: str, call: str) -> None:
     code = f"""
 import asyncio, sys
 sys.modules["{missing}"] = None

@@ -170,7 +170,7 @@ def test_a_map_has_all_properties(pushes: list[Push]) -> None:
 
 @given(pushes=messages(), kinds=wanted, data=st.data())
 @settings(max_examples=300)
-def test_what_is_malformed_is_named_and_harms_no_other(
+def test_malformed_message_is_named_and_affects_no_other(
     pushes: list[Push], kinds: dict[str, Any], data: st.DataObject
 ) -> None:
     for _ in range(data.draw(st.integers(1, 3)) if pushes else 0):

@@ -101,7 +101,7 @@ def test_a_program_says_itself_what_is_confirmed(broker: BackgroundBroker) -> No
         source.confirm()
 
 
-def test_nothing_comes_after_it_is_closed(broker: BackgroundBroker) -> None:
+def test_no_message_arrives_after_closing(broker: BackgroundBroker) -> None:
     with Source(broker.uri, URI, **OPTIONS) as source:
         stream = source.reader
         stream.read_next_batch()
@@ -145,7 +145,7 @@ def test_one_that_is_never_read_ends_when_it_is_dropped(broker: BackgroundBroker
     assert len(left(broker.uri)) == COUNT
 
 
-def test_what_goes_wrong_is_raised_where_it_is_read(broker: BackgroundBroker) -> None:
+def test_errors_are_raised_while_reading(broker: BackgroundBroker) -> None:
     session = bmq.SessionOptions(reconnect_timeout=1.0)
     stream = reader(broker.uri, URI, session=session, **OPTIONS)
     stream.read_next_batch()
@@ -155,7 +155,7 @@ def test_what_goes_wrong_is_raised_where_it_is_read(broker: BackgroundBroker) ->
     assert threads() == []
 
 
-def test_what_cannot_be_opened_is_said_at_once() -> None:
+def test_unopenable_queue_is_reported_at_once() -> None:
     with pytest.raises(bmq.ConnectionFailed, match=r"127\.0\.0\.1:1"):
         reader("tcp://127.0.0.1:1", URI)
     with BackgroundBroker() as broker:
@@ -181,7 +181,7 @@ print(stream.read_next_batch().num_rows)
 
 
 @pytest.mark.parametrize("missing", ["numpy", "pyarrow"])
-def test_what_is_missing_is_named(missing: str) -> None:
+def test_missing_parts_are_named(missing: str) -> None:
     code = f"import sys; sys.modules['{missing}'] = None; import bmq.arrow"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     expected = (

@@ -163,7 +163,7 @@ async def test_the_broker_selects(queue: bmq.Queue) -> None:
     assert set(seen) == {5}
 
 
-async def test_what_waits_when_it_closes_goes_to_others(queue: bmq.Queue) -> None:
+async def test_waiting_messages_go_to_others_on_close(queue: bmq.Queue) -> None:
     """In the order of delivery, and in front of what comes later."""
     tables = await queue.tables()
     await eventually(lambda: tables.buffered == COUNT, 30)
@@ -273,7 +273,7 @@ async def test_a_batch_has_so_many_bytes_at_most(
         ({"max_rows": 0}, "max_rows is an integer from 1 to"),
     ],
 )
-async def test_what_is_not_legal_is_refused(peer: Any, options: Any, text: str) -> None:
+async def test_illegal_values_are_refused(peer: Any, options: Any, text: str) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
         with pytest.raises(bmq.UsageError, match=text):

@@ -34,7 +34,7 @@ def test_a_message_goes_out_and_comes_back(queue: bmq.blocking.Queue) -> None:
     assert (stats.acknowledged, stats.received, stats.confirmed) == (1, 1, 1)
 
 
-def test_what_raises_is_not_confirmed(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
+def test_failed_messages_are_not_confirmed(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
     writer = session.open_queue(bmq_queue_uri, write=True)
     writer.post(b"1")
     with session.open_queue(bmq_queue_uri, read=True) as reader:
@@ -144,7 +144,7 @@ def test_posting_without_waiting(queue: bmq.blocking.Queue) -> None:
         ({"payload": b"x", "compression": "zip"}, bmq.UsageError),
     ],
 )
-def test_what_is_not_legal_is_raised_at_once(
+def test_illegal_arguments_raise_at_once(
     queue: bmq.blocking.Queue, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     for post in (queue.post, queue.post_nowait):
@@ -153,7 +153,7 @@ def test_what_is_not_legal_is_raised_at_once(
     assert queue.unacked == 0
 
 
-def test_a_full_window_is_said(broker: str, bmq_queue_uri: str) -> None:
+def test_full_window_is_logged(broker: str, bmq_queue_uri: str) -> None:
     with bmq.blocking.connect(broker, max_unacked_messages=2) as session:
         queue = session.open_queue(bmq_queue_uri, write=True)
         posted: list[bmq.blocking.PostFuture] = []
@@ -400,7 +400,7 @@ def test_a_table(queue: bmq.blocking.Queue) -> None:
 caller = contextvars.ContextVar("caller", default="nobody")
 
 
-def test_interceptors_see_the_context_of_who_posts(broker: str, bmq_queue_uri: str) -> None:
+def test_interceptors_see_the_context_of_the_poster(broker: str, bmq_queue_uri: str) -> None:
     class Noting(bmq.Interceptor):
         def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
             for post in posts:
@@ -494,9 +494,7 @@ USES: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-async def test_what_is_used_after_closing_says_so_as_in_asyncio(
-    use: str, broker: str, bmq_queue_uri: str
-) -> None:
+async def test_use_after_closing_raises_as_in_asyncio(use: str, broker: str, bmq_queue_uri: str) -> None:
     async def said(there: bool) -> Any:
         if there:
             async with bmq.connect(broker) as session:

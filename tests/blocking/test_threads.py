@@ -136,7 +136,7 @@ def test_a_broker_that_dies_and_comes_back_while_threads_wait(
         assert acks
 
 
-async def test_what_was_taken_ahead_comes_once_after_a_lost_connection(
+async def test_prefetched_messages_arrive_once_after_a_reconnect(
     bmq_proxy: FaultProxy, bmq_queue_uri: str
 ) -> None:
     """A loop takes messages ahead; those it has not seen when the connection is lost are delivered again."""

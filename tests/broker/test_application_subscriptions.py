@@ -21,7 +21,7 @@ def producer(core: Core, uri: str) -> CoreClient:
 
 
 @pytest.mark.statement("1.21")
-def test_what_does_not_match_is_acknowledged_and_gone() -> None:
+def test_unmatched_post_is_acknowledged_and_dropped() -> None:
     measured = probes()["application_subscription"]
     core = Core()
     sender, reader = producer(core, APPSUB), core.client()
@@ -50,7 +50,7 @@ def test_each_application_has_its_own() -> None:
     assert readers["baz"].payloads == [b"1", b"2", b"3", b"none"]
 
 
-def test_a_message_nobody_wants_uses_no_quota_and_is_no_duplicate() -> None:
+def test_unwanted_message_uses_no_quota_and_is_not_remembered() -> None:
     core = Core()
     sender = producer(core, APPSUB)
     guids = sender.put(b"neg", properties={"x": -1})

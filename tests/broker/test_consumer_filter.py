@@ -220,7 +220,7 @@ def domain(**parameters: Any) -> dict[str, Any]:
         ({"name": "tags", "consumers": {"": {"anytag": 1}}}, "anytag: must be a string"),
     ],
 )
-def test_what_is_wrong_in_a_domain_file_is_said(given: dict[str, Any], says: str) -> None:
+def test_errors_in_a_domain_file_are_reported(given: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidDomain, match=says):
         Broker(domains={"d": domain(consumerFilter=given)})
 

@@ -61,7 +61,7 @@ def test_what_may_be_left_out() -> None:
     assert (config.deduplication_time_ms, config.consistency) == (300_000, "eventual")
 
 
-def test_what_is_written_reads_the_same() -> None:
+def test_written_values_read_back_equal() -> None:
     for config in builtin_domains().values():
         assert isinstance(config, DomainConfig)
         document = {"definition": {"location": "local", "parameters": config.parameters()}}

@@ -672,7 +672,7 @@ def test_logs_are_one_readable_line_each(caplog: pytest.LogCaptureFixture) -> No
         assert line.isprintable(), line
 
 
-def test_what_a_client_does_wrong_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_client_violations_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     peer = Core().client()
     peer.send((pack_event_header(12, EventType.CONTROL, 0x20) + b"\0\0\0\4") * 150)
     peer.send((pack_event_header(12, EventType.PUT) + b"\0\0\0\4") * 150)

@@ -114,7 +114,7 @@ def test_delivered_messages_expire_too_and_a_late_confirm_is_ignored() -> None:
     assert reader.payloads == [b"3"]
 
 
-def test_what_expires_is_counted() -> None:
+def test_expired_messages_are_counted() -> None:
     core = Core()
     sender = producer(core, TTL)
     sender.put(b"0", b"1", b"2")

@@ -44,7 +44,7 @@ def test_unconfirmed_messages_go_to_the_next_consumer_in_order(way: str) -> None
     assert all(push.flags & OUT_OF_ORDER for push in pushes)
 
 
-def test_redelivered_first_then_what_is_new() -> None:
+def test_redelivered_messages_come_before_new_ones() -> None:
     """Recorded in official-unconfirmed: two flagged, then three that were not."""
     core = Core()
     first = core.client()
@@ -75,7 +75,7 @@ def test_confirmed_messages_are_gone() -> None:
     assert len(core.node.queues[PRIORITY].store) == 0
 
 
-def test_a_redelivered_message_that_nobody_takes_holds_up_everything() -> None:
+def test_unclaimed_redelivery_blocks_the_queue() -> None:
     """Measured: new messages wait until somebody takes the redelivered one."""
     measured = probes()["redelivered_unmatched_stalls"]
     core = Core()

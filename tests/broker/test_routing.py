@@ -168,7 +168,7 @@ ONE, TWO = ("A", "x == 1", 10, 1), ("B", "x == 2", 10, 100)
         ),
     ],
 )
-def test_what_goes_to_lower_priorities_when_one_is_full(
+def test_full_consumer_spills_to_lower_priorities(
     subscriptions: list[tuple[str, str, int, int]],
     posts: Iterable[int],
     delivered: dict[str, list[int]],
@@ -298,7 +298,7 @@ def test_a_deconfigured_consumer_keeps_what_it_has_and_gets_nothing_more() -> No
     assert other.payloads == []
 
 
-def test_what_waited_without_any_consumer_comes_in_order_and_not_out_of_order() -> None:
+def test_messages_stored_without_a_consumer_arrive_in_order_unmarked() -> None:
     """Recorded: messages the queue had not looked at yet are new, not redelivered."""
     core = Core()
     producer(core).put(*texts(0, 1, 2))

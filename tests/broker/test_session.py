@@ -127,7 +127,7 @@ def test_an_old_sdk_is_told_so() -> None:
 
 
 @pytest.mark.parametrize(("version", "deprecated"), [(10500, True), (10899, True), (10900, False)])
-def test_a_deprecated_sdk_is_served_and_told_so(version: int, deprecated: bool) -> None:
+def test_deprecated_sdk_is_served_with_a_notice(version: int, deprecated: bool) -> None:
     response = Core().connect().negotiate(sdk_language=ClientLanguage.E_CPP, sdk_version=version)
     assert response.result == Status()
     assert response.is_deprecated_sdk is deprecated
@@ -270,7 +270,7 @@ def test_another_mechanism_on_a_live_session_closes_without_an_answer(
     assert "mechanism" in caplog.text  # the client is not told: whoever runs the broker is
 
 
-def test_what_is_no_credentials_on_a_live_session_is_ignored() -> None:
+def test_invalid_credentials_in_a_live_session_are_ignored() -> None:
     peer, _ = authenticated(guarded(), credentials())
     peer.negotiate()
     peer.send(pack_event_header(12, EventType.AUTHENTICATION, 0x20) + b"{}\2\2")

@@ -125,7 +125,7 @@ def test_without_a_broker_a_tab_is_silent(
     assert tab("bmq tail bmq://", uri or "name", monkeypatch, capsys) == []
 
 
-def test_a_broker_that_says_nothing_is_not_waited_for(
+def test_silent_broker_does_not_delay_the_call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(completion, "PATIENCE", 0.1)

@@ -74,7 +74,7 @@ def test_one_is_put_back_and_then_all(run: Bmq, letters: tuple[str, str]) -> Non
     assert run("dead", dead).out == ""
 
 
-def test_what_cannot_be_put_back_stays(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+def test_letters_that_cannot_be_put_back_stay(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
     dead, other = bmq_new_queue_uri(), bmq_new_queue_uri()
     run("post", dead, "alive")
     run("post", dead, "x", "-p", f"bmq_dead_queue={bmq_new_queue_uri('bmq.test.mem.fanout')}?id=foo")

@@ -51,7 +51,7 @@ def test_help_imports_little() -> None:
     assert done.stdout.strip() == "['bmq.cli.verbs', 'bmq.cli.app']"
 
 
-def test_without_its_extra_it_says_what_to_install() -> None:
+def test_missing_extra_is_named() -> None:
     script = "import sys; sys.modules['typer'] = None; from bmq.cli import main; sys.exit(main(['queues']))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -51,7 +51,7 @@ def test_standard_input(
     assert [message["data"] for message in posted(run, bmq_queue_uri)] == ["as it\nis"]
 
 
-def test_what_tail_prints_can_be_posted(
+def test_output_of_tail_can_be_posted(
     run: Bmq, bmq_queue_uri: str, bmq_new_queue_uri: object, tmp_path: Path
 ) -> None:
     run("post", bmq_queue_uri, "x", "-p", "c:char=41", "-p", "n:int32=7", "-p", "s=text", "--tag", "express")
@@ -87,7 +87,7 @@ def test_bad_lines_are_listed_and_the_others_posted(run: Bmq, bmq_queue_uri: str
     assert json.loads(str(value["data"])) == {"a": [1]}
 
 
-def test_what_the_broker_does_not_accept_is_listed(run: Bmq, bmq_new_queue_uri: object) -> None:
+def test_refused_messages_are_listed(run: Bmq, bmq_new_queue_uri: object) -> None:
     queue = bmq_new_queue_uri("bmq.test.small.priority")  # type: ignore[operator]
     ran = run("post", queue, *"abcdefghijklmno")
     assert ran.status == 1
@@ -202,9 +202,7 @@ def test_tail_says_when_its_window_is_full(run: Bmq, bmq_queue_uri: str) -> None
     assert "--max-unconfirmed" in ran.err
 
 
-def test_what_is_printed_cannot_do_anything_to_a_terminal(
-    run: Bmq, bmq_queue_uri: str, tmp_path: Path
-) -> None:
+def test_output_cannot_control_a_terminal(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
     (tmp_path / "evil").write_bytes(b"\x1b[2Jgone\r\n\xff")
     run("post", bmq_queue_uri, "--file", str(tmp_path / "evil"), "-p", "s=\x1b]0;title\x07")
     (line,) = run("tail", bmq_queue_uri).lines

@@ -268,7 +268,7 @@ async def test_waiting_for_room_can_be_cancelled(peer: Peer, turns: int) -> None
         assert peer.posted == [0, 1, 10, 12, 13]
 
 
-async def test_a_cancelled_post_is_posted_all_the_same_once_it_was_accepted(peer: Peer) -> None:
+async def test_post_cancelled_after_acceptance_stays_posted(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, write=True)
         peer.hold = {"PUT"}

@@ -47,7 +47,9 @@ async def test_closing_waits_for_the_outcomes_of_posts(peer: Peer) -> None:
     assert (await pending).status is bmq.AckStatus.SUCCESS
 
 
-async def test_what_is_left_at_the_deadline_is_reported(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unfinished_work_at_the_deadline_is_reported(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
     session = await bmq.connect(peer.uri)
     queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     peer.hold |= {"PUT", "ConfigureStream", "CloseQueue", "Disconnect"}
@@ -294,7 +296,7 @@ async def test_cancelling_the_close_leaves_it_going_on(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("held", ["CloseQueue", "Disconnect"])
-async def test_a_cancelled_close_goes_on_when_nobody_holds_the_session(peer: Peer, held: str) -> None:
+async def test_cancelled_close_continues_without_references(peer: Peer, held: str) -> None:
     async def close_and_be_cancelled() -> None:
         session = await bmq.connect(peer.uri)
         await session.open_queue(URI, write=True)
@@ -386,7 +388,7 @@ async def _drain(items: object) -> list[object]:
     return [item async for item in items]  # type: ignore[attr-defined]
 
 
-async def test_a_closed_session_refuses_everything_and_says_so(peer: Peer) -> None:
+async def test_closed_session_refuses_every_call_with_the_reason(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(1)
@@ -430,7 +432,7 @@ async def test_closing_a_queue_delivers_no_more_and_leaves_the_session(peer: Pee
         await again.post(b"1")
 
 
-async def test_a_queue_that_the_broker_does_not_close_is_closed_all_the_same(peer: Peer) -> None:
+async def test_queue_closes_even_if_the_broker_does_not_close_it(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, write=True)
         peer.hold.add("CloseQueue")

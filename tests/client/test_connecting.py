@@ -126,7 +126,7 @@ async def test_a_broker_that_drips_its_answer_is_given_up(peer: Peer) -> None:
         pack_event_header(0x7FFFFFFF, EventType.CONTROL),
     ],
 )
-async def test_whoever_is_no_broker_is_recognised(peer: Peer, greeting: bytes) -> None:
+async def test_other_servers_are_recognised(peer: Peer, greeting: bytes) -> None:
     peer.greeting = greeting
     with pytest.raises(bmq.ConnectionFailed, match="does not behave like a BlazingMQ broker"):
         await bmq.connect(peer.uri)

@@ -112,7 +112,7 @@ async def test_a_consumer_that_is_paused_while_it_opens_opens_when_it_is_resumed
         assert (await consumer.receive(timeout=10)).data == b"1"
 
 
-async def test_what_is_discarded_and_delivered_again_is_counted(broker: bmq.broker.Broker) -> None:
+async def test_discarded_redeliveries_are_counted(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True)
         async with queue.subscribe(bmq.TagFilter(any_of=["a"]), discard_unmatched=True) as consumer:

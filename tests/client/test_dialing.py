@@ -152,7 +152,7 @@ async def test_a_refusal_ends_the_round_although_another_address_may_still_answe
 
 @pytest.mark.parametrize("what", ["silent", "closes", "resets", "garbage"])
 @pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
-async def test_whatever_the_first_address_does_the_next_one_is_used(what: str, tls: bool) -> None:
+async def test_next_address_is_used_after_any_failure(what: str, tls: bool) -> None:
     actions: dict[str, Callable[[asyncio.Transport], None]] = {
         "silent": lambda _: None,
         "closes": lambda transport: transport.close(),
@@ -235,7 +235,7 @@ async def test_a_broker_that_hangs_in_tls_is_passed_over(tmp_path: Path) -> None
         await eventually(lambda: listener.open == 0)
 
 
-async def test_what_comes_behind_the_answer_of_the_broker_is_not_lost(peer: Peer) -> None:
+async def test_events_after_the_brokers_answer_are_kept(peer: Peer) -> None:
     peer.hold.add("clientIdentity")
     connecting = asyncio.ensure_future(bmq.connect(peer.uri).__aenter__())
     await eventually(lambda: peer.connections and peer.log)

@@ -44,7 +44,7 @@ def test_properties_that_are_cut_short_are_malformed(size: int) -> None:
         read_properties(area, 1, 7)
 
 
-async def test_what_is_discarded_is_not_inflated() -> None:
+async def test_discarded_messages_are_not_decompressed() -> None:
     uri = f"{URI}-inflated"
     async with (
         bmq.broker.Broker(port=0) as broker,

@@ -172,7 +172,7 @@ async def test_one_side_of_a_delayed_queue_says_nothing_about_the_other(peer: Pe
         await eventually(lambda: str(session.health()) == "ready")
 
 
-async def test_a_session_that_gave_up_says_why(peer: Peer) -> None:
+async def test_failed_session_reports_its_reason(peer: Peer) -> None:
     async with bmq.connect(peer.uri, reconnect=False) as session:
         peer.cut()
         await eventually(lambda: session.state is bmq.SessionState.CLOSED)

@@ -135,7 +135,7 @@ async def test_messages_that_no_consumer_takes_count_and_pause_reading(
 
 
 @WITHOUT_CONSUMER
-async def test_reading_goes_on_when_no_consumer_comes_and_holds_no_more(
+async def test_reading_resumes_without_a_consumer_and_keeps_no_more(
     peer: Peer, departed: Departed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("bmq.engine.backlog._PATIENCE", 0.0)
@@ -198,7 +198,7 @@ async def test_a_loop_over_the_queue_gets_what_had_waited_before_the_broker_answ
         peer.answer("ConfigureStream")
 
 
-async def test_what_is_held_goes_with_the_queue_and_with_the_connection(peer: Peer) -> None:
+async def test_held_messages_are_dropped_with_queue_and_connection(peer: Peer) -> None:
     for end in ("close", "cut"):
         async with bmq.connect(peer.uri, max_buffered_messages=10) as session:
             queue, s_id = await idle(peer, session)

@@ -27,7 +27,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 # never closed
 
 
-async def test_a_session_nobody_holds_is_collected_warned_of_and_its_connection_closed(peer: Peer) -> None:
+async def test_dropped_session_is_collected_with_a_warning_and_closed(peer: Peer) -> None:
     session = await bmq.connect(peer.uri, host_health=bmq.health.HostHealth())
     queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     await queue.post(b"1")
@@ -38,7 +38,7 @@ async def test_a_session_nobody_holds_is_collected_warned_of_and_its_connection_
     await eventually(lambda: peer.connection.transport is None)
 
 
-async def test_posts_of_a_session_nobody_holds_end_all_the_same(peer: Peer) -> None:
+async def test_posts_of_a_dropped_session_end(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
     queue = await session.open_queue(URI, write=True)
     peer.hold.add("PUT")
@@ -55,7 +55,7 @@ async def test_posts_of_a_session_nobody_holds_end_all_the_same(peer: Peer) -> N
         assert caught.value.status is bmq.AckStatus.CANCELED
 
 
-async def test_posts_of_a_session_nobody_holds_end_while_it_reconnects(peer: Peer) -> None:
+async def test_posts_of_a_dropped_reconnecting_session_end(peer: Peer) -> None:
     async def work() -> asyncio.Future[bmq.Ack]:
         session = await bmq.connect(peer.uri)
         queue = await session.open_queue(URI, write=True)

@@ -43,7 +43,7 @@ async def _turns_until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_restored_session_goes_on_where_it_was(peer: Peer) -> None:
+async def test_restored_session_resumes_its_queues(peer: Peer) -> None:
     async with session_with_events(peer) as (session, happened):
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.hold.add("PUT")
@@ -343,9 +343,7 @@ def _cancel_every_task() -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 3], ids=["before its first step", "while it waits"])
-async def test_whoever_cancels_every_task_ends_the_session_instead_of_hanging_it(
-    peer: Peer, turns: int
-) -> None:
+async def test_cancelling_all_tasks_ends_the_session_without_hanging(peer: Peer, turns: int) -> None:
     session = await bmq.connect(peer.uri, reconnect_delays=lambda: iter([60.0]))
     queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     peer.cut()
@@ -362,7 +360,7 @@ async def test_whoever_cancels_every_task_ends_the_session_instead_of_hanging_it
     await session.close()
 
 
-async def test_whoever_cancels_every_task_while_the_session_closes_ends_it_at_once(peer: Peer) -> None:
+async def test_cancelling_all_tasks_during_close_ends_the_session_at_once(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
     queue = await session.open_queue(URI, write=True)
     peer.hold = {"PUT"}

@@ -153,7 +153,7 @@ async def test_posts_made_during_an_outage_are_not_sent_again(peer: Peer, said: 
         assert "sent again" not in (await said.so_many(4))[3]
 
 
-def test_an_outage_that_goes_on_is_said_less_and_less_often(said: Said) -> None:
+def test_long_outage_is_logged_less_and_less_often(said: Said) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, JumpingLoop)
@@ -215,7 +215,7 @@ async def test_a_broker_that_stays_away(peer: Peer, said: Said) -> None:
         assert session.state is bmq.SessionState.CLOSED
 
 
-async def test_who_does_not_want_to_reconnect_is_told_once(peer: Peer, said: Said) -> None:
+async def test_session_without_reconnect_reports_the_loss_once(peer: Peer, said: Said) -> None:
     async with bmq.connect(peer.uri, reconnect=False):
         peer.cut()
         (over,) = await said.so_many(1)

@@ -85,7 +85,7 @@ async def test_what_a_drain_passes_on_takes_its_place_too(peer: Peer) -> None:
         assert consumer.stats().unconfirmed == queue.stats().unconfirmed == 3
 
 
-async def test_who_receives_is_told_that_the_broker_refused_and_may_try_again(peer: Peer) -> None:
+async def test_receiver_gets_the_refusal_and_may_retry(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
         peer.refuse.add("ConfigureStream")

@@ -126,7 +126,7 @@ async def test_a_callable_that_never_answers_is_given_up(peer: Peer) -> None:
         await bmq.connect(peer.uri, credentials=credentials, connect_timeout=0.05)
 
 
-async def test_what_is_no_credentials_is_refused_without_repeating_it(peer: Peer) -> None:
+async def test_invalid_credentials_are_refused_without_repeating_them(peer: Peer) -> None:
     with pytest.raises(bmq.UsageError, match=r"returned tuple, not bmq\.Credentials") as caught:
         await bmq.connect(peer.uri, credentials=lambda: ("BASIC", SECRET))  # type: ignore[arg-type,return-value]
     assert SECRET not in str(caught.value)

@@ -203,7 +203,7 @@ async def test_messages_that_move_to_another_consumer_are_counted_once_by_the_qu
         assert queue.stats().confirm_seconds.count == 3
 
 
-async def test_what_is_discarded_counts_as_received_and_confirmed(broker: bmq.broker.Broker) -> None:
+async def test_discarded_messages_count_as_received_and_confirmed(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         async with queue.subscribe("kind == 1", discard_unmatched=True) as ones:

@@ -112,7 +112,7 @@ def test_the_environment_switches_it_on(value: str | None, seen: bool) -> None:
     assert ("CONTROL sent to tcp://127.0.0.1:" in done.stderr) is seen
 
 
-async def test_records_say_what_they_are_about(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_records_have_the_subject_as_fields(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bmq")
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
         await session.open_queue(URI, write=True)

@@ -44,7 +44,7 @@ async def test_a_message_wakes_those_who_take_it_and_those_who_wait(queue: bmq.Q
         assert consumer.buffered == 1
 
 
-async def test_a_closed_consumer_ends_those_who_wait(queue: bmq.Queue) -> None:
+async def test_closing_a_consumer_ends_its_receivers(queue: bmq.Queue) -> None:
     consumer = await queue.subscribe()
     waiting = asyncio.create_task(consumer.wait())
     await eventually(lambda: len(consumer._line.waiting) == 1)

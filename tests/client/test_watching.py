@@ -67,7 +67,7 @@ async def test_iterators_that_are_dropped_are_forgotten(peer: Peer) -> None:
         assert not dropped
 
 
-async def test_a_failing_callback_is_logged_and_harms_nobody(
+async def test_failing_callback_is_logged_and_has_no_other_effect(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(event: events.SessionEvent) -> None:
@@ -126,7 +126,7 @@ async def test_a_callback_may_end_the_program(peer: Peer) -> None:
     thread.join()
 
 
-async def test_a_mistake_in_the_library_ends_the_session_and_nobody_hangs(
+async def test_library_bug_ends_the_session_and_all_waiting_calls(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = await bmq.connect(peer.uri)

@@ -45,7 +45,7 @@ async def test_posts_made_one_at_a_time_are_written_at_once_and_others_together(
 
 
 @pytest.mark.statement("4.31")
-async def test_what_is_posted_without_a_connection_is_sent_when_there_is_one(peer: Peer) -> None:
+async def test_posts_without_a_connection_are_sent_later(peer: Peer) -> None:
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.0)) as session:
         queue = await session.open_queue(URI, write=True)
         for _ in range(3):

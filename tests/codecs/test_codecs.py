@@ -129,7 +129,7 @@ def test_dataclasses_are_read_by_msgspec_where_that_is_wanted(order: Order) -> N
             assert shape.decode(Received(*written)) == order
 
 
-def test_what_msgspec_does_not_read_says_so() -> None:
+def test_values_unknown_to_msgspec_are_reported() -> None:
     shape = Shape(Order, bmq.codecs.MsgspecJson(Order))
     with pytest.raises(bmq.Undecodable, match=r"Expected `int`, got `str` - at `\$.customer`"):
         shape.decode(Received(b'{"customer": "7", "express": true, "address": {"street": "x"}}', {}))
@@ -202,7 +202,7 @@ def test_a_content_type_nobody_registered_names_those_that_are() -> None:
         ({"grade": "lead"}, "grade: 'lead' is no Grade"),
     ],
 )
-def test_what_does_not_fit_is_said_with_its_place(data: bytes | dict[str, Any], why: str) -> None:
+def test_mismatch_is_reported_with_its_place(data: bytes | dict[str, Any], why: str) -> None:
     if isinstance(data, dict):
         data = json.dumps({"customer": 7, "express": True, "address": {"street": "x"}, **data}).encode()
     with pytest.raises(bmq.Undecodable, match=why) as caught:
@@ -419,7 +419,7 @@ def test_a_cloud_event_has_an_id_of_its_own_and_what_it_needs() -> None:
         ),
     ],
 )
-def test_what_is_no_cloud_event_is_undecodable(properties: dict[str, Any], why: str) -> None:
+def test_other_messages_than_cloud_events_are_undecodable(properties: dict[str, Any], why: str) -> None:
     with pytest.raises(bmq.Undecodable, match=why):
         Shape(bmq.CloudEvent[dict]).decode(Received(b"{}", properties))  # type: ignore[type-arg]
 

@@ -128,7 +128,7 @@ async def test_nothing_waits_for_longer_than_the_broker_keeps_it(
         await bmq_connect(longest_delay=-1)
 
 
-async def test_what_is_due_later_waits_in_the_broker(
+async def test_later_messages_wait_in_the_broker(
     bmq_session: bmq.Session, bmq_connect: Connect, queue: bmq.Queue
 ) -> None:
     """A mover takes what is due soon; the horizon moves on with time."""
@@ -358,7 +358,7 @@ async def test_consumers_that_look_at_the_time_themselves(
     assert found[2][1] >= 1.0
 
 
-async def test_who_lags_behind_gets_no_more(
+async def test_slow_reader_receives_no_more(
     bmq_session: bmq.Session, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, write=True, delay_queue_uri=bmq_queue_uri)
@@ -376,7 +376,7 @@ async def test_who_lags_behind_gets_no_more(
                 got += 1
 
 
-async def test_what_is_wrong_with_a_queue_is_told(
+async def test_problems_of_a_queue_are_reported(
     bmq_broker: HasUri, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     async with bmq.admin.connect(bmq_broker.uri) as admin:

@@ -93,7 +93,9 @@ async def test_another_worker_makes_the_next_attempt(
         await asyncio.wait_for(handled.wait(), 20)
 
 
-async def test_what_is_put_off_on_purpose_is_no_attempt(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+async def test_delayed_message_does_not_count_as_an_attempt(
+    bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
     attempts: list[int] = []
     done = asyncio.Event()
 

@@ -74,7 +74,7 @@ async def test_an_error_is_an_error(bmq_broker: HasUri, queue: bmq.Queue) -> Non
         assert (await queue.request(b"good", timeout=30)).properties["bmq_request"] != caught.value.guid
 
 
-async def test_nobody_answers(queue: bmq.Queue) -> None:
+async def test_no_broker_answers(queue: bmq.Queue) -> None:
     before = time.monotonic()
     with pytest.raises(bmq.TimedOut, match="was not answered"):
         await queue.request(b"x", timeout=0.3)
@@ -83,7 +83,7 @@ async def test_nobody_answers(queue: bmq.Queue) -> None:
         await queue.request(b"x", timeout=0)
 
 
-async def test_what_came_after_its_deadline_is_not_handled(bmq_broker: HasUri, queue: bmq.Queue) -> None:
+async def test_request_after_its_deadline_is_not_handled(bmq_broker: HasUri, queue: bmq.Queue) -> None:
     app = bmq.App(bmq_broker.uri)
     seen: list[bytes] = []
 

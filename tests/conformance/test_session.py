@@ -124,7 +124,7 @@ class TestRequests:
         ],
         ids=["no JSON", "nothing asked", "no rId", "unknown request", "empty"],
     )
-    async def test_what_makes_no_sense_is_not_answered_and_does_no_harm(
+    async def test_nonsense_is_ignored_without_an_answer(
         self, client: Connect, bmq_queue_uri: str, body: bytes
     ) -> None:
         """Control events that do not decode, or lack rId: no answer, the connection stays."""

@@ -133,7 +133,7 @@ def _unreadable(readable: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_what_cannot_be_read_is_an_error_of_its_message(number: int) -> None:
+def test_unreadable_content_is_an_error_of_its_message(number: int) -> None:
     data, fields = list(_unreadable(b""))[number]
     given = {"has_properties": False, "schema_id": 0, "compression": 0} | fields
     with pytest.raises(bmq.ProtocolError):
@@ -365,7 +365,7 @@ def test_the_limits_hold_together() -> None:
     assert RemoteBroker("tcp://localhost").authenticates is False
 
 
-async def test_what_is_no_http_leaves_no_log_line(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_http_leaves_no_log_line(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     console = await serve()
     for request in (b"BREW / HTTP/1.1", b"\x00" * 100, b"GET / HTTP/1.1" + b"\r\nX: y" * 5000, b"GET"):
         reader, writer = await asyncio.open_connection("127.0.0.1", console._port)

@@ -148,7 +148,7 @@ async def test_cancelled_receiving_loses_no_message_and_joins_all_the_same(
     await session.close()
 
 
-async def test_a_cancelled_close_goes_on(bmq_connect: Connect, bmq_session: bmq.Session, clean: None) -> None:
+async def test_cancelled_close_continues(bmq_connect: Connect, bmq_session: bmq.Session, clean: None) -> None:
     session = await bmq_connect()
     dropped: list[int] = []
     for turns in TURNS:

@@ -193,7 +193,7 @@ class TestHandover:
         await group.close()
         assert reader.closed
 
-    async def test_after_a_lost_connection_what_is_unseen_is_not_handed_out_twice(
+    async def test_reconnect_drops_undelivered_messages_instead_of_doubling_them(
         self, bmq_proxy: FaultProxy, bmq_broker: bmq.broker.Broker, bmq_connect: Connect, bmq_queue_uri: str
     ) -> None:
         happened: list[GroupEvent] = []
@@ -289,9 +289,7 @@ class TestHooks:
             assert group.receive_nowait() is None
             await eventually(lambda: dropped == [0])
 
-    async def test_what_a_hook_raises_reaches_the_receiver(
-        self, writer: bmq.Queue, reader: bmq.Queue
-    ) -> None:
+    async def test_exceptions_of_hooks_reach_the_receiver(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
         def load(bucket: int) -> None:
             raise LookupError(f"no state of {bucket}")
 
@@ -310,7 +308,7 @@ class TestHooks:
 
 
 class TestWindows:
-    async def test_a_full_bucket_is_told(
+    async def test_full_bucket_is_logged(
         self, writer: bmq.Queue, reader: bmq.Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
         happened: list[GroupEvent] = []

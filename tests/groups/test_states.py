@@ -283,7 +283,7 @@ def test_drop_does_not_wait_for_hands_once_nothing_can_be_confirmed(end: str) ->
     run_virtual(work())
 
 
-def test_what_is_never_confirmed_does_not_pile_up() -> None:
+def test_unconfirmed_messages_do_not_pile_up() -> None:
     """One message in hand for ever, and a thousand after it."""
     app = Application(1)
 

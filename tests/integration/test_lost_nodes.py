@@ -41,7 +41,7 @@ def numbers(text: str, printed: str) -> list[int]:
 
 
 @pytest.mark.timeout(600 if PROGRAM else 100)
-def test_what_waits_survives_and_is_never_early() -> None:
+def test_delayed_messages_survive_and_are_never_early() -> None:
     """Twice is only what was confirmed by its consumer in the moment of a kill."""
     printed = run("delays.py", "cluster", "--laps", KILLS, "--down", "5" if PROGRAM else "1")
     (posted, lost, twice) = numbers("; # posted, # lost, # twice", printed)

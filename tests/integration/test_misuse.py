@@ -92,7 +92,7 @@ async def test_a_selector_that_is_none(queue: bmq.Queue, selector: str) -> None:
         queue.subscribe(selector)
 
 
-async def test_what_does_not_come_in_time_is_named(queue: bmq.Queue) -> None:
+async def test_missing_result_is_named_at_the_timeout(queue: bmq.Queue) -> None:
     sentence = f"no message of {queue.uri} arrived within 0.01 s"
     for waiting in (queue.receive, queue.receive_many):
         with pytest.raises(bmq.TimedOut) as caught:
@@ -201,7 +201,7 @@ async def test_an_option_there_is_not() -> None:
         bmq.connect("tcp://localhost", conect_timeout=1)
 
 
-async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_listens_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     with pytest.raises(bmq.ConnectionFailed) as caught:
         await bmq.connect("tcp://127.0.0.1:1", connect_timeout=5)

@@ -195,7 +195,7 @@ class Flow:
 
 @pytest.mark.timeout(SECONDS + 120)
 @pytest.mark.parametrize("rest", [False, True], ids=["a consumer a key", "and one for the rest"])
-async def test_what_matches_arrives_and_in_order(
+async def test_matching_messages_arrive_in_order(
     broker_uri: str, bmq_new_queue_uri: NewUri, rest: bool
 ) -> None:
     seed = int(os.environ.get("BMQ_ORDER_SEED", secrets.randbits(32)))

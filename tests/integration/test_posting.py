@@ -37,7 +37,7 @@ async def test_a_message_arrives_as_it_was_posted(queue: bmq.Queue, bmq_queue_ur
 
 
 @pytest.mark.statement("4.12")
-async def test_what_is_confirmed_does_not_come_again(
+async def test_confirmed_messages_are_not_redelivered(
     queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     for payload in (b"confirmed", b"left"):
@@ -147,9 +147,7 @@ class TestPostMany:
             "text",
         ],
     )
-    async def test_what_comes_before_an_item_that_is_not_legal_is_posted(
-        self, queue: bmq.Queue, wrong: Any
-    ) -> None:
+    async def test_items_before_an_illegal_item_are_posted(self, queue: bmq.Queue, wrong: Any) -> None:
         good = [PutMessage(b"%d" % number, {"n": number}) for number in range(5)]
         for _ in range(2):  # the second time the schema is known
             with pytest.raises(bmq.UsageError):
@@ -192,7 +190,9 @@ async def test_the_window_is_full(bmq_connect: Connect, bmq_queue_uri: str) -> N
     await queue.post(b"x")
 
 
-async def test_waiting_posts_go_on_when_there_is_room(bmq_connect: Connect, bmq_queue_uri: str) -> None:
+async def test_waiting_posts_continue_when_the_window_has_room(
+    bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
     session = await bmq_connect(max_unacked_messages=10)
     queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
     await asyncio.wait_for(asyncio.gather(*[queue.post(b"x") for _ in range(200)]), TIMEOUT)

@@ -72,7 +72,7 @@ class TestOpen:
         with pytest.raises(bmq.OpenQueueError, match="AppId should not be specified"):
             await bmq_session.open_queue(f"{bmq_new_queue_uri(domain)}?id=foo", read=True)
 
-    async def test_the_session_goes_on_after_a_refusal(
+    async def test_session_continues_after_a_refusal(
         self, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
         with pytest.raises(bmq.OpenQueueError):
@@ -130,7 +130,7 @@ class TestConfigure:
 
 class TestClose:
     @pytest.mark.statement("4.13")
-    async def test_what_waits_unread_is_left_for_others(
+    async def test_unread_messages_are_left_for_others(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
         queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)

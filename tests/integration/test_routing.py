@@ -88,7 +88,7 @@ class TestFanout:
 
 
 class TestBroadcast:
-    async def test_everybody_there_gets_it_and_nobody_later(
+    async def test_broadcast_reaches_present_consumers_only(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
     ) -> None:
         uri = bmq_new_queue_uri(BROADCAST)
@@ -127,14 +127,14 @@ class TestSubscriptions:
         return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
 
     @pytest.mark.statement("1.1")
-    async def test_each_consumer_gets_what_it_wants(self, queue: bmq.Queue) -> None:
+    async def test_each_consumer_receives_its_matches(self, queue: bmq.Queue) -> None:
         async with queue.subscribe("x == 1") as ones, queue.subscribe("x == 2") as twos:
             for number in range(10):
                 await queue.post(b"%d" % number, properties={"x": number % 2 + 1})
             assert await payloads(ones, 5) == [b"0", b"2", b"4", b"6", b"8"]
             assert await payloads(twos, 5) == [b"1", b"3", b"5", b"7", b"9"]
 
-    async def test_what_nobody_wants_waits(self, queue: bmq.Queue) -> None:
+    async def test_unwanted_messages_wait(self, queue: bmq.Queue) -> None:
         async with queue.subscribe("x == 1") as ones:
             await queue.post(b"two", properties={"x": 2})
             await queue.post(b"none")

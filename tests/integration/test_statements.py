@@ -123,7 +123,7 @@ async def test_of_one_expression_at_two_priorities_only_the_higher_gets_messages
 
 
 @pytest.mark.statement("1.5")
-async def test_a_message_that_matches_nobody_expires(
+async def test_unmatched_message_expires(
     admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     """The domain keeps messages for two seconds, and a broker looks now and then."""
@@ -137,7 +137,7 @@ async def test_a_message_that_matches_nobody_expires(
 
 
 @pytest.mark.statement("1.14")
-async def test_what_a_lost_consumer_had_comes_again_in_order_and_marked(
+async def test_messages_of_a_lost_consumer_are_redelivered_in_order_and_marked(
     bmq_proxy: Any, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     lost = await (await bmq_connect(reconnect=False)).open_queue(bmq_queue_uri, read=True, write=True)
@@ -151,7 +151,7 @@ async def test_what_a_lost_consumer_had_comes_again_in_order_and_marked(
 
 
 @pytest.mark.statement("4.11")
-async def test_what_the_client_sends_again_after_a_lost_connection_is_stored_once(
+async def test_resent_posts_are_stored_once(
     admin: Admin, bmq_proxy: Any, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     session = await bmq_connect()

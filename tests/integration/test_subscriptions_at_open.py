@@ -38,7 +38,7 @@ async def test_each_subscription_has_its_consumer(
     assert await payloads(red, 1) == [b"-"]
 
 
-async def test_what_nobody_wants_is_not_delivered(
+async def test_unwanted_messages_are_not_delivered(
     bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
     writer = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
@@ -79,7 +79,7 @@ async def test_a_consumer_from_the_beginning_can_be_changed_and_closed(
         ),
     ],
 )
-async def test_what_is_wrong_is_said_before_anything_is_opened(
+async def test_errors_are_reported_before_opening(
     bmq_session: bmq.Session,
     bmq_queue_uri: str,
     given: dict[str, object],

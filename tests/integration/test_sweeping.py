@@ -74,7 +74,7 @@ async def test_without_a_sweeper_the_others_stand_still(filters: Filters) -> Non
     assert await is_quiet(filters.one)
 
 
-async def test_what_nobody_takes_is_held_and_handed_back(filters: Filters) -> None:
+async def test_unclaimed_messages_are_held_and_returned(filters: Filters) -> None:
     sweeper = Sweeper(filters.uri, hand_back_every=None)
     async with sweeping(sweeper, await filters.connect()):
         await filters.lose_zero(3)
@@ -112,7 +112,7 @@ async def test_handing_back_uses_up_no_attempt(bmq_connect: Connect, bmq_new_que
     assert await payloads(await filters.filter("x == 0"), 2) == [b"0"] * 2
 
 
-async def test_what_nobody_takes_is_put_aside(filters: Filters) -> None:
+async def test_unclaimed_messages_are_put_aside(filters: Filters) -> None:
     aside = f"{filters.uri}.aside"
     sweeper = Sweeper(filters.uri, put_aside=aside, by="x")
     async with sweeping(sweeper, await filters.connect()):
@@ -183,6 +183,6 @@ async def test_a_sweeper_needs_a_session_of_its_own(bmq_session: bmq.Session, bm
         ({"hand_back_every": 0}, "more than 0"),
     ],
 )
-async def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], says: str) -> None:
+async def test_nonsense_is_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(bmq.UsageError, match=says):
         Sweeper("bmq://bmq.test.mem.priority/q", **wrong)

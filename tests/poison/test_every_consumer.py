@@ -27,7 +27,7 @@ PATIENCE = 60 + COUNT / 10
 
 @pytest.mark.timeout(PATIENCE + 60)
 @pytest.mark.parametrize("name", CONSUMERS)
-async def test_a_good_message_comes_out_behind_each_poison(
+async def test_good_message_is_delivered_after_each_poison(
     bmq_broker: Any,
     bmq_session: bmq.Session,
     bmq_new_queue_uri: Callable[..., str],

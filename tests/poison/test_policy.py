@@ -106,7 +106,7 @@ def test_which_queues_are_allowed(allow: Any, uri: str, allowed: bool) -> None:
 
 
 @pytest.mark.parametrize("allow", [7, "", [7], [""], True])
-def test_what_is_no_list_of_queues_is_refused(allow: Any) -> None:
+def test_invalid_queue_lists_are_refused(allow: Any) -> None:
     with pytest.raises(bmq.UsageError, match="allow"):
         Allowed(allow, OWN)
 

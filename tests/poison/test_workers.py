@@ -100,7 +100,7 @@ async def test_ten_thousand_in_front_of_one_good_message(
 
 
 @pytest.mark.parametrize("kind", CONSUMERS)
-async def test_what_cannot_be_used_becomes_dead_letters(
+async def test_unusable_messages_become_dead_letters(
     bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri, kind: str
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, write=True)

@@ -88,7 +88,7 @@ def test_which_databases_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert DATABASES[0] == "sqlite"
 
 
-async def test_what_is_committed_is_posted(engine: Engine, queue: bmq.Queue) -> None:
+async def test_committed_rows_are_posted(engine: Engine, queue: bmq.Queue) -> None:
     write(engine, b"one", b"three")
     with engine.connect() as connection, connection.begin() as transaction:
         outbox.record(connection, b"never")
@@ -133,7 +133,7 @@ async def test_several_relays(engine: Engine, queue: bmq.Queue) -> None:
     assert sorted(found) == sorted([*(b"%d" % number for number in range(50)), b"meanwhile"])
 
 
-async def test_what_is_refused_waits(
+async def test_refused_messages_wait(
     engine: Engine, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     queue = await bmq_session.open_queue(bmq_new_queue_uri("bmq.test.small.priority"), read=True, write=True)

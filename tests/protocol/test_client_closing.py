@@ -74,7 +74,7 @@ def test_of_applications_closed_at_the_same_time_one_is_the_final_one() -> None:
     assert final == [False, False, True]
 
 
-def test_a_refused_close_closes_all_the_same() -> None:
+def test_refused_close_closes_nevertheless() -> None:
     bench = connected()
     queue = bench.open(URI, WRITE)
     bench.close(queue)

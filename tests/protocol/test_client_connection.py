@@ -114,7 +114,7 @@ def test_a_refused_negotiation_closes_the_connection_with_the_brokers_reason() -
     ],
 )
 @pytest.mark.parametrize("credentials", [None, BASIC])
-def test_whoever_is_no_broker_is_a_failed_connection_that_may_be_tried_again(
+def test_other_server_is_a_retryable_connection_failure(
     garbage: bytes, credentials: Credentials | None
 ) -> None:
     bench = Bench()
@@ -508,7 +508,7 @@ def test_stop_disconnects_and_ends() -> None:
 
 
 @pytest.mark.parametrize("how", ["timeout", "lost", "failed"])
-def test_stop_ends_whatever_the_broker_does(how: str) -> None:
+def test_stop_ends_with_any_broker(how: str) -> None:
     bench = Bench()
     bench.connect()
     bench.core.stop("stop", bench.now, bench.now + 30)

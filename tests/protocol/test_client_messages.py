@@ -225,7 +225,7 @@ def test_an_unconfirmed_message_is_handed_out_each_time() -> None:
     assert bench.numbers_received == [1, 2, 2, 2]
 
 
-def test_what_one_application_confirmed_another_one_receives() -> None:
+def test_each_application_confirms_separately() -> None:
     bench = connected()
     foo, bar = bench.open(f"{FANOUT}?id=foo", READ), bench.open(f"{FANOUT}?id=bar", READ)
     to_foo, to_bar = bench.broker.s_ids[foo.q_id]
@@ -237,7 +237,7 @@ def test_what_one_application_confirmed_another_one_receives() -> None:
     assert bench.again == [("default", 1)], "only foo had confirmed"
 
 
-def test_what_was_confirmed_in_one_queue_arrives_in_another() -> None:
+def test_confirmation_in_one_queue_does_not_affect_another() -> None:
     bench = connected()
     one, other = bench.open(URI), bench.open("bmq://bmq.test.mem.priority/other")
     bench.push(one, 1)

@@ -235,7 +235,7 @@ def test_a_post_made_alone_that_ended_without_an_answer_is_not_accepted_later() 
 
 
 @pytest.mark.statement("4.11")
-def test_what_has_no_outcome_is_sent_again_in_order_with_the_same_guids() -> None:
+def test_reconnect_resends_unacked_posts_in_order_with_the_same_guids() -> None:
     bench = connected()
     queue, other = bench.open(URI), bench.open(OTHER)
     bench.post(queue, 1)

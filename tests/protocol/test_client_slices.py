@@ -87,7 +87,7 @@ def test_only_rows_without_outcome_are_sent_again_under_the_same_guids() -> None
     assert settled(bench)
 
 
-def test_what_is_posted_while_the_connection_is_down_is_sent_when_it_is_back() -> None:
+def test_posts_during_an_outage_are_sent_after_the_reconnect() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.lose()

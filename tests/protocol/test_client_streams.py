@@ -177,7 +177,7 @@ def test_a_broker_that_deprecates_the_client_is_heard() -> None:
     assert [event for event in bench.happened if isinstance(event, ClientDeprecated)]
 
 
-def test_messages_for_nobody_are_reported() -> None:
+def test_unclaimed_messages_are_reported() -> None:
     bench = connected()
     bench.send(bench.broker.push(77, [(bytes(16), b"1"), (bytes(15) + b"1", b"2")], (5,)))
     assert bench.astray == 2

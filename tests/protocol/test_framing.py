@@ -85,7 +85,7 @@ def test_an_unfinished_event_is_kept(events: list, missing: int) -> None:
     assert [e.data for e in done] == [events[-1].data]
 
 
-def test_events_say_what_they_are() -> None:
+def test_events_have_readable_descriptions() -> None:
     events, error = Framer().feed(HEARTBEAT_REQ + event(20, EventType.ACK))
     assert error is None
     assert events == [

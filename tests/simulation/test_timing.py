@@ -36,7 +36,7 @@ STAGES: dict[str, Callable[[SimulatedBroker], object]] = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_closing_ends_at_its_timeout_whatever_the_broker_does(stage: str) -> None:
+def test_closing_ends_at_its_timeout_with_any_broker(stage: str) -> None:
     async def main(sim: Simulation, broker: SimulatedBroker) -> None:
         session = await bmq.connect(broker.uri)
         queue = await session.open_queue(QUEUE, read=True, write=True)

@@ -201,7 +201,7 @@ def test_messages_of_a_key_stay_together(broker: BrokerThread, queue: str) -> No
 
 
 @pytest.mark.parametrize("unit", ["timestamp", "seconds"])
-def test_what_is_due_later_waits(broker: BrokerThread, queue: str, unit: str) -> None:
+def test_later_messages_wait_for_their_due_time(broker: BrokerThread, queue: str, unit: str) -> None:
     """A mover passes it on to the queue that it was written to, as it was; null is at once."""
     # Halves of a millisecond are rounded up: never early.
     due = round(time.time() * 1000) + 300.5
@@ -296,7 +296,7 @@ def test_what_is_no_key_and_no_time() -> None:
         ),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_the_job(
+def test_unwritable_columns_are_refused_before_the_job(
     options: dict[str, str], schema: StructType, text: str
 ) -> None:
     with pytest.raises(bmq.UsageError) as info:
@@ -421,7 +421,7 @@ def test_a_count_ends_it_and_the_rest_stays(broker: BrokerThread, queue: str, tm
     assert [m.data for m in broker.drain(queue, expect=6)] == [f"{n}".encode() for n in range(4, 10)]
 
 
-def test_what_is_read_stays_in_the_queue(broker: BrokerThread, queue: str) -> None:
+def test_read_messages_stay_in_the_queue(broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [f"{n}".encode() for n in range(6000)])
     assert len(rows_of(source(broker=broker.uri, queue=queue, idleTimeoutMs=200))) == 6000
     assert len(broker.drain(queue, expect=6000)) == 6000
@@ -474,7 +474,7 @@ def test_several_queues_are_one_source(broker: BrokerThread, queue: str, tmp_pat
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused_before_the_job(options: dict[str, str], text: str) -> None:
+def test_unreadable_sources_are_refused_before_the_job(options: dict[str, str], text: str) -> None:
     with pytest.raises(bmq.UsageError) as info:
         source(**{"queue": f"bmq://{DOMAIN}/q", **options}).reader(WHOLE)
     assert text.lower() in str(info.value).lower()
@@ -607,7 +607,7 @@ def test_a_crash_replays_exactly_the_logged_range(broker: BrokerThread, queue: s
     assert left_in(broker, queue) == again.unproven(numbers(12, 15))
 
 
-def test_what_spark_never_heard_of_is_read_again(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+def test_uncommitted_messages_are_read_again(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     query = Query(broker, queue, tmp_path)
     post_numbers(broker, queue, 0, 5)
     query.latest()
@@ -710,7 +710,7 @@ def test_a_batch_that_is_full_is_not_held_back(broker: BrokerThread, queue: str,
     query.runner.stop()
 
 
-def test_what_is_available_now_is_not_held_back(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+def test_available_messages_are_not_held_back(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     query = Query(broker, queue, tmp_path, minMessagesPerTrigger=5, idleTimeoutMs=300)
     query.runner.prepareForTriggerAvailableNow()
     post_numbers(broker, queue, 0, 3)

@@ -348,7 +348,7 @@ def test_all_rows_may_be_invalid(broker: BrokerThread, queue: str) -> None:
         ({"onInvalidRow": "deadLetters", "deadLetterQueue": "dead"}, "bmq://"),
     ],
 )
-def test_what_cannot_work_is_refused_before_the_job(options: dict[str, str], text: str) -> None:
+def test_impossible_jobs_are_refused_before_the_start(options: dict[str, str], text: str) -> None:
     schema = StructType([StructField("value", StringType())])
     given = {"queue": f"bmq://{DOMAIN}/q", **options}
     with pytest.raises(bmq.UsageError) as info:

@@ -70,7 +70,7 @@ def test_every_save_is_a_write_of_its_own(spark: SparkSession, broker: BrokerThr
     assert bodies(broker, queue, 40) == sorted([*range(20), *range(20)])
 
 
-def test_what_cannot_work_fails_before_the_job(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
+def test_impossible_jobs_fail_before_the_start(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
     with pytest.raises(Exception, match=r'a queue cannot be overwritten: use mode\("append"\)'):
         sink(orders(spark, 5), broker, queue).mode("overwrite").save()
     frame = orders(spark, 5).withColumn("weight", F.lit(1.5))

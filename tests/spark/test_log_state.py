@@ -140,7 +140,7 @@ def test_a_change_in_the_middle_of_a_batch_neither_loses_nor_doubles(
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_is_committed_is_confirmed_though_it_matches_no_more(
+def test_committed_messages_are_confirmed_after_a_changed_subscription(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     query = Query(broker, queue, tmp_path)
@@ -154,7 +154,7 @@ def test_what_is_committed_is_confirmed_though_it_matches_no_more(
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_is_committed_is_confirmed_in_a_queue_that_is_read_no_more(
+def test_committed_messages_of_a_removed_queue_are_confirmed(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     query = Query(broker, f"{queue},{queue}-too", tmp_path)
@@ -313,7 +313,7 @@ def test_the_log_of_another_query_is_refused(
     again.stop()
 
 
-def test_what_spark_has_committed_is_confirmed_while_it_is_idle(
+def test_committed_messages_are_confirmed_while_spark_is_idle(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_inlet, "_LOOK", 0.01)
@@ -417,7 +417,7 @@ def test_a_queue_can_be_kept_to_oneself(
     other.stop()
 
 
-def test_what_the_broker_dropped_meanwhile_is_an_error_once(
+def test_dropped_messages_are_an_error_once(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     totals = {queue: 3}
@@ -441,7 +441,7 @@ def test_what_the_broker_dropped_meanwhile_is_an_error_once(
     third.stop()
 
 
-def test_what_the_broker_dropped_meanwhile_is_in_the_progress(
+def test_dropped_messages_are_in_the_progress(
     broker: BrokerThread,
     queue: str,
     tmp_path: Path,
@@ -469,7 +469,7 @@ def test_what_the_broker_dropped_meanwhile_is_in_the_progress(
     ] * 2
 
 
-def test_what_was_purged_meanwhile_is_an_error_once(
+def test_purged_messages_are_an_error_once(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_state, "_SETTLED", 0.0)
@@ -490,7 +490,7 @@ def test_what_was_purged_meanwhile_is_an_error_once(
     third.stop()
 
 
-def test_what_is_purged_while_a_query_runs_is_in_the_progress(
+def test_purged_messages_are_in_the_progress(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module, name in ((_state, "_SETTLED"), (_inlet, "_ASK")):

@@ -152,7 +152,7 @@ def test_batches_may_differ_in_their_schema(on_invalid: str, broker: BrokerThrea
     ],
     ids=lambda array: f"{array.type} {array.null_count}",
 )
-def test_what_is_empty_is_found_however_it_is_stored(broker: BrokerThread, queue: str, empty: Any) -> None:
+def test_empty_values_are_found_in_every_storage(broker: BrokerThread, queue: str, empty: Any) -> None:
     batch = pa.RecordBatch.from_arrays([empty], names=["value"])
     schema = struct(value=StringType())
     with pytest.raises(bmq.InvalidPayload, match=r"row 1 of the partition: column 'value' (is null|has 0 b)"):

@@ -30,7 +30,7 @@ def test_importing_starts_nothing_and_bmq_alone_needs_no_spark() -> None:
 
 
 @pytest.mark.parametrize("missing", ["numpy", "pyarrow", "pyspark"])
-def test_what_is_missing_is_named_with_the_extra(missing: str) -> None:
+def test_missing_modules_are_named_with_the_extra(missing: str) -> None:
     code = f"import sys; sys.modules['{missing}'] = None\nfrom bmq.spark import write_partition"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = run.stderr.splitlines()[-1]

@@ -103,7 +103,7 @@ READS = [
 
 
 @pytest.mark.parametrize(("read", "policy"), READS)
-def test_a_good_message_comes_out_behind_each_poison(
+def test_good_message_is_delivered_after_each_poison(
     spark: SparkSession, broker: BrokerThread, flooded: str, tmp_path: Path, read: Read, policy: str | None
 ) -> None:
     rows, letters = POLICIES[policy]

@@ -198,7 +198,7 @@ def test_the_broker_selects_what_spark_would_keep(
 
 
 @pytest.mark.parametrize("condition", LEFT, ids=str)
-def test_what_would_not_be_the_same_is_left_to_spark(broker: BrokerThread, condition: Filter) -> None:
+def test_inexact_filters_stay_in_spark(broker: BrokerThread, condition: Filter) -> None:
     reader = reader_of(broker, f"bmq://{DOMAIN}/truth")
     before = reader._settings
     assert list(reader.pushFilters([condition])) == [condition]
@@ -217,7 +217,7 @@ def test_filters_and_subscriptions_hold_together(broker: BrokerThread, queue: st
     assert sorted(row["at"] for row in read(reader)) == [1, 3, 5, 7, 9, 15, 17, 19]
 
 
-def test_what_exceeds_the_brokers_limits_is_left_to_spark(broker: BrokerThread, queue: str) -> None:
+def test_filters_beyond_the_brokers_limits_stay_in_spark(broker: BrokerThread, queue: str) -> None:
     reader = reader_of(broker, queue)
     many = In(of("n"), tuple(range(20)))
     assert list(reader.pushFilters([many, EqualTo(of("s"), "b")])) == [many]
@@ -232,7 +232,7 @@ def test_streams_have_none() -> None:
 
 @pytest.mark.timeout(400)
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-def test_what_is_left_out_stays_in_the_queue(
+def test_unselected_messages_stay_in_the_queue(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     broker.post(queue, [bmq.PutMessage(b"%d" % n, {"n": n, "s": "ab"[n % 2]}) for n in range(100)])

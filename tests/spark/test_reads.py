@@ -107,7 +107,7 @@ def test_rows_can_be_confirmed_by_name(broker: BrokerThread, queue: str, options
     assert left_in(broker, queue) == []
 
 
-def test_a_broker_that_was_not_told_is_told_by_the_next_read(
+def test_unsent_confirmations_are_sent_by_the_next_read(
     broker: BrokerThread, queue: str, options: dict[str, str]
 ) -> None:
     post(broker, queue, 0, 5)
@@ -120,7 +120,7 @@ def test_a_broker_that_was_not_told_is_told_by_the_next_read(
     assert left_in(broker, queue) == texts(5, 7)
 
 
-def test_a_broker_that_was_not_told_is_told_by_the_next_call(
+def test_unsent_confirmations_are_sent_by_the_next_call(
     broker: BrokerThread, queue: str, options: dict[str, str]
 ) -> None:
     post(broker, queue, 0, 5)
@@ -132,7 +132,7 @@ def test_a_broker_that_was_not_told_is_told_by_the_next_call(
     assert left_in(broker, queue) == []
 
 
-def test_what_a_dead_driver_had_stored_is_neither_lost_nor_doubled(
+def test_dead_drivers_rows_are_neither_lost_nor_doubled(
     broker: BrokerThread, queue: str, options: dict[str, str]
 ) -> None:
     post(broker, queue, 0, 5)
@@ -330,7 +330,7 @@ def test_guids_are_confirmed_for_their_application_alone(
     assert left_in(broker, f"{fanout}?id=bar") == texts(0, 4)
 
 
-def test_what_cannot_be_confirmed_is_refused(queue: str, tmp_path: Path) -> None:
+def test_unconfirmable_arguments_are_refused(queue: str, tmp_path: Path) -> None:
     with pytest.raises(bmq.UsageError, match="option checkpointLocation is missing"):
         bmq.spark.confirm({"queue": queue})
     with pytest.raises(bmq.UsageError, match="unknown option"):

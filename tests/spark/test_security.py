@@ -95,7 +95,7 @@ def test_credentials_of_a_function_or_class(name: str, guarded: BrokerThread, tl
     assert post(guarded, credentials=f"{__name__}:{name}", **tls) == 1
 
 
-def test_what_is_wrong_is_said(guarded: BrokerThread, tls: dict[str, str], tmp_path: Path) -> None:
+def test_errors_are_reported(guarded: BrokerThread, tls: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(bmq.AuthenticationError):
         post(guarded, user="ann", password="wrong", **tls)
     with pytest.raises(bmq.UsageError, match=r"credentials 'tests.spark:nobody' on .* no attribute 'nobody'"):
@@ -119,7 +119,7 @@ def test_what_is_wrong_is_said(guarded: BrokerThread, tls: dict[str, str], tmp_p
         ({"tls_key_file": "k"}, "tlsKeyFile is the key of tlsCertFile, which is missing"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_the_job(options: dict[str, str], said: str) -> None:
+def test_conflicting_options_are_refused_before_the_job(options: dict[str, str], said: str) -> None:
     with pytest.raises(bmq.UsageError, match=said):
         write_partition(queue=QUEUE, **options)
 

@@ -124,7 +124,7 @@ def test_letter_case_of_a_guid_does_not_matter(broker: BrokerThread, queue: str)
 @pytest.mark.parametrize(
     "wrong", ["", "x", "0" * 31, "0" * 33, "g" * 32, "3f2504e0-4f89-41d3-9a0c-0305e82c3301", 7, b"0" * 32]
 )
-def test_what_is_no_guid_is_named(broker: BrokerThread, queue: str, wrong: Any) -> None:
+def test_invalid_guids_are_named(broker: BrokerThread, queue: str, wrong: Any) -> None:
     rows = [Row(guid=guid(1), value="x", n=1), Row(guid=wrong, value="x", n=1)]
     kinds = {type(row.guid) for row in rows}
     rows = rows if kinds == {str} else rows[1:]
@@ -200,7 +200,7 @@ def test_a_column_of_guids_is_used_by_default(columns: list[str], options: dict[
         ({"value": StringType(), "subscription": StringType()}, {}, "column 'subscription' is of no use"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(
+def test_impossible_values_are_refused_by_name(
     columns: dict[str, DataType], options: dict[str, str], text: str
 ) -> None:
     with pytest.raises(bmq.UsageError, match=text):

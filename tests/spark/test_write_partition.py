@@ -480,7 +480,7 @@ def test_the_session_is_still_good_after_a_failure(broker: BrokerThread, queue: 
         ({"compression": "brotli"}, "compression is none, zlib, not 'brotli'"),
     ],
 )
-def test_what_cannot_work_is_refused_at_once(options: dict[str, str], text: str) -> None:
+def test_impossible_options_are_refused_at_once(options: dict[str, str], text: str) -> None:
     with pytest.raises(bmq.UsageError) as info:
         write_partition(**{"queue": f"bmq://{DOMAIN}/q", **options})  # type: ignore[arg-type]
     assert text in str(info.value)

@@ -193,7 +193,7 @@ def test_integers_of_more_than_64_bits_are_refused() -> None:
         _ = P.x == 2**63
 
 
-def test_what_can_never_fit_is_refused_at_once() -> None:
+def test_impossible_size_is_refused_at_once() -> None:
     def added(times: int) -> Any:
         return reduce(operator.add, [1] * times, P.x)
 
@@ -237,7 +237,7 @@ _STEPS = st.tuples(st.sampled_from([operator.and_, operator.or_]), st.sampled_fr
 
 @given(st.lists(_STEPS, max_size=6), st.fixed_dictionaries(dict.fromkeys("abcd", st.integers(0, 1))))
 @pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
-def test_filters_mean_what_python_would(steps: list[Any], message: dict[str, int]) -> None:
+def test_filters_have_the_meaning_of_python_operators(steps: list[Any], message: dict[str, int]) -> None:
     built, expected = P.a == 1, message["a"] == 1
     for combine, name, negated in steps:
         term, value = P(name) == 1, message[name] == 1

@@ -50,7 +50,7 @@ from tests.subscriptions.strategies import messages, trees
     ],
 )
 @pytest.mark.statement("2.4", "2.6")
-def test_what_is_surely_not_meant_is_warned_of(text: str, offset: int, words: str) -> None:
+def test_unintended_meanings_give_a_warning(text: str, offset: int, words: str) -> None:
     with pytest.warns(bmq.ExpressionWarning, match=r"\^ column") as caught:
         expression = Expression(text)
     assert len(caught) == 1

@@ -128,7 +128,7 @@ def test_hundreds_of_alternatives() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_split_says_which_limit_and_what_to_do(
+def test_unsplittable_filter_names_limit_and_remedy(
     selector: Any, code: str, limit: str, culprit: str
 ) -> None:
     with pytest.raises(InvalidExpression) as caught:

@@ -280,7 +280,7 @@ class TestPulsarAsItIs:
         assert [str(each) for each in texts] == ['tag0=="a"||tag0=="b"', 'tag1=="a"||tag1=="b"']
 
     @pytest.mark.statement("5.4")
-    def test_what_does_not_fit_says_what_to_do(self) -> None:
+    def test_mismatch_is_reported_with_a_remedy(self) -> None:
         with pytest.raises(InvalidExpression, match=r"too many operators.*\n.*with_pulsar_tags"):
             PulsarTags(all_of={"a", "b", "c", "d"}, keys=KEYS).subscriptions()
         with pytest.raises(InvalidExpression, match="1320 ways"):

@@ -195,7 +195,7 @@ def test_refused_with_the_brokers_message(vector: tuple[int, str, str, str]) -> 
 
 
 @pytest.mark.parametrize("vector", REFUSED, ids=ids)
-def test_what_the_broker_cannot_compile_matches_everything(vector: tuple[int, str, str, str]) -> None:
+def test_uncompilable_expression_matches_every_message(vector: tuple[int, str, str, str]) -> None:
     expression = Expression(vector[1], strict=False)
     assert expression.matches(MESSAGE)
     assert expression.matches(None)

@@ -178,7 +178,7 @@ def test_a_subscription_is_checked_at_once() -> None:
         BmqBroker("tcp://localhost:1", "tasks")
 
 
-async def test_what_is_not_acknowledged_goes_to_the_next_worker(broker_uri: str, uri: str) -> None:
+async def test_unacknowledged_tasks_go_to_the_next_worker(broker_uri: str, uri: str) -> None:
     async with started(broker_uri, uri) as broker:
         await broker.kick(kicked(b"some"))
         message = await first(broker)
@@ -187,7 +187,7 @@ async def test_what_is_not_acknowledged_goes_to_the_next_worker(broker_uri: str,
         assert (await first(broker)).data == b"some"
 
 
-async def test_it_goes_on_when_the_connection_was_lost(broker_uri: str, uri: str) -> None:
+async def test_continues_after_a_lost_connection(broker_uri: str, uri: str) -> None:
     async with FaultProxy(broker_uri) as proxy, started(proxy.uri, uri) as broker:
         listening = broker.listen()
         for number in range(3):
@@ -376,7 +376,7 @@ async def test_events_are_told_apart_and_have_a_session(broker_uri: str, uri: st
     assert told == ["WORKER_STARTUP", "WORKER_SHUTDOWN"] * 2 + ["CLIENT_STARTUP", "CLIENT_SHUTDOWN"] * 2
 
 
-async def test_what_is_not_started_says_so(broker_uri: str, uri: str) -> None:
+async def test_unstarted_broker_is_reported(broker_uri: str, uri: str) -> None:
     broker = BmqBroker(broker_uri, uri)
     with pytest.raises(bmq.StateError, match=r"await broker\.startup\(\) before tasks are kicked"):
         await broker.kick(kicked())

@@ -135,7 +135,7 @@ async def test_workers_that_end_lose_nothing_and_do_nothing_twice(
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-async def test_what_a_killed_worker_had_runs_elsewhere(
+async def test_tasks_of_a_killed_worker_run_elsewhere(
     tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
 ) -> None:
     uri = fresh()

@@ -73,7 +73,7 @@ async def test_a_failed_assertion_shows_what_was_posted(app: bmq.App) -> None:
             test.broker.assert_posted(DEAD, payload=b"x")
 
 
-async def test_what_is_left_is_said_and_what_failed() -> None:
+async def test_remaining_and_failed_work_is_reported() -> None:
     app = bmq.App()
 
     @app.consumer(ORDERS, retry=bmq.NoRetry("skip"))
@@ -100,7 +100,7 @@ async def test_a_queue_that_is_not_there_is_not_drained() -> None:
             broker.assert_posted("bmq://d.e/q")
 
 
-async def test_an_app_that_cannot_start_says_so_and_leaves_nothing(app: bmq.App) -> None:
+async def test_app_that_cannot_start_raises_and_leaves_nothing(app: bmq.App) -> None:
     @app.on_startup
     def fail() -> None:
         raise OSError("no database")

@@ -119,7 +119,7 @@ def legible(value: Any) -> Any:
 
 
 @given(messages(raw_text))
-def test_whatever_was_read_can_be_written(message: Message):
+def test_decoded_messages_can_be_encoded(message: Message):
     for codec in Codec:
         again = decode_event(read_event(encode_event(message, codec)), kind_of(message))
         assert again == (message if codec is Codec.BER else legible(message))

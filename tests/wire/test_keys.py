@@ -73,7 +73,7 @@ def test_an_integer_is_its_digits() -> None:
 
 
 @pytest.mark.parametrize("key", [2**5000, 1.0, True, None, "\ud800", ["a"]])
-def test_anything_else_is_refused(key: Key) -> None:
+def test_other_values_are_refused(key: Key) -> None:
     with pytest.raises(UsageError, match="key"):
         key_bucket(key)
 

@@ -109,7 +109,7 @@ def typed(value: Any) -> PropertyValue:
 @ENCODINGS
 @given(given_properties=mappings)
 @pytest.mark.statement("3.8")
-def test_what_is_posted_arrives(given_properties: dict[str, PropertyInput], new: bool) -> None:
+def test_posted_messages_arrive(given_properties: dict[str, PropertyInput], new: bool) -> None:
     area = encode_properties(given_properties, new=new)
     arrived = Properties(area, new=new)
     assert arrived.typed() == {name: typed(value) for name, value in given_properties.items()}

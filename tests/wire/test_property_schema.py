@@ -251,7 +251,7 @@ def check_column(data: list[bytes], name: str, new: bool, times: int) -> None:
     name=names,
     data=st.data(),
 )
-def test_a_column_is_what_each_message_says(
+def test_column_equals_the_values_of_the_messages(
     messages: list[dict[str, Any]], change: list[tuple[int, int]], name: str, data: st.DataObject, new: bool
 ) -> None:
     area = bytearray(encode_properties(messages[0], new=new))
@@ -283,7 +283,7 @@ typed = {
     change=st.one_of(st.just([]), edits),
     data=st.data(),
 )
-def test_a_long_column_is_what_each_message_says(
+def test_long_column_equals_the_values_of_the_messages(
     schema: dict[str, PropertyType],
     count: int,
     change: list[tuple[int, int]],
@@ -440,7 +440,7 @@ def test_a_peer_that_never_repeats_a_schema_fills_no_memory() -> None:
             tracemalloc.stop()
 
 
-def test_what_is_remembered_of_posts_is_bounded() -> None:
+def test_memory_of_posts_is_bounded() -> None:
     with forgotten():
         for number in range(600):
             assert dict(Properties(encode_properties({f"schema{number}": 1}, new=True))) == {

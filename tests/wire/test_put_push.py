@@ -407,7 +407,7 @@ def test_a_push_with_malformed_options_is_for_subscription_0() -> None:
     assert (flawed.compression, flawed.sub_ids, flawed.guid) == (Flaw.OPTIONS, (0,), GUID)
 
 
-def test_what_comes_before_a_mistake_is_read() -> None:
+def test_events_before_a_mistake_are_read() -> None:
     runs: list[PutRun] = []
     decode_put_runs(EVENT_HEADER + put(b"one") + put(b"two", queueId=5), AT, runs)
     with pytest.raises(ProtocolError):

@@ -378,7 +378,7 @@ async def test_a_queue_that_is_refused_ends_the_start(broker_uri: str) -> None:
         await app.run()
 
 
-async def test_misuse_is_told_where_it_is_written() -> None:
+async def test_misuse_raises_at_the_call() -> None:
     app = bmq.App()
     uri = "bmq://bmq.test.mem.priority/q"
     with pytest.raises(bmq.StateError, match="register a handler"):

@@ -153,7 +153,7 @@ async def test_a_batch_that_failed_is_tried_again_as_a_whole(
     assert await seen_by(service.session, service.uri) == []
 
 
-async def test_what_failed_in_part_is_tried_again_alone_and_given_up_one_by_one(
+async def test_partly_failed_batch_is_retried_and_given_up_message_by_message(
     service: Service, clock: FakeClock
 ) -> None:
     dead = service.uri + ".dead"
@@ -179,7 +179,7 @@ async def test_what_failed_in_part_is_tried_again_alone_and_given_up_one_by_one(
     assert await seen_by(service.session, service.uri) == []
 
 
-async def test_what_is_no_value_is_put_aside_and_the_others_are_handled(service: Service) -> None:
+async def test_undecodable_messages_are_put_aside_and_the_others_handled(service: Service) -> None:
     dead = service.uri + ".dead"
     policy = bmq.Backoff(every=1, then=bmq.DeadLetter(dead))
 
@@ -230,7 +230,7 @@ def of_orders(orders: list[Order]) -> None: ...
         (7, {}, "a handler of batches is a function"),
     ],
 )
-def test_what_cannot_be_done_is_refused_when_it_is_registered(handler: Any, options: Any, why: str) -> None:
+def test_impossible_registrations_are_refused(handler: Any, options: Any, why: str) -> None:
     with pytest.raises(bmq.UsageError, match=why):
         bmq.App().batch_consumer("bmq://d.e/q", **options)(handler)
 
@@ -284,7 +284,7 @@ async def test_a_consumer_takes_so_many_a_second(stage: Stage, key: Any) -> None
     assert await timed(work) >= 0.16
 
 
-async def test_what_waits_for_its_turn_is_given_back_in_the_end(stage: Stage) -> None:
+async def test_waiting_messages_are_returned_at_the_end(stage: Stage) -> None:
     await post(stage.queue, *numbered(3))
     async with stage.queue.subscribe() as consumer:
         async with consuming(consumer, stage.handle, rate=0.001):
@@ -297,7 +297,7 @@ async def test_what_waits_for_its_turn_is_given_back_in_the_end(stage: Stage) ->
 # ---- pause and resume
 
 
-async def test_a_paused_consumer_gets_nothing_and_goes_on_where_it_was(
+async def test_paused_consumer_receives_nothing_and_resumes_in_order(
     stage: Stage, other_session: bmq.Session
 ) -> None:
     async with stage.queue.subscribe() as consumer:
@@ -320,7 +320,7 @@ async def test_a_paused_consumer_gets_nothing_and_goes_on_where_it_was(
         assert (await consumer.receive(timeout=10)).data == b"3"
 
 
-async def test_who_waits_at_a_paused_consumer_ends_when_the_queue_is_closed(stage: Stage) -> None:
+async def test_closing_the_queue_ends_receivers_of_a_paused_consumer(stage: Stage) -> None:
     consumer = await stage.queue.subscribe()
     await consumer.pause()
     await consumer.pause()

@@ -73,9 +73,7 @@ async def test_manual_leaves_confirming_to_the_handler(stage: Stage, other_sessi
     assert await seen_by(other_session, stage.queue.uri) == [b"1"]
 
 
-async def test_what_the_handler_confirmed_before_it_failed_is_not_tried_again(
-    stage: Stage, clock: FakeClock
-) -> None:
+async def test_message_confirmed_before_a_failure_is_not_retried(stage: Stage, clock: FakeClock) -> None:
     failures: list[Failure] = []
 
     async def handle(message: bmq.Message) -> None:
@@ -336,9 +334,7 @@ async def test_cancelled_once_more_it_does_not_wait(stage: Stage, other_session:
     assert await seen_by(other_session, stage.queue.uri) == [b"x"]
 
 
-async def test_who_waits_for_the_next_attempt_is_not_waited_for(
-    stage: Stage, other_session: bmq.Session
-) -> None:
+async def test_shutdown_does_not_wait_for_pending_retries(stage: Stage, other_session: bmq.Session) -> None:
     resting = asyncio.Event()
 
     class Standstill(FakeClock):
@@ -513,12 +509,12 @@ async def test_cancelled_beside_a_signal_it_is_cancelled(stage: Stage) -> None:
         ({"retry": bmq.NoRetry(then=bmq.DeadLetter("bmq://bmq.test.mem.priority/d"))}, "open the queue"),
     ],
 )
-async def test_what_contradicts_itself_is_refused(stage: Stage, arguments: dict[str, Any], why: str) -> None:
+async def test_contradictory_arguments_are_refused(stage: Stage, arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(bmq.UsageError, match=why):
         await bmq.consume(stage.queue, stage.handle, **arguments)
 
 
-async def test_what_else_is_refused(session: bmq.Session, stage: Stage, fresh: Fresh) -> None:
+async def test_other_refusals(session: bmq.Session, stage: Stage, fresh: Fresh) -> None:
     with pytest.raises(bmq.UsageError, match="runs in a thread"):
         await bmq.consume(stage.queue, lambda message: None, ack=bmq.AckPolicy.MANUAL)
     with pytest.raises(bmq.UsageError, match="a handler is a function"):

@@ -222,7 +222,7 @@ async def test_a_handler_that_awaits_something_cancelled_has_failed_like_any_oth
 # ---- dead letters
 
 
-async def test_a_dead_letter_says_where_it_comes_from_and_why(
+async def test_dead_letter_has_origin_and_error(
     session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock, other_session: bmq.Session
 ) -> None:
     async def handle(message: bmq.Message) -> None:

@@ -76,7 +76,7 @@ async def test_without_a_policy_any_number_of_bad_messages_do_not_keep_a_good_on
     assert await seen_by(other_session, stage.queue.uri) == bad
 
 
-async def test_what_is_skipped_makes_no_request_each(stage: Stage, clock: FakeClock) -> None:
+async def test_skipped_messages_need_few_requests(stage: Stage, clock: FakeClock) -> None:
     requests = 0
 
     def count(consumer: bmq.Consumer) -> bmq.Consumer:
@@ -110,7 +110,7 @@ async def test_what_is_skipped_makes_no_request_each(stage: Stage, clock: FakeCl
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_without_a_policy_what_the_same_message_brings_about_again_is_not_tried_again(
+async def test_default_policy_does_not_retry_repeating_errors(
     stage: Stage, clock: FakeClock, other_session: bmq.Session, error: Exception
 ) -> None:
     await post(stage.queue, b"bad", b"good")
@@ -126,7 +126,7 @@ async def test_without_a_policy_what_the_same_message_brings_about_again_is_not_
     [OSError("away"), TimeoutError("late"), bmq.RequestTimeout("late"), bmq.StateError("suspended")],
     ids=lambda error: type(error).__name__,
 )
-async def test_without_a_policy_what_may_pass_is_tried_again(
+async def test_default_policy_retries_passing_errors(
     stage: Stage, clock: FakeClock, error: Exception
 ) -> None:
     await post(stage.queue, b"bad", b"good")
@@ -141,7 +141,7 @@ async def test_on_receipt_nothing_is_tried_again(stage: Stage, clock: FakeClock)
     assert clock.slept == []
 
 
-async def test_what_was_skipped_is_tried_again_when_the_connection_was_lost(
+async def test_skipped_messages_are_retried_after_a_reconnect(
     broker_uri: str, uri: str, clock: FakeClock
 ) -> None:
     async with FaultProxy(broker_uri) as proxy, bmq.connect(proxy.uri) as own:
@@ -167,7 +167,7 @@ async def test_what_was_skipped_is_tried_again_when_the_connection_was_lost(
 @pytest.mark.parametrize(
     "limits", [{"max_unconfirmed_messages": 3}, {"max_unconfirmed_bytes": 3}], ids=["messages", "bytes"]
 )
-async def test_a_worker_that_stands_still_says_so_once_and_what_it_waits_for(
+async def test_blocked_worker_is_logged_once_with_the_reason(
     stage: Stage, caplog: pytest.LogCaptureFixture, limits: dict[str, int]
 ) -> None:
     before: list[int] = []
@@ -214,7 +214,7 @@ async def test_a_worker_does_not_stand_still_where_others_confirmed_what_it_left
     assert before == [0] * 5, "three of five are left unconfirmed, and there is room for no more"
 
 
-async def test_a_worker_whose_messages_nobody_confirms_says_so_after_a_while(
+async def test_worker_with_unconfirmed_messages_is_logged_after_a_while(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     held: list[bmq.Message] = []
@@ -274,9 +274,7 @@ async def test_dead_letters_that_are_refused_for_good_bring_it_to_a_standstill_t
     [Bad, (KeyError, Bad), lambda error: "carrier" in str(error)],
     ids=["type", "types", "function"],
 )
-async def test_what_can_never_succeed_is_not_tried_again(
-    stage: Stage, clock: FakeClock, no_retry: Any
-) -> None:
+async def test_hopeless_errors_are_not_retried(stage: Stage, clock: FakeClock, no_retry: Any) -> None:
     async def handle(message: bmq.Message) -> None:
         await stage.handle(message)
         if message.data == b"0":

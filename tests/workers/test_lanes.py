@@ -277,7 +277,7 @@ async def test_a_key_that_cannot_be_had_is_an_attempt_that_failed(
     assert await seen_by(other_session, stage.queue.uri) == []
 
 
-async def test_what_no_handler_has_seen_is_given_back_in_order(stage: Stage) -> None:
+async def test_unhandled_messages_are_returned_in_order(stage: Stage) -> None:
     begun, end = asyncio.Event(), asyncio.Event()
 
     async def handle(message: bmq.Message) -> None:

@@ -106,7 +106,7 @@ async def test_all_have_connected_before_a_startup_function_and_parts_end_last(
     assert told == ["begin deeper", "begin part", "begin here", "end here", "end part", "end deeper"]
 
 
-async def test_what_fails_in_a_part_ends_all(broker_uri: str, uri: str) -> None:
+async def test_failure_of_a_part_ends_the_whole_app(broker_uri: str, uri: str) -> None:
     broker = Broker(port=0)
     await broker.start()
     here, part = bmq.App(broker_uri), bmq.App(broker.uri, reconnect=False)
@@ -200,7 +200,7 @@ async def test_it_is_ready_when_all_are(broker_uri: str, uri: str, there: Broker
         assert here.session.health().ready
 
 
-def test_who_can_be_a_part() -> None:
+def test_apps_that_can_be_parts() -> None:
     one, two = bmq.App(), bmq.App()
     one.include(two)
     for whole, part in ((one, one), (one, two), (two, one)):

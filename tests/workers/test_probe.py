@@ -201,7 +201,7 @@ async def test_a_request_without_end_harms_nobody(broker_uri: str, fresh: Fresh)
 
 
 @pytest.mark.parametrize("address", ["8080", "localhost", ":8080", "localhost:x", "localhost:70000"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_invalid_addresses_are_refused(address: str) -> None:
     with pytest.raises(bmq.UsageError, match=r"health is HOST:PORT, such as 127\.0\.0\.1:8080"):
         bmq.App(health=address)
 

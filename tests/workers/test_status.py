@@ -68,7 +68,7 @@ async def test_the_hundred_and_first_message_fails_and_what_follows_is_blocked(s
 
 
 @pytest.mark.statement("6.9")
-async def test_who_handles_everything_is_active(stage: Stage) -> None:
+async def test_subscriber_without_failures_is_active(stage: Stage) -> None:
     await post(stage.queue, *numbered(3))
     async with consuming(stage.queue, stage.handle, expression="!exists(x)"):
         await stage.next(3)
@@ -81,7 +81,7 @@ async def test_who_handles_everything_is_active(stage: Stage) -> None:
 
 
 @pytest.mark.statement("6.9")
-async def test_who_gave_up_the_last_message_is_failing_until_one_succeeds(stage: Stage) -> None:
+async def test_giving_up_makes_a_subscriber_failing_until_a_success(stage: Stage) -> None:
     ill = True
 
     async def handle(message: bmq.Message) -> None:
@@ -112,7 +112,7 @@ async def test_one_worker_of_several_that_waits_fails_and_does_not_block(stage: 
     assert (found.failing, found.handled) == (1, 4)
 
 
-async def test_limits_full_of_what_was_left_block(stage: Stage) -> None:
+async def test_limits_full_of_left_messages_block(stage: Stage) -> None:
     await post(stage.queue, *numbered(5))
     async with consuming(stage.queue, refuse, retry=bmq.NoRetry(), max_unconfirmed_messages=3):
         found = await until(stage.queue, lambda found: found.left == 3)
@@ -120,7 +120,7 @@ async def test_limits_full_of_what_was_left_block(stage: Stage) -> None:
     assert (found.given_up, found.limit) == (3, 3)
 
 
-async def test_what_others_confirm_later_blocks_for_so_long(stage: Stage) -> None:
+async def test_manual_confirmations_block_until_they_are_made(stage: Stage) -> None:
     await post(stage.queue, *numbered(6))
     manual = bmq.AckPolicy.MANUAL
     async with consuming(stage.queue, stage.handle, ack=manual, max_unconfirmed_messages=3):

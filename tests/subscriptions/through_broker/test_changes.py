@@ -83,7 +83,7 @@ async def test_a_refused_subscription_leaves_the_others_as_they_were(scene: Scen
             assert queue.consumers == [good, again]
 
 
-async def test_a_refused_change_rolls_back_to_what_the_broker_has(
+async def test_refused_change_restores_the_broker_state(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await scene.reader()
@@ -119,7 +119,7 @@ async def test_a_message_says_which_subscription_it_came_for(scene: Scene) -> No
             message.confirm()
 
 
-async def test_what_was_routed_by_the_previous_configuration_still_arrives(scene: Scene) -> None:
+async def test_messages_routed_before_a_change_still_arrive(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1") as one, queue.subscribe("x == 2") as two:
         posts = [scene.producer.post_nowait(b"%d" % n, properties={"x": 1 + n % 2}) for n in range(1000)]
@@ -204,7 +204,7 @@ async def test_messages_of_a_consumer_that_leaves_go_to_another_that_wants_them(
     assert await scene.left() == []
 
 
-async def test_messages_nobody_here_wants_stay_until_somebody_does(scene: Scene) -> None:
+async def test_unclaimed_messages_stay_until_a_consumer_matches(scene: Scene) -> None:
     """They hold up neither the consumers that remain, here and elsewhere, nor those that come."""
     queue, elsewhere = await scene.reader(), await scene.reader()
     async with queue.subscribe("x == 2") as other, elsewhere.subscribe("x == 3") as far:
@@ -228,7 +228,7 @@ async def test_messages_nobody_here_wants_stay_until_somebody_does(scene: Scene)
     assert await scene.left() == []
 
 
-async def test_what_nobody_claims_is_left_for_others_once_the_queue_closes(scene: Scene) -> None:
+async def test_unclaimed_messages_go_to_others_when_the_queue_closes(scene: Scene) -> None:
     queue = await scene.reader()
     leaving = await queue.subscribe("x == 1")
     await scene.post(**{str(n): {"x": 1} for n in range(10)})
@@ -239,7 +239,7 @@ async def test_what_nobody_claims_is_left_for_others_once_the_queue_closes(scene
     assert await scene.left() == [str(n) for n in range(1, 10)]
 
 
-async def test_a_changed_consumer_gets_what_nobody_wanted_before(scene: Scene) -> None:
+async def test_changed_consumer_receives_unclaimed_messages(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 2") as staying:
         leaving = await queue.subscribe("x == 1")
@@ -347,9 +347,7 @@ async def test_cancelling_a_subscription_that_is_being_opened_takes_it_back(scen
             assert await names(taking, 10) == [str(n) for n in range(10)]
 
 
-async def test_what_is_refused_leaves_the_default_subscription_as_it_was(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refusal_keeps_the_default_subscription(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = await scene.reader(default_subscription=True, priority=3)
     [default] = queue.consumers
     redefine = queue._end.subscriptions.redefine
@@ -371,7 +369,7 @@ async def test_what_is_refused_leaves_the_default_subscription_as_it_was(
     assert default.options.priority == 3
 
 
-async def test_a_drain_leaves_alone_what_its_full_filter_wants(scene: Scene) -> None:
+async def test_drain_skips_messages_of_its_full_filter(scene: Scene) -> None:
     """A filter too big to be negated drains with a catch-all, which is below it.
 
     A broker with other subscriptions to serve may hand the catch-all what the full filter wants: that is

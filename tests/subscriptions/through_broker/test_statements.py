@@ -40,7 +40,7 @@ async def test_without_a_subscription_any_message_is_routed_to_a_consumer(scene:
 
 
 @pytest.mark.statement("1.3")
-async def test_a_message_that_matches_nobody_stays_until_somebody_subscribes_to_it(scene: Scene) -> None:
+async def test_unmatched_message_stays_until_a_subscription_matches(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1") as consumer:
         await scene.post(waits={"x": 2}, goes={"x": 1})
@@ -52,7 +52,7 @@ async def test_a_message_that_matches_nobody_stays_until_somebody_subscribes_to_
 
 @pytest.mark.parametrize("uri", ["bmq.test.small.priority"], indirect=True)
 @pytest.mark.statement("1.4")
-async def test_a_message_that_matches_nobody_counts_against_the_quota(scene: Scene) -> None:
+async def test_unmatched_message_counts_against_the_quota(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1"):
         report = await scene.producer.post_many(
