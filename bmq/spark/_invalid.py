@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,26 +17,16 @@ from bmq.errors import UsageError
 from bmq.spark._arrow import RecordBatch, pa, pc
 from bmq.spark._columns import Columns, check_queue
 from bmq.spark._keys import due_column, source_guids
+from bmq.spark._sink_settings import SinkSettings
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, MAX_PROPERTY_VALUE, PropertyType
 from bmq.wire.properties import PropertyValue
 from bmq.wire.table import TableEncoder
 
-if TYPE_CHECKING:
-    from bmq.spark._posting import SinkSettings
-
-__all__ = ["InvalidRow", "OnInvalidRow", "Sieve", "entries_of", "invalid_row", "this_row"]
+__all__ = ["InvalidRow", "Sieve", "entries_of", "invalid_row", "this_row"]
 
 # Maximum number of bytes for property names and headers before a payload.
 _FRAME = MAX_PROPERTIES * 4200
 _MOST_REASON = 1000
-
-
-class OnInvalidRow(StrEnum):
-    """Handling of rows that cannot be posted."""
-
-    FAIL = "fail"
-    DROP = "drop"
-    DEAD_LETTERS = "deadLetters"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,12 @@ from bmq.engine.address import parse_addresses
 from bmq.errors import UsageError
 from bmq.spark._columns import Columns, check_queue
 from bmq.spark._guids import GuidMode
-from bmq.spark._invalid import OnInvalidRow
 from bmq.spark._portal import ConnectionSettings
-from bmq.spark._posting import SinkSettings
 from bmq.spark._reads import ReadLimits
 from bmq.spark._receiving import SourceSettings
 from bmq.spark._rows import SOURCE_COLUMNS, OnInvalidMessage
 from bmq.spark._security import Security
+from bmq.spark._sink_settings import OnInvalidRow, SinkSettings
 from bmq.spark._state import LogPlace
 from bmq.subscriptions import Expression
 from bmq.wire.constants import Compression

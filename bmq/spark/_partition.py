@@ -16,11 +16,12 @@ from bmq.spark._arrow import RecordBatch
 from bmq.spark._batches import RowColumns
 from bmq.spark._columns import Columns, check_columns
 from bmq.spark._guids import GuidMode
-from bmq.spark._invalid import InvalidRow, OnInvalidRow
+from bmq.spark._invalid import InvalidRow
 from bmq.spark._options import parse_compression, parse_guid_mode, parse_on_invalid_row
 from bmq.spark._portal import ConnectionSettings
-from bmq.spark._posting import SLICE_BYTES, SLICE_ROWS, Scope, SinkSettings, name_row, post_partition
+from bmq.spark._posting import SLICE_BYTES, SLICE_ROWS, Scope, post_partition
 from bmq.spark._security import Security
+from bmq.spark._sink_settings import OnInvalidRow, SinkSettings, name_row
 from bmq.spark._summary import PartitionReport, Summary
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,18 +29,19 @@ from bmq.engine.address import find_broker
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._batches import spread_maps, without_views
-from bmq.spark._columns import Columns, check_queue
+from bmq.spark._columns import check_queue
 from bmq.spark._guids import GuidMaker, GuidMode, SourceGuids, guid_maker
-from bmq.spark._invalid import InvalidRow, OnInvalidRow, Sieve, this_row
+from bmq.spark._invalid import InvalidRow, Sieve, this_row
 from bmq.spark._keys import bucket_column, due_column, source_guids
 from bmq.spark._letters import LETTER_PROPERTIES, LETTER_VALUE, Letter, letter_of, letter_tables
-from bmq.spark._portal import ConnectionSettings, Lease, Portal, portal
+from bmq.spark._portal import Lease, Portal, portal
+from bmq.spark._sink_settings import OnInvalidRow, SinkSettings, name_row
 from bmq.spark._summary import PartitionReport
 
 if TYPE_CHECKING:
     from bmq.wire.table import EncodedPosts
 
-__all__ = ["SLICE_BYTES", "SLICE_ROWS", "Scope", "SinkSettings", "name_row", "post_partition"]
+__all__ = ["SLICE_BYTES", "SLICE_ROWS", "Scope", "post_partition"]
 
 logger = logging.getLogger("bmq.spark")
 _limit = LogLimit(logger)
@@ -59,68 +60,6 @@ _FINAL = frozenset({AckStatus.INVALID_ARGUMENT, AckStatus.NOT_SUPPORTED})
 _FULL = frozenset({AckStatus.LIMIT_MESSAGES, AckStatus.LIMIT_BYTES})
 # Seconds between two attempts with a full queue: after the first refusal, and at most.
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkSettings:
-    """Settings of the sink.
-
-    Attributes:
-        connection: connection to the broker.
-        queue: target of all rows; "" if a column has the target.
-        columns: roles of the columns.
-        guid_mode: source of the GUIDs.
-        job_id: name of the job in GUIDs, in place of Spark's.
-        write_name: name that distinguishes writes with the same job and batch.
-        rate: maximum number of rows a second of each partition; None for no limit.
-        on_invalid_row: handling of rows that cannot be posted.
-        dead_letter_queue: queue for dead letters.
-        max_retries: number of retries after a negative acknowledgement; a full queue does not count.
-        retry_interval: seconds before the first retry, doubled each time.
-        ack_timeout: seconds without an outcome, or with a full queue that accepts no row, until the task
-            fails.
-    """
-
-    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
-    queue: str = ""
-    columns: Columns = field(default_factory=Columns)
-    guid_mode: GuidMode = GuidMode.CONTENT
-    job_id: str = ""
-    write_name: str = ""
-    rate: float | None = None
-    on_invalid_row: OnInvalidRow = OnInvalidRow.FAIL
-    dead_letter_queue: str = ""
-    max_retries: int = 5
-    retry_interval: float = 0.2
-    ack_timeout: float = 300.0
-
-    def __post_init__(self) -> None:
-        if self.queue:
-            check_queue(self.queue)
-        if not self.queue and not self.columns.queue:
-            raise UsageError("no target: name a queue (bmq://DOMAIN/QUEUE), or the column that has it")
-        taken = {BUCKET} if self.columns.key else set[str]()
-        taken |= {DUE, DESTINATION} if self.columns.not_before else set[str]()
-        if twice := taken.intersection(self.columns.properties):
-            raise UsageError(f"{', '.join(sorted(twice))}: made of another column, and a property column too")
-        if self.rate is not None and not self.rate > 0:
-            raise UsageError(f"rate is a number of rows a second, above 0, not {self.rate}")
-        if (self.on_invalid_row is OnInvalidRow.DEAD_LETTERS) != bool(self.dead_letter_queue):
-            raise UsageError("dead letters need both: onInvalidRow=deadLetters, and their deadLetterQueue")
-        if self.dead_letter_queue:
-            check_queue(self.dead_letter_queue)
-        if self.guid_mode is GuidMode.ID and not self.columns.id:
-            raise UsageError("guidMode=id needs an id column")
-        if self.guid_mode is GuidMode.SOURCE and not self.columns.guid:
-            raise UsageError(
-                "guidMode=source needs the column of GUIDs of a queue that was read: select guid too, or "
-                "name the column in guidColumn"
-            )
-
-
-def name_row(position: int) -> str:
-    """Return the name of a row for errors."""
-    return f"row {position} of the partition"
 
 
 class Scope(NamedTuple):

@@ -14,7 +14,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._columns import check_columns
 from bmq.spark._partition import WritePartition, task_scope
-from bmq.spark._posting import SinkSettings, post_partition
+from bmq.spark._posting import post_partition
+from bmq.spark._sink_settings import SinkSettings
 from bmq.spark._summary import PartitionReport, Summary
 
 if TYPE_CHECKING:
