@@ -259,7 +259,7 @@ def test_what_is_no_key_and_no_time() -> None:
         bucket_column(pa.array([1.5]))
     with pytest.raises(bmq.UsageError, match="not string"):
         due_column(pa.array(["tomorrow"]))
-    with pytest.raises(bmq.UsageError, match="row 0: nan is no time"):
+    with pytest.raises(bmq.UsageError, match="row 0: nan is not a time"):
         due_column(pa.array([float("nan")]))
 
 

@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 import bmq
+from bmq.testing import History, check
 from tests.spark.brokers import DOMAIN, BrokerThread
 
 ROWS = int(os.environ.get("BMQ_SPARK_ROWS", "3000"))
@@ -137,19 +137,29 @@ def drivers() -> Iterator[list[Driver]]:
         each.kill()
 
 
-def posted(uri: str, queue: str) -> None:
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """The rows on their way, for the checker."""
+    with History(tmp_path / "history.jsonl") as history:
+        yield history
+
+
+def posted(uri: str, queue: str, history: History) -> None:
     async def post() -> None:
-        async with bmq.connect(uri) as session:
+        recorder = history.process("producer")
+        async with bmq.connect(uri, interceptors=[recorder]) as session:
             opened = await session.open_queue(queue, write=True)
             messages = (bmq.PutMessage(b"row %d" % n, properties={"n": n}) for n in range(ROWS))
             (await opened.post_many(messages)).raise_for_failures()
+        recorder.close()
 
     asyncio.run(post())
 
 
-def drained(uri: str, queue: str) -> list[int]:
-    """The numbers of the messages that are in a queue, in order."""
-    found: list[int] = []
+def drained(uri: str, queue: str, history: History) -> set[int]:
+    """The numbers of the messages that are in a queue; each message is an effect in the history."""
+    found: set[int] = set()
+    recorder = history.process("queue")
 
     async def drain() -> None:
         async with bmq.connect(uri) as session:
@@ -159,14 +169,19 @@ def drained(uri: str, queue: str) -> list[int]:
                     batch = await opened.receive_many(10_000, timeout=30 if len(found) < ROWS else 2)
                 except TimeoutError:
                     return
-                found.extend(int(message.data.split()[1]) for message in batch)
+                for message in batch:
+                    with recorder.effect(message.data.decode()):
+                        found.add(int(message.data.split()[1]))
                 batch.confirm()
 
     asyncio.run(drain())
-    return sorted(found)
+    recorder.close()
+    return found
 
 
-def test_out_of_spark_every_row_once(uri: str, queue: str, drivers: list[Driver], tmp_path: Path) -> None:
+def test_out_of_spark_every_row_once(
+    uri: str, queue: str, drivers: list[Driver], history: History, tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
     for number, part in enumerate(np.array_split(np.arange(ROWS), BATCHES)):
         numbers = pa.array(part)
@@ -179,14 +194,15 @@ def test_out_of_spark_every_row_once(uri: str, queue: str, drivers: list[Driver]
     driver.finish(lambda: len(driver.batches("commits")) == BATCHES)
     took = time.monotonic() - began
     assert driver.kills["in a batch"] > 0
-    assert drained(uri, queue) == list(range(ROWS))
+    assert drained(uri, queue, history) == set(range(ROWS))
+    check(history, rules=["once"])
     print(f"\nout: {ROWS:,} rows in {BATCHES} batches, killed {driver.kills}, {took:.0f} s in all")
 
 
 def test_into_spark_every_message_once(
-    spark: SparkSession, uri: str, queue: str, drivers: list[Driver], tmp_path: Path
+    spark: SparkSession, uri: str, queue: str, drivers: list[Driver], history: History, tmp_path: Path
 ) -> None:
-    posted(uri, queue)
+    posted(uri, queue, history)
     driver = Driver("into", uri, queue, tmp_path)
     drivers.append(driver)
     began = time.monotonic()
@@ -199,9 +215,11 @@ def test_into_spark_every_message_once(
     driver.finish(lambda: not driver.half_done() and stored() == ROWS)
     took = time.monotonic() - began
     assert driver.kills["in a batch"] > 0
-    frame = spark.read.parquet(str(tmp_path / "out"))
-    count, distinct, guids, first, last = frame.agg(
-        F.count("*"), F.countDistinct("n"), F.countDistinct("guid"), F.min("n"), F.max("n")
-    ).first() or (0, 0, 0, 0, 0)
-    assert (count, distinct, guids, first, last) == (ROWS, ROWS, ROWS, 0, ROWS - 1)
+    files = history.process("files")
+    for n, guid in spark.read.parquet(str(tmp_path / "out")).select("n", "guid").toLocalIterator():
+        history.record("files", "deliver", "ok", queue=queue, message=guid)
+        with files.effect(f"row {n}"):
+            pass
+    files.close()
+    check(history, rules=["lost", "content", "once"])
     print(f"\ninto: {ROWS:,} messages, killed {driver.kills}, {took:.0f} s in all")

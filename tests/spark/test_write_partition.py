@@ -82,7 +82,7 @@ def test_keys_and_times_of_rows(broker: BrokerThread, queue: str) -> None:
     local = int(at.timestamp() * 1000)
     assert [m.properties["bmq_due"] for m in later] == [local, local, 10**12]
     assert {m.properties["bmq_destination"] for m in later} == {queue}
-    with pytest.raises(bmq.UsageError, match="row 0 of the partition: 'soon' is no time"):
+    with pytest.raises(bmq.UsageError, match="row 0 of the partition: 'soon' is not a time"):
         sink(broker, queue, **columns)(iter([Row(body="x", k=None, at="soon")]))
 
 
@@ -381,7 +381,7 @@ def test_a_full_queue_is_waited_for_and_keeps_the_order_of_rows(
     assert report.waited > 0
     assert f"{report.waited:.1f} s of waiting for room" in str(report)
     told = [line.getMessage() for line in caplog.records if "is full" in line.getMessage()]
-    assert told == [f"{uri} is full: rows wait until there is room, for 60 s at most"]
+    assert told == [f"{uri} is full: rows wait for free space, up to 60 s"]
 
 
 def test_two_partitions_wait_for_the_same_room(broker: BrokerThread) -> None:
