@@ -901,7 +901,7 @@ def test_a_log_that_is_gone_is_an_error_and_not_a_gap(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     query = Query(broker, queue, tmp_path)
-    with pytest.raises(bmq.UsageError, match=r"messages 3 to 9 .* are in its checkpoint, but not in"):
+    with pytest.raises(bmq.StateError, match=r"messages 3 to 9 .* are in its checkpoint, but not in"):
         query.runner.partitions({"messages": 3}, {"messages": 9})
 
 
