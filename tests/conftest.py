@@ -42,7 +42,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def _small_heap() -> None:
-    """Let the collector leave alone what is there before the first test, 10,000 tests among it."""
+    """Exclude existing objects from garbage collection, 10,000 tests among them."""
     collect()
 
 

@@ -15,5 +15,5 @@ TABLES = find_spec("pyarrow") is not None
 
 
 def with_tables(*cases: T) -> list[T]:
-    """Return test cases that receive tables, or none where tables cannot be received."""
+    """Return test cases that receive tables; none if tables are unavailable."""
     return list(cases) if TABLES else []

@@ -20,7 +20,9 @@ T = TypeVar("T")
 def attempt(
     decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> tuple[T, None] | tuple[Any, ProtocolError]:
-    """Return what ``decode`` returns and no error, or no value and its ProtocolError; nothing else passes."""
+    """Return the result of ``decode`` without an error, or its ProtocolError without a result; nothing else
+    passes.
+    """
     try:
         return decode(*args, **kwargs), None
     except ProtocolError as error:

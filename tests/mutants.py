@@ -111,7 +111,7 @@ WITHOUT = {"engine/driver", "engine/event_stream"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """One bug: what to write instead of a node."""
+    """A bug: the replacement of a node."""
 
     path: str
     lines: range
@@ -228,7 +228,7 @@ class _Planter(cst.CSTVisitor):
 
 
 def _statements(source: str) -> dict[int, tuple[range, bool]]:
-    """By line: the lines of its statement, or of its head where it has a body; whether a function runs it."""
+    """Return, by line, the lines of its statement, or of its head; and whether a function executes it."""
     found: dict[int, tuple[range, bool]] = {}
 
     def walk(statements: Iterable[ast.AST], inside: bool) -> None:
@@ -271,7 +271,7 @@ def plant(area: str) -> list[Mutant]:
 
 
 def draw(mutants: Sequence[Mutant], count: int, seed: str) -> list[Mutant]:
-    """Lines at random, and one bug for each: what was drawn stays drawn when other lines change."""
+    """Draw random lines, with one bug for each; changes of other lines do not change a draw."""
 
     def chance(what: str) -> bytes:
         return hashlib.sha256(f"{seed} {what}".encode()).digest()
@@ -290,7 +290,7 @@ def shares(count: int) -> dict[str, int]:
 
 
 class Recorder:
-    """A pytest plugin: how long each test takes, and which lines it executes."""
+    """A pytest plugin that records the duration and the executed lines of each test."""
 
     def __init__(self, coverage_: coverage.Coverage) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -309,9 +309,9 @@ class Recorder:
 
 
 class Selection:
-    """A pytest plugin: these tests alone, in this order; it writes down the test that found the bug.
+    """A pytest plugin that runs only these tests, in this order, and records the test that found the bug.
 
-    Tests that are newer than the recording come first. None has much more time than it took without a bug.
+    Tests newer than the recording come first. Each test has little more time than it took without a bug.
     """
 
     def __init__(self, tests: Sequence[str], known: Record, found: Path) -> None:
@@ -426,7 +426,7 @@ def simulate(copy: Path, seeds: range, chosen: Sequence[str], tracer: coverage.C
 def simulate_in_a_child(
     copy: Path, seeds: range, chosen: Sequence[str], tracer: coverage.Coverage | None, cpu: int
 ) -> int:
-    """Fork; the child runs worlds, for so many seconds of work at most. It ends with 3 if one has failed."""
+    """Fork; the child runs worlds for at most this many CPU seconds, and exits with 3 after a failure."""
     pid = os.fork()
     if pid:
         return pid
@@ -506,7 +506,7 @@ def simulated(drawn: dict[str, list[Mutant]]) -> None:
 
 
 def executed_by_simulation(mutants: Sequence[Mutant]) -> list[Mutant]:
-    """The bugs on lines that a simulated world executes; record these lines first if they are not known."""
+    """Return the bugs on lines that a simulated world executes; record these lines first if unknown."""
     answer = HOME / "simulation.json"
     if not answer.exists():
         copy = copy_tree("simulation-recorded")
@@ -585,7 +585,7 @@ class Trial:
     pid: int
 
     def end(self) -> str | None:
-        """What found it, an empty text when nothing did, None as long as the tests run."""
+        """Return the test that found the bug, "" if none did, or None while the tests run."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None
@@ -633,7 +633,7 @@ def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: b
 
 
 def run(area: str, mutants: Sequence[Mutant], jobs: int, every_file: bool) -> list[Mutant]:
-    """Look for the bugs of an area; those that no test found."""
+    """Search the bugs of an area; return those that no test found."""
     suites = [recorded(suite) for suite in AREAS[area][1]]
     print(f"{area}: {len(mutants)} bugs, {sum(len(known.seconds) for known in suites)} tests", flush=True)
     free = [copy_tree(f"{area}-{number}") for number in range(jobs)]

@@ -66,7 +66,7 @@ class Running:
         self._lines.put(None)
 
     def prints(self, lines: list[str]) -> None:
-        """Wait until it has printed these lines; log lines may stand between them."""
+        """Wait for these lines in the output; log lines may occur between them."""
         for expected in lines:
             while True:
                 try:
@@ -79,7 +79,7 @@ class Running:
                     break
 
     def end(self) -> int:
-        """End it as an operator would; return its exit status."""
+        """End the process as an operator would; return its exit status."""
         self._process.send_signal(signal.SIGTERM)
         try:
             return self._process.wait(PATIENCE)
@@ -99,15 +99,15 @@ def free_ports(count: int) -> list[str]:
 
 
 def run(page: Path, folder: Path, ports: list[str] | None = None) -> list[str]:
-    """Do what a page says in a folder; return what was run.
+    """Follow a page in a folder; return the executed commands.
 
     Args:
-        page: the page.
-        folder: an empty folder, or the one in which the pages before it were followed.
-        ports: what stands for 30114 and 8080; pages that share files must have the same. None: free ones.
+        page: page.
+        folder: empty folder, or the folder of the previous pages.
+        ports: replacements of 30114 and 8080, equal for pages that share files; None for free ports.
 
     Raises:
-        AssertionError: something printed something else.
+        AssertionError: a command printed other output.
     """
     text = page.read_text(encoding="utf-8")
     for wanted, free in zip(PORTS, ports or free_ports(len(PORTS)), strict=True):

@@ -12,13 +12,13 @@ from tests.fakes.broker import Peer
 
 @pytest.fixture(autouse=True)
 def _no_other_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are about the client: the broker is theirs, whatever the environment names."""
+    """These tests are about the client, and use their own broker regardless of the environment."""
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
 
 
 @pytest_asyncio.fixture
 async def peer() -> AsyncIterator[Peer]:
-    """A broker that does what a test tells it to."""
+    """A scripted broker."""
     async with Peer() as peer:
         yield peer
 

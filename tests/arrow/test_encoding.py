@@ -61,7 +61,7 @@ PAYLOADS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[Any, list[str], dict[str, PropertyType]]:
-    """A batch, its columns that are properties, and the type of each."""
+    """Return a batch, its property columns, and the type of each."""
     rows = draw(st.integers(1, 50))
     kind, payloads = PAYLOADS[draw(st.sampled_from(sorted(PAYLOADS)))]
     columns = [pa.array(draw(st.lists(payloads, min_size=rows, max_size=rows)), kind)]

@@ -86,7 +86,7 @@ def blocks(draw: st.DrawFn) -> list[Push]:
 
 @st.composite
 def messages(draw: st.DrawFn) -> list[Push]:
-    """Blocks one behind the other, or mixed."""
+    """Return blocks of messages, in sequence or mixed."""
     found = [each for block in draw(st.lists(blocks(), max_size=5)) for each in block]
     return found[::3] + found[1::3] + found[2::3] if draw(st.booleans()) else found
 
@@ -208,7 +208,7 @@ def test_usual_messages_do_not_go_one_by_one(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_schema_id_is_no_proof() -> None:
-    """A message that is delivered again may have one that means other names by now."""
+    """A redelivered message may have an id that has been reused for other names."""
     pushes = [push({"a" if n % 2 else "b": n, "same": "x"}, schema_id=6) for n in range(100)]
     decoded = TableDecoder({"a": pa.int64()}).decode(PushColumns.of(pushes))
     assert decoded.properties[0].to_pylist() == [n if n % 2 else None for n in range(100)]

@@ -44,7 +44,7 @@ def post(uri: str, table: Any) -> None:
 
 
 def left(uri: str) -> list[int]:
-    """What is in the queue, without taking it."""
+    """Return the messages in the queue, without taking them."""
     numbers = reader(uri, URI, confirm="never", **OPTIONS).read_all()["n"]
     return sorted(numbers.to_pylist())
 

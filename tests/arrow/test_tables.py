@@ -288,7 +288,7 @@ async def test_a_writer_cannot_receive_tables(peer: Any) -> None:
 
 
 def test_pandas_is_not_imported() -> None:
-    """It is not needed, and its import takes longer than many a program runs."""
+    """pandas is not needed, and its import takes longer than many programs run."""
     code = f"""
 import asyncio, sys
 import bmq, pyarrow as pa

@@ -24,7 +24,7 @@ from tests.garbage import collect
 
 @pytest.fixture(params=["asyncio", "uvloop"], autouse=True)
 def loop_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A new thread for each test; nothing may reach its loop's exception handler, and it must end."""
+    """A new thread for each test, which must end, without errors in its loop's exception handler."""
     complaints: list[dict[str, Any]] = []
 
     def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -44,7 +44,7 @@ def loop_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def broker(request: pytest.FixtureRequest) -> str:
-    """The address of a broker: an embedded one, or the one that is named."""
+    """The address of a broker: embedded, or from the environment."""
     named = os.environ.get("BMQ_BROKER_URI")
     if named:
         return named

@@ -49,7 +49,7 @@ def test_failed_messages_are_not_confirmed(session: bmq.blocking.Session, bmq_qu
 
 
 def test_many(queue: bmq.blocking.Queue) -> None:
-    """A list, and a generator, which is run here: it may belong to this thread."""
+    """Items come from a list, and from a generator, which runs here because it may belong to this thread."""
     threads: set[int] = set()
 
     def payloads() -> Iterator[bytes]:
@@ -76,7 +76,7 @@ def test_many(queue: bmq.blocking.Queue) -> None:
 
 
 def test_a_slow_generator_holds_nothing_back(queue: bmq.blocking.Queue) -> None:
-    """What it has yielded is posted although it waits for something: here, for those very messages."""
+    """Yielded items are posted while the generator waits; here, for these very messages."""
 
     def items() -> Iterator[bytes]:
         for number in range(3):

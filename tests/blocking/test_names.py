@@ -41,7 +41,7 @@ def public(cls: type) -> set[str]:
 
 
 def without_asyncio(annotation: object) -> str:
-    """What is written here for an annotation there."""
+    """Return the form of an annotation in this package."""
     text = re.sub(r" \| AsyncIterable\[[^\]]+\]", "", str(annotation))
     return text.replace("AsyncIterator", "Iterator")
 

@@ -53,7 +53,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path, broker: str, bmq_que
 
 @pytest.fixture(autouse=True)
 def loop_of_its_own() -> None:
-    """Each program chooses its loop itself."""
+    """Each program chooses its own loop."""
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:

@@ -57,7 +57,9 @@ def test_threads_post_and_receive_at_once(
 
 
 def test_one_slow_thread_holds_nothing_back(queue: bmq.blocking.Queue, in_thread: InThread) -> None:
-    """What arrives together is shared: while one handles its message, another has all else."""
+    """Messages that arrive together are shared: while one thread handles its message, another takes the
+    rest.
+    """
     slow, go = threading.Event(), threading.Event()
     seen: list[bytes] = []
     others = threading.Event()
@@ -84,7 +86,7 @@ def test_one_slow_thread_holds_nothing_back(queue: bmq.blocking.Queue, in_thread
 
 @pytest.fixture
 def restarting() -> Any:
-    """An embedded broker at a port that stays its own, which can be killed and come back."""
+    """An embedded broker with a fixed port, which can be killed and restarted."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     brokers = [BackgroundBroker(port=port)]
@@ -204,7 +206,7 @@ async def test_another_event_loop_goes_on_while_a_thread_waits(broker: str, bmq_
 
 
 def test_calling_from_the_sessions_own_thread_is_refused(broker: str, bmq_queue_uri: str) -> None:
-    """on_event runs there: a call would wait for itself."""
+    """on_event runs in this thread: a call would wait for itself."""
     said: list[str] = []
     sessions: list[bmq.blocking.Session] = []
 

@@ -75,7 +75,7 @@ class Core:
 
 
 class CoreClient(RawClient):
-    """A client as the broker sees it: what it is sent is gathered in ``pushes`` and ``acks``."""
+    """A client as the broker sees it, which collects its input in ``pushes`` and ``acks``."""
 
     def __init__(self, core: Core, high_water: int) -> None:
         super().__init__()

@@ -153,7 +153,7 @@ def test_any_change_of_the_consumers_looks_at_usage_afresh() -> None:
 
 
 def test_a_confirm_from_another_session_counts() -> None:
-    """Measured: accepted, and not redelivered when the one that had it goes."""
+    """Measured: accepted, and not redelivered when the original session ends."""
     core = Core()
     writer, first, second = core.client(), core.client(), core.client()
     writer.open(PRIORITY, write=True)

@@ -191,7 +191,7 @@ def test_large_compressed_messages_arrive(size: int, new: bool) -> None:
 
 
 def test_a_message_that_can_not_be_rewritten_for_an_old_client_costs_little(inflated: list[int]) -> None:
-    """It would become too large: it is sent as it is, and nobody tries for ever."""
+    """It would become too large: it is sent unchanged, without endless attempts."""
     core = Core()
     sender, old = core.client(), core.client("PROTOCOL_ENCODING:JSON")
     sender.open(PRIORITY, write=True)
@@ -375,7 +375,7 @@ def test_abandoned_queues_cost_no_time() -> None:
 
 def test_appids_nobody_knows_cost_the_others_nothing() -> None:
     def seconds(strangers: int) -> float:
-        """What 100 messages take when so many read what the domain does not have."""
+        """Return the time for 100 messages, with many readers of unknown applications."""
         core = Core()
         stranger, sender, reader = core.client(), core.client(), core.client()
         for number in range(strangers):
@@ -728,7 +728,7 @@ def test_a_request_of_the_largest_size_takes_little_time() -> None:
 
 
 def searching(count: int) -> tuple[Core, CoreClient, list[None]]:
-    """Have a consumer of many expressions look for its messages among many others."""
+    """Make a consumer with many expressions search for its messages among many others."""
     core = Core()
     turns: list[None] = []
     core.node.postpone = lambda: turns.append(None)

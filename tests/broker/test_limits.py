@@ -374,7 +374,7 @@ def test_memory_is_given_back(uri: str) -> None:
 
 
 def test_quotas_of_a_domain_follow_its_new_configuration() -> None:
-    """The queue's own limits stay what they were: only the domain's change."""
+    """The queue's own limits stay unchanged: only the domain's limits change."""
     core = Core(domain(queue_limits=Limits(100, 10**6), domain_limits=Limits(100, 10**6)))
     sender = producer(core)
     sender.open(f"{PRIORITY}2", 1, write=True)

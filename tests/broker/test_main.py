@@ -39,7 +39,7 @@ async def process(
     environment: dict[str, str] | None = None,
     ready: str = "tcp://127.0.0.1:",
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
-    """The broker as a process that is ready, and its port."""
+    """A running broker process, and its port."""
     started = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -171,7 +171,7 @@ async def test_with_tls_the_ready_line_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", [PROGRAM, PLAIN], ids=["fastest", "asyncio"])
 async def test_without_file_descriptors_it_waits_and_says_so_once(program: str) -> None:
-    """Whoever is connected is served; others are when there are descriptors again."""
+    """Existing connections are served; new ones wait for free descriptors."""
     async with process(program=program) as (broker, port):
         peer = await client(port)
         used = len(os.listdir(f"/proc/{broker.pid}/fd"))

@@ -124,7 +124,7 @@ def test_what_belongs_to_a_client_is_gone_with_it() -> None:
 
 
 def test_what_expires_out_of_line_is_given_back_though_others_stay() -> None:
-    """Messages that wait for a full consumer, while others could be delivered."""
+    """Messages wait for a full consumer while others could be delivered."""
     core = Core(domain(message_ttl=10, deduplication_time_ms=0))
     sender, reader = core.client(), core.client()
     sender.open(PRIORITY, write=True)

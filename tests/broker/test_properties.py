@@ -181,7 +181,7 @@ class Queueing(RuleBasedStateMachine):
             assert queue.store.last is last
 
     def teardown(self) -> None:
-        """One unlimited consumer for each application gets everything that is left."""
+        """One unlimited consumer for each application receives all remaining messages."""
         while self.consumers:
             self.consumers.pop()[0].disconnect()
         for app in self.posted:

@@ -45,7 +45,7 @@ def test_unconfirmed_messages_go_to_the_next_consumer_in_order(way: str) -> None
 
 
 def test_redelivered_messages_come_before_new_ones() -> None:
-    """Recorded in official-unconfirmed: two flagged, then three that were not."""
+    """Recorded in official-unconfirmed: two marked messages, then three unmarked ones."""
     core = Core()
     first = core.client()
     first.consume(PRIORITY, messages=2)
@@ -76,7 +76,7 @@ def test_confirmed_messages_are_gone() -> None:
 
 
 def test_unclaimed_redelivery_blocks_the_queue() -> None:
-    """Measured: new messages wait until somebody takes the redelivered one."""
+    """Measured: new messages wait until a consumer takes the redelivered one."""
     measured = probes()["redelivered_unmatched_stalls"]
     core = Core()
     one, two = core.client(), core.client()
@@ -277,7 +277,7 @@ def test_a_stream_opened_twice_needs_two_closes() -> None:
 
 
 def test_after_a_restart_a_message_has_all_its_attempts_again() -> None:
-    """Two of three were used up; then it takes three more lost connections, and no pauses between them."""
+    """After two of three attempts, three more lost connections are possible, without pauses between them."""
     core = Core()
     producer(core, RDA).put(b"suspect")
     for _ in range(2):

@@ -54,7 +54,7 @@ def entries(recording: str) -> list[dict[str, Any]]:
 
 
 class Conversation:
-    """What a broker said on one connection: answers, and between them pushes and acknowledgements."""
+    """The output of a broker on one connection: answers, with pushes and acknowledgements between them."""
 
     def __init__(self, *, legacy: bool) -> None:
         self.legacy = legacy
@@ -89,7 +89,7 @@ def legacy_connections(recording: str) -> set[int]:
 
 
 def replay(recording: str) -> tuple[dict[int, Conversation], dict[int, Conversation]]:
-    """Return what the recorded broker said and what ours says, by connection."""
+    """Return the outputs of the recorded broker and of ours, by connection."""
     said = list(identities(recording))
     first = said[0].broker_identity
     settings = BrokerSettings(

@@ -107,7 +107,7 @@ def test_nothing_spills_over_to_a_lower_priority() -> None:
 
 
 def test_a_full_group_does_not_hold_up_messages_for_others() -> None:
-    """A message that matches only a full subscription waits; messages for another one pass it by."""
+    """A message that matches only a full subscription waits, while messages for another one pass it."""
     core = Core()
     first, second = core.client(), core.client()
     first.open(PRIORITY, read=True)

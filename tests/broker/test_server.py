@@ -198,7 +198,7 @@ async def test_a_crash_of_a_client_is_noticed(broker: Broker) -> None:
 
 
 async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -> None:
-    """It gets no more than a few high-water marks; when it reads again it gets everything."""
+    """It receives at most a few high-water marks, and the rest once it reads again."""
     async with Broker(high_water=200_000) as small:
         slow, sender = await client(small.port), await client(small.port)
         await slow.consume(PRIORITY, messages=100_000, size=10**9)
@@ -217,7 +217,7 @@ async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -
 def test_a_producer_that_pours_does_not_hold_up_consumers(
     run: Callable[[Coroutine[Any, Any, None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of what waits in a socket some is read and delivered, then some more: not all of it first."""
+    """The broker reads a part of the waiting data and delivers it, then the next part."""
     read, between = 0, []
     receive, flush = BrokerConnection.data_received, BrokerConnection.flush
 
@@ -609,7 +609,7 @@ async def test_an_address_with_tls_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [{}, lambda: Authentication(users={})])
 def test_users_that_name_nobody_are_refused(given: Any) -> None:
-    """They would let in everybody, or nobody: whoever wrote it has to say."""
+    """An empty list could mean all clients or none: the caller must choose."""
     with pytest.raises(bmq.errors.UsageError, match="name a user"):
         Broker(auth=given() if callable(given) else given)
     assert not Authentication(users={}, anonymous=False).allows_anonymous

@@ -47,7 +47,7 @@ def credentials(text: str = "user:secret", mechanism: str = "BASIC") -> Authenti
 
 
 def test_every_state_knows_every_input_that_can_come() -> None:
-    """A session raises on none of its inputs, whatever comes when."""
+    """A session raises on none of its inputs, at any time."""
     handshake = {BrokerState.CONNECTED, BrokerState.AUTHENTICATED}
     only_in_the_handshake = {BrokerInput.CLIENT, BrokerInput.ADMIN_CLIENT, BrokerInput.UNWANTED_CLIENT}
     only_behind_it = {BrokerInput.REQUEST, BrokerInput.DISCONNECT}
@@ -398,7 +398,7 @@ def test_memory_of_an_unfinished_event_is_bounded() -> None:
 
 
 def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
-    """Those before it are stored; it and those behind get no answer; the next event is fine."""
+    """Earlier messages are stored; this one and later ones get no answer; the next event is processed."""
     _core, peer = serving()
     good = encode_put(0, b"a" * 16, b"good")
     bad = bytearray(encode_put(0, b"b" * 16, b"bad"))
@@ -523,7 +523,7 @@ def test_without_a_correlation_id_there_is_no_acknowledgement() -> None:
 @pytest.mark.parametrize("compression", list(Compression))
 @pytest.mark.parametrize("new", [False, True])
 def test_properties_reach_old_and_new_clients(new: bool, compression: Compression) -> None:
-    """New properties are rewritten, decompressed, for clients that do not know them."""
+    """New properties are converted, decompressed, for clients without the new encoding."""
     core = Core()
     sender, modern, old = core.client(), core.client(), core.client("PROTOCOL_ENCODING:JSON")
     sender.open(FANOUT, write=True)
@@ -562,7 +562,9 @@ def test_old_properties_that_do_not_decompress_are_malformed() -> None:
 
 
 def test_schema_ids_of_two_producers_do_not_mix() -> None:
-    """Each numbers its schemas from one; a consumer that remembers names by number must not confuse them."""
+    """Each producer numbers its schemas from one; a consumer that remembers names by number must not mix
+    them.
+    """
     core = Core()
     one, two, reader = core.client(), core.client(), core.client()
     for peer in (one, two):

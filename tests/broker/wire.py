@@ -12,7 +12,7 @@ _open: list[SocketClient] = []
 
 
 async def connect(port: int, tls: ssl.SSLContext | None = None) -> SocketClient:
-    """A connection on which nothing was said yet."""
+    """Return a new connection without any traffic."""
     client: SocketClient = await SocketClient.connect("127.0.0.1", port, tls)
     _open.append(client)
     return client

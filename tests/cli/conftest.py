@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of whoever runs the tests: no configuration, no credentials, a terminal of 80 columns."""
+    """Isolate the tests from the user: no configuration, no credentials, a terminal of 80 columns."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("BMQ_BROKER_URI", "BMQ_CONFIG", "BMQ_USER", "BMQ_PASSWORD", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
@@ -94,7 +94,7 @@ class Aside:
         return await bmq.connect(uri)
 
     def do(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there, and return its result."""
+        """Run a coroutine in the loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class Scene:
         return ran
 
     def drained(self) -> list[bytes]:
-        """Take everything that the queue delivers."""
+        """Take all messages that the queue delivers."""
 
         async def drain() -> list[bytes]:
             queue = await self.aside.session.open_queue(self.uri, read=True)

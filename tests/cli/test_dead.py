@@ -16,7 +16,7 @@ NewUri = Callable[..., str]
 
 @pytest.fixture
 def letters(aside: Aside, bmq_new_queue_uri: NewUri) -> tuple[str, str]:
-    """Two messages that died: their queue, and where they are now."""
+    """Two dead letters: their original queue, and their present queue."""
     uri, dead = bmq_new_queue_uri(), bmq_new_queue_uri()
 
     async def die() -> None:

@@ -101,7 +101,7 @@ def _rewrite_error(message: dict[str, Any]) -> None:
 
 
 class HostileBroker:
-    """A broker behind a proxy that rewrites what the broker says."""
+    """A broker behind a proxy that rewrites its output."""
 
     def __init__(self, uri: str, rewrite: Rewrite) -> None:
         self._port = int(uri.rpartition(":")[2])
@@ -260,7 +260,7 @@ class _Screen:
             pass  # how the end of a terminal shows itself on Linux
 
     def run(self, arguments: list[str], until: str, monkeypatch: pytest.MonkeyPatch) -> str:
-        """Run a verb to its end, or until its output has some words; return all of its output."""
+        """Run a verb to its end, or until its output contains some words; return all output."""
         self._until = until.encode()
         run = bmq.run
 
@@ -383,7 +383,7 @@ _WRITES = re.compile(
 
 
 def test_verbs_print_through_one_module() -> None:
-    """What writes to a stream by itself would print control characters as they are."""
+    """Other writes to a stream would print control characters unescaped."""
     folder = Path(bmq.__file__).parent / "cli"
     found = []
     for path in sorted(folder.glob("*.py")):

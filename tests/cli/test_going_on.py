@@ -164,7 +164,7 @@ async def process(*arguments: str, **options: object) -> AsyncIterator[asyncio.s
 
 @asynccontextmanager
 async def ready(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A command that says that it is ready, and the address it says."""
+    """A command that announces its readiness, and its address."""
     async with process(*arguments) as started:
         assert started.stdout is not None
         line = (await asyncio.wait_for(started.stdout.readline(), 60)).decode()
@@ -225,7 +225,7 @@ async def test_nobody_reads_the_output(uri: str, bmq_queue_uri: str) -> None:
 async def test_nobody_reads_what_any_verb_prints(
     uri: str, bmq_queue_uri: str, tmp_path: Path, arguments: list[str]
 ) -> None:
-    """As with ``| head -1`` when it has its line: nobody complains."""
+    """A reader like ``| head -1`` ends early, without an error."""
     recording = tmp_path / "recording.bin"
     recording.write_bytes(bytes.fromhex("00000008 47020400") * 20_000)  # heartbeats
     names = {"QUEUE": bmq_queue_uri, "RECORDING": str(recording)}
@@ -353,7 +353,7 @@ async def test_recorded_and_replayed(uri: str, bmq_queue_uri: str, tmp_path: Pat
 
 
 async def test_a_recording_is_for_its_owner_and_ends_as_it_is_told(uri: str, tmp_path: Path) -> None:
-    """It has payloads, and passwords if asked. A file that was there before loses its permissions."""
+    """Recordings contain payloads, and passwords on request. An existing file loses its permissions."""
     recording = tmp_path / "conversation.ndjson"
     before = os.umask(0o022)
     try:

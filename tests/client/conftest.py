@@ -26,7 +26,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 @pytest.fixture(autouse=True)
 def _no_other_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are about the client: the broker is theirs, whatever the environment names."""
+    """These tests are about the client, and use their own broker regardless of the environment."""
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
 
 
@@ -49,7 +49,7 @@ async def _quiet_loop(_no_other_broker: None) -> AsyncIterator[None]:
 
 @pytest_asyncio.fixture
 async def peer() -> AsyncIterator[Peer]:
-    """A broker that does what a test tells it to."""
+    """A scripted broker."""
     async with Peer() as peer:
         yield peer
 

@@ -40,7 +40,7 @@ async def writing(peer: Peer, **options: int) -> AsyncIterator[tuple[bmq.Session
 
 
 async def nothing_more_is_read(session: bmq.Session) -> None:
-    """Wait until a hundred turns of the loop, with what was ready in them, have read nothing."""
+    """Wait until a hundred turns of the loop, with their ready callbacks, have read no data."""
     quiet, before = 0, -1
     while quiet < 100:
         received = session.stats().bytes_received
@@ -84,7 +84,7 @@ def sent(peer: Peer) -> list[int]:
 
 
 async def start(*posts: Coroutine[Any, Any, bmq.Ack]) -> list[asyncio.Task[bmq.Ack]]:
-    """Begin to post, one after the other."""
+    """Start posts, one after the other."""
     tasks = [asyncio.ensure_future(post) for post in posts]
     for _ in range(3):
         await asyncio.sleep(0)
@@ -124,7 +124,7 @@ async def test_a_later_post_does_not_overtake_one_that_waits(peer: Peer) -> None
 
 
 async def test_a_queue_that_is_not_acknowledged_does_not_stop_the_others(peer: Peer) -> None:
-    """Window of 10: 6 posts to one queue stay without answer, 4 to the other are answered."""
+    """Window of 10: 6 posts to one queue stay unanswered, 4 posts to the other are answered."""
     async with writing(peer, max_unacked_messages=10) as (session, stuck):
         queue = await session.open_queue(OTHER, write=True)
         pending = [stuck.post_nowait(b"%d" % n) for n in range(6)]

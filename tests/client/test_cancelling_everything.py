@@ -40,7 +40,7 @@ TURNS = 60
 
 
 def coroutines() -> Iterator[str]:
-    """Name what can be awaited, entered or iterated over, of everything that the modules export."""
+    """Return the names of all exported awaitables, context managers and iterators."""
     found = set[str]()
     for module in map(importlib.import_module, MODULES):
         for name in module.__all__:
@@ -68,7 +68,7 @@ def is_awaitable(function: Any) -> bool:
 
 
 class World:
-    """What the recipes have: a session with one queue, and more when they ask for it."""
+    """The objects of the recipes: a session with one queue, and further objects on request."""
 
     def __init__(self, broker: bmq.broker.Broker, session: bmq.Session, queue: bmq.Queue) -> None:
         self.broker = broker

@@ -472,7 +472,7 @@ async def test_closing_the_session_while_a_queue_is_closing(peer: Peer) -> None:
 
 
 async def _receiving(queue: bmq.Queue) -> AsyncIterator[bytes]:
-    """What people write: a generator that confirms what the loop over it has handled."""
+    """A typical generator, which confirms messages after the loop has handled them."""
     async for message in queue:
         async with message:
             yield message.data

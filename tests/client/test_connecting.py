@@ -26,7 +26,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def closed_port() -> Iterator[Callable[[], int]]:
-    """Ports that refuse connections, and that nobody else gets until the test is over."""
+    """Ports that refuse connections, and stay reserved until the end of the test."""
     with contextlib.ExitStack() as held:
 
         def reserve() -> int:

@@ -35,7 +35,7 @@ def _short_head_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def peers(count: int, *hung: int) -> AsyncIterator[list[Peer]]:
-    """Brokers, of which some accept connections and say nothing."""
+    """Brokers, some of which accept connections and stay silent."""
     async with AsyncExitStack() as stack:
         found = [await stack.enter_async_context(Peer()) for _ in range(count)]
         for index in hung:
@@ -48,7 +48,7 @@ def addresses(some: list[Peer]) -> str:
 
 
 class Listener:
-    """A port that does to each connection what it is told to; says nothing by default."""
+    """A port with a scripted reaction to each connection; silent by default."""
 
     def __init__(self, then: Callable[[asyncio.Transport], None] = lambda _: None) -> None:
         self._then = then

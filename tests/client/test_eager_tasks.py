@@ -25,7 +25,7 @@ def _begin_at_once(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: A
 
 @pytest_asyncio.fixture(autouse=True)
 async def _eager(_quiet_loop: None) -> AsyncIterator[None]:
-    """Whatever is here, tasks begin at once; where Python has no such tasks, as they do there."""
+    """Tasks start at once here; without eager tasks in Python, this is emulated."""
     if hasattr(asyncio, "eager_task_factory"):
         # Not that one itself: in some releases of Python it refuses an argument that uvloop passes on.
         asyncio.get_running_loop().set_task_factory(_begin_at_once)

@@ -468,7 +468,7 @@ async def _alternating(peer: Peer, session: bmq.Session) -> Callable[[int], None
 
 
 async def _two_departed(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """Alternating messages for consumers that have left, none of which anybody wants."""
+    """Alternating messages for closed consumers, which match no other consumer."""
     queue, s_id = await closed(peer, session)
     other = await queue.subscribe()
     theirs = peer.connection.s_ids[0]
@@ -480,7 +480,7 @@ async def _two_departed(peer: Peer, session: bmq.Session) -> Callable[[int], Non
 
 
 async def _drain(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """A drain that passes on what is wanted after all."""
+    """A drain that passes matching messages on."""
     queue = await session.open_queue(URI, read=True)
     await queue.subscribe("exists(a) && a == 1", discard_unmatched=True)
     drained = peer.connection.script.s_ids[0][-1]
@@ -494,7 +494,7 @@ async def _default(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
 
 
 async def _put_back(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """Every message is taken and put back in front of those that wait."""
+    """Each message is taken, and put back before waiting ones."""
     queue = await session.open_queue(URI, read=True, default_subscription=True)
     s_id = peer.connection.s_ids[0]
     (consumer,) = queue.consumers
@@ -515,7 +515,7 @@ async def _tables(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
 
 
 async def _many_queues(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """As many queues as messages for a subscription that none has."""
+    """Return as many queues as messages, for a subscription that none of them has."""
     for number in range(50):
         await session.open_queue(f"{URI}{number}", read=True)
     return lambda n: take_in(session, push(peer, UNKNOWN, n, size=0))
@@ -623,7 +623,7 @@ async def test_a_message_with_too_many_properties_to_look_at_is_never_discarded(
 
 
 async def _calls_to_close(peer: Peer, count: int) -> int:
-    """How many functions are called while a queue waits for so many handlers, which end one by one."""
+    """Return the number of calls while a queue waits for handlers that end one by one."""
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         take_in(session, push(peer, peer.connection.s_ids[0], *range(count), size=0))

@@ -19,7 +19,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 
 class Noting(bmq.Interceptor):
-    """Notes what it is called with; its name goes along."""
+    """Records its calls, with its name."""
 
     def __init__(self, name: str = "", log: list[Any] | None = None) -> None:
         self.name = name

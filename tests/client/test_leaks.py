@@ -42,12 +42,12 @@ CHANCE = 800
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a process holds.
+    """The resources of a process.
 
     Attributes:
-        objects: that the garbage collector knows of.
-        blocks: of memory: also what it does not know of, such as bytes.
-        tasks: in this event loop.
+        objects: objects tracked by the garbage collector.
+        blocks: memory blocks, including untracked ones such as bytes.
+        tasks: tasks in this event loop.
         descriptors: open files and sockets.
     """
 
@@ -72,7 +72,7 @@ class Footprint:
 
 
 async def assert_flat(work: Callable[[], Awaitable[None]], *, times: int, warm_up: int) -> None:
-    """Do something so many times, and see that nothing is left of it."""
+    """Repeat an action, and check that nothing is left."""
 
     async def repeat(count: int) -> None:
         for _ in range(count):
@@ -91,7 +91,7 @@ async def assert_flat(work: Callable[[], Awaitable[None]], *, times: int, warm_u
 
 @pytest_asyncio.fixture
 async def broker_uri() -> AsyncIterator[str]:
-    """A broker in a process of its own: what it remembers does not count."""
+    """A broker in a separate process, whose memory does not count."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bmq", "broker", "--port", "0"), stdout=asyncio.subprocess.PIPE
     )

@@ -214,7 +214,7 @@ def test_a_session_made_and_not_started_is_nobodys_business() -> None:
 
 
 def in_another_loop(call: object) -> BaseException | None:
-    """Run a coroutine function in a thread with a loop of its own; return what it raised."""
+    """Run a coroutine function in a thread with its own loop; return its exception."""
 
     def work() -> BaseException | None:
         async def main() -> None:

@@ -28,14 +28,14 @@ COUNT = 20
 
 
 class Party:
-    """A session behind a proxy of its own, with a queue of its own.
+    """A session with its own proxy and queue.
 
     Attributes:
-        posting: whether it posts.
-        receiving: whether it receives.
-        happened: its events.
-        posted: the outcomes of its posts.
-        received: the payloads it has received and confirmed.
+        posting: whether the session posts.
+        receiving: whether the session receives.
+        happened: events of the session.
+        posted: outcomes of the posts.
+        received: payloads received and confirmed.
     """
 
     def __init__(self, name: str, broker: bmq.broker.Broker) -> None:

@@ -36,7 +36,7 @@ async def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
 
 
 async def sleeping(turns: Turns) -> bool:
-    """Whether the event loop sleeps when there is nothing to do."""
+    """Return whether the idle event loop sleeps."""
     before = turns.count
     for _ in range(100):  # each turn calls for the next one; what keeps the loop awake does so, too
         await asyncio.sleep(0)

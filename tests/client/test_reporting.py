@@ -44,7 +44,7 @@ asyncio.run(main())
 
 
 class Said:
-    """The lines that a program without a configuration of its own would show."""
+    """The lines shown by a program without a logging configuration."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog

@@ -25,7 +25,7 @@ def asked(peer: Peer) -> list[list[str]]:
 
 
 def refuse_what_is_held(peer: Peer) -> None:
-    """Answer what is held with a failure; what comes then is held again."""
+    """Answer held requests with a failure; later requests are held again."""
     peer.refuse.add("ConfigureStream")
     peer.answer("ConfigureStream")
     peer.refuse.discard("ConfigureStream")

@@ -33,7 +33,7 @@ LONGEST_LINE = 5000
 
 
 def lengths(caplog: pytest.LogCaptureFixture) -> int:
-    """The length of the longest line, with the error that goes with it."""
+    """Return the length of the longest line, with its error."""
     formatter = logging.Formatter("%(message)s")
     return max((len(formatter.format(record)) for record in caplog.records), default=0)
 

@@ -19,7 +19,7 @@ async def test_posts_made_one_at_a_time_are_written_at_once_and_others_together(
         queue = await session.open_queue(URI, write=True)
 
         def sent_at_once(count: int) -> list[bool]:
-            """Make posts in one turn of the event loop; tell which of them were written right then."""
+            """Make posts in one turn of the event loop; return the posts that were written at once."""
             written: list[bool] = []
             for _ in range(count):
                 before = session.stats().bytes_sent

@@ -121,7 +121,7 @@ def test_messagepack_of_what_msgspec_knows(of: Any) -> None:
     )
 )
 def test_dataclasses_are_read_by_msgspec_where_that_is_wanted(order: Order) -> None:
-    """What one codec has written the other one reads, and it is the same."""
+    """Each codec reads the other's output, with equal results."""
     usual, other = Shape(Order), Shape(Order, bmq.codecs.MsgspecJson(Order))
     for written in (usual.encode(order), other.encode(order)):
         assert written[1]["bmq_content_type"] == "application/json"

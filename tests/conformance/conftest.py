@@ -22,7 +22,7 @@ class HasUri(Protocol):
 
 @pytest.fixture
 async def dialled(bmq_broker: HasUri) -> AsyncIterator[Connect]:
-    """Make connections on which nothing was said yet."""
+    """Create new connections without any traffic."""
     async with AsyncExitStack() as stack:
 
         async def connect() -> Raw:

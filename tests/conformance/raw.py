@@ -50,7 +50,7 @@ class Raw(SocketClient):
         return reply
 
     async def close_queue(self, uri: str, q_id: int = 0, *, read: bool = True, write: bool = True) -> None:
-        """What the SDKs do: take the subscriptions back, then close."""
+        """Close like the SDKs: withdraw the subscriptions, then close."""
         await self.configure(q_id)
         handle = open_queue(uri, q_id, read=read, write=write).handle_parameters
         reply = await self.ask(CloseQueue(handle_parameters=handle, is_final=True))
@@ -61,7 +61,7 @@ class Raw(SocketClient):
         self.drop()
 
     def post(self, payload: bytes, q_id: int = 0, *, guid: bytes | None = None, **how: Any) -> bytes:
-        """Post one message; returns its GUID."""
+        """Post one message; return its GUID."""
         return self.put(payload, q_id=q_id, guids=[guid] if guid is not None else None, **how)[0]
 
     async def ack(self) -> AckMessage:
@@ -94,14 +94,14 @@ class Raw(SocketClient):
         return False
 
     async def barrier(self) -> None:
-        """Wait until everything sent so far was read: a request about nothing is answered behind it."""
+        """Wait until all earlier input was read: an empty request is answered after it."""
         empty = StreamParameters(subscriptions=())
         await self.ask(ConfigureStream(q_id=4_000_000_000, stream_parameters=empty))
 
 
 @asynccontextmanager
 async def dial(uri: str) -> AsyncIterator[Raw]:
-    """A connection on which nothing was said yet."""
+    """Return a new connection without any traffic."""
     address = urlsplit(uri)
     client: Raw = await Raw.connect(address.hostname, address.port)
     try:

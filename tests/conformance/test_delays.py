@@ -149,7 +149,9 @@ async def test_later_messages_wait_in_the_broker(
 async def test_the_broker_is_asked_seldom(
     bmq_connect: Connect, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every move of the horizon has it evaluate all that waits: four hours of nothing due are some moves."""
+    """Each move of the horizon re-evaluates all waiting messages: four hours without due ones cause few
+    moves.
+    """
     await queue.post(b"tomorrow", delay=86_400)
     moves: list[float] = []
     configure = bmq.Consumer.configure
@@ -232,7 +234,7 @@ async def test_several_movers_share_the_work(
 async def test_a_mover_that_dies_before_it_confirms(
     bmq_broker: HasUri, bmq_session: bmq.Session, queue: bmq.Queue
 ) -> None:
-    """What it has posted is posted again by the next one, and the broker keeps one."""
+    """The next mover posts the same messages again, and the broker keeps one of each."""
     for number in range(5):
         await queue.post(b"%d" % number, delay=0.1)
     async with FaultProxy(bmq_broker.uri) as proxy:
@@ -273,7 +275,7 @@ async def test_moved_twice_is_stored_once(
 
 
 async def test_more_than_a_mover_may_hold(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
-    """What is due late does not keep from its time what is due soon."""
+    """Late messages do not delay early ones."""
     async with moving(bmq_session, queue.uri, max_held=10, tick=0.2) as mover:
         for _ in range(100):
             await queue.post(b"late", delay=25)
@@ -291,7 +293,7 @@ async def test_more_than_a_mover_may_hold(bmq_session: bmq.Session, queue: bmq.Q
 async def test_a_destination_that_is_full(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its messages are kept, others are passed on; they follow when there is room."""
+    """Messages for a full destination are kept while others are passed on; they follow once space is free."""
     small = await bmq_session.open_queue(
         bmq_new_queue_uri(SMALL), read=True, write=True, delay_queue_uri=delay_queue_of(queue.uri)
     )

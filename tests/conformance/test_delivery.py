@@ -72,7 +72,9 @@ class TestSubscriptions:
         assert await other.no_push()
 
     async def test_spill_over(self, client: Connect, raw: Raw, bmq_queue_uri: str) -> None:
-        """The one message that finds it full waits; with a third one that has room the rest goes lower."""
+        """One message waits for the full consumer; with a third consumer, later ones go to lower
+        priorities.
+        """
         low, idle = await client(), await client()
         for other, text, priority in ((low, "x > -1", 5), (idle, "x == 100", 10)):
             await other.open(bmq_queue_uri, write=False)
@@ -124,7 +126,7 @@ class TestSubscriptions:
         assert got == {b"urgent": (1,), b"low": (2,), b"none": (2,), b"both": (1,)}
 
     async def test_no_subscriptions_no_messages(self, raw: Raw) -> None:
-        """An empty list of subscriptions deconfigures: it stays open and receives nothing."""
+        """An empty list of subscriptions deconfigures the stream, which stays open and receives nothing."""
         await raw.configure(0, subscription(1))
         await raw.configure(0)
         raw.post(b"x")
@@ -160,7 +162,7 @@ def posted(properties: dict[str, tuple[int, str]]) -> dict[str, PropertyInput]:
 async def test_expressions(
     raw: Raw, text: str, properties: dict[str, tuple[int, str]], matched: bool
 ) -> None:
-    """Each expression that was put to a real broker, with the answer it gave."""
+    """Expressions that were tried on a real broker, with their results."""
     await raw.configure(0, subscription(1, text, priority=2), subscription(2, priority=1))
     raw.post(b"x", properties=posted(properties))
     assert (await raw.push()).push.sub_ids == ((1,) if matched else (2,))
@@ -194,7 +196,7 @@ class TestFlowControl:
 
     @pytest.mark.statement("4.7")
     async def test_bytes(self, raw: Raw) -> None:
-        """One message is always allowed below the limit, even if it overshoots the bytes."""
+        """One message is always allowed below the limit, even if it exceeds the bytes."""
         await raw.configure(0, subscription(1, size=100))
         raw.post(bytes(60))
         raw.post(bytes(60))
@@ -311,7 +313,7 @@ class TestFanout:
     async def test_two_apps_in_one_session_get_one_push(
         self, client: Connect, bmq_new_queue_uri: NewUri
     ) -> None:
-        """Two appIds of one fanout queue in one session: one PUSH with both sIds."""
+        """Two appIds of one fanout queue in one session receive one PUSH with both sIds."""
         uri = bmq_new_queue_uri(FANOUT)
         raw = await client()
         await raw.open(uri, read=False)

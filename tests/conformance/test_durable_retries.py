@@ -30,7 +30,7 @@ async def opened(session: bmq.Session, uri: str, **options: object) -> bmq.Queue
 async def test_an_app_until_the_dead_letter(
     bmq_broker: HasUri, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
-    """Others are handled meanwhile; what dies is as it was, with the GUID that it had at first."""
+    """Other messages are handled meanwhile; the dead letter is unchanged, with the original GUID."""
     uri, dead = bmq_new_queue_uri(), bmq_new_queue_uri()
     retry = bmq.Backoff(every=0.3, retries=2, durable=True, then=bmq.DeadLetter(dead))
     app = bmq.App(bmq_broker.uri)
@@ -116,7 +116,7 @@ async def test_delayed_message_does_not_count_as_an_attempt(
 async def test_a_worker_that_dies_before_it_confirms(
     bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same attempt fails again elsewhere; what comes back is one message."""
+    """The same attempt fails again in another worker; only one message returns."""
 
     async def fail(message: bmq.Message) -> None:
         raise OSError("not now")

@@ -212,7 +212,7 @@ class TestQuota:
 
 class TestProperties:
     async def test_the_new_encoding_arrives_as_the_new_one(self, client: Connect, bmq_queue_uri: str) -> None:
-        """Properties and payload arrive as posted; the flag says that there are properties."""
+        """Properties and payload arrive as posted; the flag marks the presence of properties."""
         raw = await client()
         await raw.open(bmq_queue_uri)
         await raw.configure(0, subscription(1))

@@ -144,7 +144,7 @@ class TestRequests:
 
     @pytest.mark.statement("4.14")
     async def test_disconnect_is_answered_and_is_the_last(self, client: Connect, bmq_queue_uri: str) -> None:
-        """Disconnect: answered; nothing after it is."""
+        """A disconnect is answered, and nothing after it."""
         raw = await client()
         assert await raw.ask(Disconnect()) == DisconnectResponse()
         raw.send(encode_event(ControlMessage(r_id=99, body=open_queue(bmq_queue_uri)), Codec.JSON))

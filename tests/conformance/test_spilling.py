@@ -17,7 +17,7 @@ from tests.conformance.raw import Raw, subscription
 
 
 class Sub(NamedTuple):
-    """One consumer with one subscription; ``text`` "" is everything."""
+    """A consumer with one subscription; ``text`` "" matches every message."""
 
     name: str
     text: str
@@ -60,7 +60,7 @@ SCENARIOS = {
 
 
 def foretold(subs: list[Sub], posted: list[int]) -> dict[str, list[int]]:
-    """What a routing table says who gets, message by message, while nobody confirms."""
+    """Return a routing table's predictions, message by message, without confirmations."""
     got: dict[str, list[int]] = {sub.name: [] for sub in subs}
     waited_for: set[str] = set()
     for x in posted:

@@ -108,7 +108,7 @@ class Page:
         return str(await self.js("document.body.innerText"))
 
     async def click(self, selector: str) -> None:
-        """Click on the first element there is, when it is there, where it is."""
+        """Click on the first matching element, once it exists, at its position."""
         await self.until(f"document.querySelector({selector!r}) !== null")
         await self.js(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
         box = await self.js(

@@ -124,7 +124,7 @@ async def test_the_loop_turns_between_two_messages(
 
 
 def _unreadable(readable: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Application data that no reader understands, with the fields of its message."""
+    """Unreadable application data, with the fields of its message."""
     yield b"garbage that is no zlib", {"compression": 1}
     yield zlib.compress(bytes(1000))[:-8], {"compression": 1}
     yield b"x", {"compression": 5}
@@ -358,7 +358,7 @@ async def test_a_look_that_takes_long_is_rarer_and_rarest_while_nobody_follows(
 
 
 def test_the_limits_hold_together() -> None:
-    """The page asks for 25 messages at once: they fit into one answer."""
+    """The page requests 25 messages at once, which fit into one answer."""
     from bmq.console import server
 
     assert 25 * (source.MOST_SHOWN * 4 / 3) <= server._MOST_ANSWERED * 1.05

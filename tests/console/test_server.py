@@ -482,7 +482,7 @@ async def test_a_broker_with_users_and_tls(http: aiohttp.ClientSession, tmp_path
 
 
 async def test_users_of_the_broker_bring_a_token_on_loopback_too(http: aiohttp.ClientSession) -> None:
-    """The page has a user's password, so nobody may use the page without showing something."""
+    """The page uses a user's password, so each visitor must present a token."""
     users = {"operator": "secret"}
     async with (
         bmq.broker.Broker(auth=users) as broker,

@@ -58,7 +58,7 @@ FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:C
 
 
 def guid(number: int) -> bytes:
-    """A GUID that says which one it is."""
+    """Return a recognisable GUID."""
     return b"\x40" + bytes(7) + number.to_bytes(8, "big")
 
 
@@ -194,7 +194,7 @@ class ScriptedBroker:
 
     @staticmethod
     def misunderstand(request: ControlMessage) -> bytes:
-        """The answer to another request than this one."""
+        """Send the answer to another request."""
         answer = DisconnectResponse() if isinstance(request.body, CloseQueue) else CloseQueueResponse()
         return encode_event(ControlMessage(r_id=request.r_id, body=answer), Codec.JSON)
 
@@ -351,7 +351,7 @@ class Peer:
         return self.connection.script.log
 
     def answer(self, *names: str) -> None:
-        """Hold these no more, and answer what was held."""
+        """Stop holding these requests, and answer the held ones."""
         self.hold -= set(names)
         for connection in self.connections:
             if connection.transport is not None:

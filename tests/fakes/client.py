@@ -118,12 +118,12 @@ class Got:
 
 
 class RawClient(ABC):
-    """What a client says, and what it was told and nobody has looked at yet.
+    """The client's input, and its unread output.
 
     Attributes:
-        guids: where the GUIDs of its messages come from.
-        codec: how its control messages are encoded.
-        kinds: the types of all events that came, in order.
+        guids: source of its messages' GUIDs.
+        codec: encoding of its control messages.
+        kinds: types of all received events, in order.
     """
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class RawClient(ABC):
         new: bool = True,
         compression: Compression = Compression.NONE,
     ) -> list[bytes]:
-        """Post messages in one event; returns their GUIDs."""
+        """Post messages in one event; return their GUIDs."""
         guids = guids or [self.guids.next(0) for _ in payloads]
         area = encode_properties(properties or {}, new=new)
         flags = (PutFlags.ACK_REQUESTED if ack else 0) | (PutFlags.MESSAGE_PROPERTIES if area else 0)
@@ -203,7 +203,7 @@ class RawClient(ABC):
 
 
 class SocketClient(RawClient):
-    """A client over a socket. It reads when something is waited for, which it is with a deadline."""
+    """A client over a socket, which reads while it waits, with a deadline."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__()

@@ -20,12 +20,12 @@ _ANSWERS = Path(__file__).parent.parent / "data" / "cluster" / "answers.json"
 
 
 class RecordedNode:
-    """One node.
+    """A node.
 
     Attributes:
-        name: its name in the recording.
-        answers: its answers by command; a test may change them.
-        asked: the commands that arrived.
+        name: name in the recording.
+        answers: answers by command; tests may change them.
+        asked: received commands.
     """
 
     def __init__(self, name: str, answers: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ def test_every_framework_has_its_program() -> None:
 
 
 class Service(ABC):
-    """A service in processes of its own, and what became of the requests to it."""
+    """A service in separate processes, and the outcomes of its requests."""
 
     def __init__(self, port: int, broker: str, folder: Path) -> None:
         self.port = port
@@ -63,7 +63,7 @@ class Service(ABC):
         self.processes.append(process)
 
     async def place(self, number: int) -> None:
-        """Send one order, over a connection of its own."""
+        """Send one order, over a new connection."""
         try:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as client,

@@ -21,7 +21,7 @@ __all__ = ["INNER", "ODD", "Own", "close"]
 
 
 class Hostile:
-    """Raises whatever is asked of it."""
+    """Raises on every operation."""
 
     def _raise(self, *_: object) -> Any:
         raise RuntimeError("a hostile value was asked for something")
@@ -170,7 +170,7 @@ INNER = (
 
 
 def close(value: object) -> None:
-    """Leave no coroutine behind that nobody awaits."""
+    """Close all coroutines that are never awaited."""
     if asyncio.iscoroutine(value):
         value.close()
     elif type(value) is list or type(value) is dict:

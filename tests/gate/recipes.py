@@ -55,12 +55,12 @@ class Order:
 
 
 class World:
-    """One broker and one session, and what a test makes of them.
+    """A broker and a session, with a test's objects.
 
     Attributes:
-        broker: the embedded broker.
-        session: the session under test.
-        other: the second queue, which has to keep working.
+        broker: embedded broker.
+        session: session under test.
+        other: second queue, which must keep working.
     """
 
     def __init__(self, broker: bmq.broker.Broker, session: bmq.Session, other: bmq.Queue) -> None:
@@ -72,7 +72,7 @@ class World:
 
     @property
     def uri(self) -> str:
-        """The URI of a queue that nobody else uses."""
+        """Return the URI of an unused queue."""
         return f"{DOMAIN}/odd-{next(_number)}"
 
     async def queue(self) -> bmq.Queue:

@@ -54,7 +54,7 @@ async def world(bmq_broker: bmq.broker.Broker) -> AsyncIterator[World]:
 
 
 def kinds(parameter: inspect.Parameter) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Odd values for a parameter; where it takes several, also among others."""
+    """Yield odd values for a parameter; for a list, also among other values."""
     yield from ODD.items()
     words = ("Iterable", "Sequence", "Mapping", "list", "dict", "tuple", "Any", "object")
     if any(word in str(parameter.annotation) for word in words):
@@ -65,7 +65,7 @@ def kinds(parameter: inspect.Parameter) -> Iterator[tuple[str, Callable[[], Any]
 
 
 async def call(world: World, what: Public, parameter: str, value: object) -> None:
-    """Call it with an odd value, and use what it returns."""
+    """Call the function with an odd value, and use its result."""
     positional: list[object] = []
     named: dict[str, object] = {}
     right = ARGUMENTS.get(what.name, {})
@@ -110,7 +110,7 @@ async def first(iterator: AsyncIterator[Any]) -> None:
 
 
 async def settled(coroutine: Any) -> Any:
-    """Await a coroutine; cancel it when it waits for something that does not come."""
+    """Await a coroutine; cancel it if it waits for an event that never happens."""
     task = asyncio.ensure_future(coroutine)
     await asyncio.wait([task], timeout=_PATIENCE)
     if not task.done():
@@ -136,7 +136,7 @@ def is_fine(error: BaseException) -> bool:
 
 
 def is_short(parameter: str, value: object) -> bool:
-    """Whether a value is a time in which nothing can happen."""
+    """Whether a value is a time too short for any event."""
     return parameter.endswith("timeout") and type(value) in (int, float) and 0 <= value < 1e-3  # type: ignore[operator]
 
 

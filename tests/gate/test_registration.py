@@ -34,7 +34,7 @@ async def three(first: object, second: object, third: object) -> None:
 
 
 async def keyword(message: bmq.Message, *, database: object) -> None:
-    """Needs what nothing gives."""
+    """Needs an argument that is never given."""
 
 
 def generator(message: bmq.Message) -> Iterator[None]:

@@ -33,7 +33,7 @@ async def clean() -> AsyncIterator[None]:
 
 
 async def cancelled(work: Awaitable[Any], turns: int) -> Any:
-    """Cancel a call some turns after it was begun; return its result if it was faster."""
+    """Cancel a call after some turns; return its result if it was faster."""
     task = asyncio.ensure_future(work)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -43,7 +43,7 @@ async def cancelled(work: Awaitable[Any], turns: int) -> Any:
 
 
 async def receives(group: bmq.groups.Group, writer: bmq.Queue) -> None:
-    """Post one message for each bucket, and receive them all."""
+    """Post one message for each bucket, and receive all of them."""
     report = await writer.post_many(bmq.PutMessage(b"%d" % k, {"k": k}) for k in range(group.buckets))
     report.raise_for_failures()
     taken: set[int] = set()
@@ -91,7 +91,7 @@ async def test_a_cancelled_join_leaves_nothing_when_the_session_is_closed(
 async def test_a_cancelled_join_takes_the_buckets_back(
     bmq_connect: Connect, bmq_session: bmq.Session, clean: None
 ) -> None:
-    """Else messages would wait at a member that receives nothing."""
+    """Otherwise messages would wait at a member that receives nothing."""
     for turns in TURNS:
         uri = fresh_queue_uri(DOMAIN, "back")
         writer = await bmq_session.open_queue(uri, write=True)

@@ -26,11 +26,11 @@ EACH = 40
 
 
 class Member:
-    """A member, with a connection of its own that can be cut for good.
+    """A member with its own connection, which can be cut permanently.
 
     Attributes:
-        handled: what it has handled: numbers, in order.
-        confirmed: those of them that it has confirmed while it was connected.
+        handled: numbers of the handled messages, in order.
+        confirmed: the part of them confirmed while connected.
     """
 
     def __init__(self, name: str, weight: float, pause: float) -> None:

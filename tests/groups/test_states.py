@@ -17,7 +17,7 @@ IDLE = 60.0
 
 
 class Application:
-    """A program that receives from a group, and a check of what it is promised after every step."""
+    """A program that receives from a group, with a check of the guarantees after every step."""
 
     def __init__(self, buckets: int = 4, **options: Any) -> None:
         self.store = Store(buckets)
@@ -284,7 +284,7 @@ def test_drop_does_not_wait_for_hands_once_nothing_can_be_confirmed(end: str) ->
 
 
 def test_unconfirmed_messages_do_not_pile_up() -> None:
-    """One message in hand for ever, and a thousand after it."""
+    """One message stays in hand for ever, followed by a thousand others."""
     app = Application(1)
 
     async def work() -> None:

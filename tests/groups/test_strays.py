@@ -239,7 +239,7 @@ class TestOtherOptions:
     async def test_a_message_whose_bucket_is_full_is_handed_out_all_the_same(
         self, writer: bmq.Queue, open_reader: Open
     ) -> None:
-        """A broker gives what a full subscription does not take to the one for everything else."""
+        """A broker passes messages of a full subscription to the catch-all."""
         options: dict[str, Any] = {"buckets": 2, "expression": "x == 1", "max_unconfirmed_messages": 5}
         async with (await open_reader()).group("k", **options) as group:
             await writer.post_many(bmq.PutMessage(b"%d" % n, {"k": n % 2, "x": 1}) for n in range(30))

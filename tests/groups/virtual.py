@@ -94,7 +94,7 @@ class Store:
             self.waiting[bucket].remove(number)
 
     def deliver(self) -> None:
-        """Deliver what waits; another member handles the messages of its buckets at once."""
+        """Deliver waiting messages; another member handles the messages of its buckets at once."""
         for bucket, waiting in self.waiting.items():
             if bucket in self.elsewhere:
                 while waiting:
@@ -174,7 +174,7 @@ class FakeConsumer:
 
 
 class FakeSession:
-    """The events of a session, which reach their readers a turn of the loop after they happened."""
+    """The events of a session, which reach their readers one turn of the loop later."""
 
     def __init__(self) -> None:
         self.readers: list[asyncio.Queue[events.SessionEvent | None]] = []

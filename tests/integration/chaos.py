@@ -60,7 +60,7 @@ Step = Fault | Restart
 
 
 def plan(seed: int, seconds: float, *, restarts: bool, pause: tuple[float, float] = (0.2, 1.0)) -> list[Step]:
-    """Draw a schedule of so many seconds. The same arguments draw the same one."""
+    """Draw a schedule of this many seconds. Equal arguments give equal schedules."""
     random = Random(f"restarts/{seed}")
     steps: list[Step] = []
     left = seconds
@@ -78,7 +78,7 @@ def plan(seed: int, seconds: float, *, restarts: bool, pause: tuple[float, float
 async def inject(steps: list[Step], proxy: FaultProxy, broker: Broker | None, history: History) -> int:
     """Inject the faults one after the other, and record them; return their number.
 
-    Afterwards the network is in good order.
+    Afterwards the network is intact.
     """
     try:
         for step in steps:
@@ -124,8 +124,8 @@ class Recoveries:
     """The seconds from a cut until a session was restored.
 
     Attributes:
-        times: those that no other fault disturbed.
-        disturbed: those during which the next fault came.
+        times: times without another fault.
+        disturbed: times interrupted by the next fault.
     """
 
     times: list[float] = field(default_factory=list[float])
@@ -175,7 +175,7 @@ def recoveries(faults: History, clients: History) -> Recoveries:
 
 
 def new_uris(hint: str) -> dict[str, str]:
-    """Queues that nobody else uses."""
+    """Return the URIs of unused queues."""
     priority, fanout = "bmq.test.mem.priority", "bmq.test.mem.fanout"
     return {
         "orders": fresh_queue_uri(priority, f"{hint}-orders"),
@@ -305,7 +305,7 @@ class Load:
             await asyncio.sleep(TICK)
 
     async def _post_many(self, queue: bmq.Queue) -> None:
-        """A call after the other takes messages; all of them wait for outcomes."""
+        """Messages are taken by one call after the other; all of them wait for outcomes."""
         calls: list[asyncio.Task[int]] = []
         number = 0
         while self._producing:

@@ -29,7 +29,7 @@ async def take(receiver: Receiver, count: int) -> list[bmq.Message]:
 
 
 async def payloads(receiver: Receiver, count: int) -> list[bytes]:
-    """Receive so many messages and confirm each at once; returns their payloads."""
+    """Receive this many messages and confirm each at once; return their payloads."""
     found: list[bytes] = []
     for _ in range(count):
         message = await receiver.receive(timeout=TIMEOUT)

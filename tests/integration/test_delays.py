@@ -23,7 +23,7 @@ RATE = 200
 
 
 async def test_nothing_is_lost_or_early_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two movers, of which one is replaced every second; everything goes through a faulty proxy."""
+    """Two movers, one of which is replaced every second; all traffic passes a faulty proxy."""
     named = os.environ.get("BMQ_BROKER_URI")
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)  # it would lead sessions past the proxy
     broker = None if named else Broker(heartbeat_interval_ms=500, max_missed_heartbeats=3)

@@ -38,7 +38,7 @@ class Member:
                     await asyncio.sleep(0)
 
     async def suffer(self, until: float) -> int:
-        """Do what was planned; return how much that was."""
+        """Carry out the plan; return its length."""
         count = 0
         try:
             for step in self._steps:

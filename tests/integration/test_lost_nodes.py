@@ -21,7 +21,7 @@ KILLS = "3" if PROGRAM else "1"
 
 
 def run(program: str, *arguments: str) -> str:
-    """Run a program of ``benchmarks``, which balances the books, and return what it prints."""
+    """Run a program of ``benchmarks``, which balances the books; return its output."""
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / program), *arguments, *(("--broker", PROGRAM) if PROGRAM else ())],
         capture_output=True,

@@ -13,7 +13,7 @@ COUNT = 1200
 
 
 class Marking(bmq.Interceptor):
-    """Marks what is posted, and counts what becomes of it."""
+    """Marks posts, and counts their outcomes."""
 
     def __init__(self) -> None:
         self.marked = self.acknowledged = self.received = self.confirmed = 0

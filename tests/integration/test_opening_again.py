@@ -35,7 +35,7 @@ async def test_a_request_that_was_lost_is_sent_again(
 async def test_an_answer_that_was_lost_leaves_nothing_behind(
     bmq_proxy: FaultProxy, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
-    """The broker has it open twice then; the last close ends both."""
+    """The broker has the queue open twice then; the last close ends both."""
     session, other = await bmq_connect(), await bmq_connect()
     bmq_proxy.swallow(Direction.TO_CLIENT)
     await time_out(session, bmq_queue_uri)
@@ -52,8 +52,10 @@ async def test_an_answer_that_was_lost_leaves_nothing_behind(
 async def test_late_answers_open_it_once(
     bmq_proxy: FaultProxy, bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
-    """Two requests are answered late. What is received then and not confirmed is for others after one close,
-    although the session still reads another application of the queue."""
+    """Two requests are answered late; one close then returns unconfirmed messages to others.
+
+    The session still reads another application of the queue.
+    """
     uri = bmq_new_queue_uri("bmq.test.mem.fanout")
     session, other = await bmq_connect(), await bmq_connect()
     writer = await other.open_queue(uri, write=True)

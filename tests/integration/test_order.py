@@ -48,7 +48,7 @@ async def broker_uri(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
 
 
 def messages(first: int, count: int, keys: int = 2) -> list[bmq.PutMessage]:
-    """Numbered messages, of which each key has its share."""
+    """Return numbered messages, equally distributed among the keys."""
     return [
         bmq.PutMessage(b"%d" % number, properties={"k": number % keys})
         for number in range(first, first + count)
@@ -56,7 +56,7 @@ def messages(first: int, count: int, keys: int = 2) -> list[bmq.PutMessage]:
 
 
 async def take(consumer: bmq.Consumer | bmq.Queue, count: int) -> list[int]:
-    """Receive and confirm so many messages; return their numbers."""
+    """Receive and confirm this many messages; return their numbers."""
     found: list[int] = []
     for _ in range(count):
         message = await consumer.receive(TIMEOUT)
@@ -128,7 +128,7 @@ class Tap:
 
 
 class Flow:
-    """One queue under a steady flow, and a session in which its consumers come and go: one a key at most."""
+    """A queue under a steady flow, and a session with at most one consumer for each key."""
 
     def __init__(
         self, producer: bmq.Queue, queue: bmq.Queue, chance: random.Random, limits: list[int]
@@ -169,7 +169,7 @@ class Flow:
             self.tasks[consumer] = asyncio.create_task(self.consume(consumer))
 
     async def add(self, expression: str, key: int, priority: int) -> None:
-        """One more consumer; sometimes nobody receives from it, and what it is sent is for others."""
+        """Add a consumer; some consumers never receive, and their messages go to others."""
         limit = self.chance.choice(self.limits)
         consumer = self.queue.subscribe(expression, priority=priority, max_unconfirmed_messages=limit)
         self.here[key] = consumer

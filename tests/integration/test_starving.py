@@ -75,8 +75,10 @@ async def test_a_burst_of_requests_does_not_wait_for_a_full_window(
 async def test_filters_get_all_of_their_messages_once_one_that_left_is_back(
     bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
-    """One leaves under load with messages unconfirmed, and the other stands still until it is back. A real
-    broker keeps some of the other's messages even then, until its subscriptions are repeated."""
+    """One filter leaves under load with unconfirmed messages, and the other starves until it is back.
+
+    Even then, a real broker keeps some of the other's messages until its subscriptions are repeated.
+    """
     count = 3000
     writer = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
 

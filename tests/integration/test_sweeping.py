@@ -44,7 +44,7 @@ class Filters:
         report.raise_for_failures()
 
     async def lose_zero(self, count: int) -> None:
-        """The filter of 0 goes away with messages that nobody else takes."""
+        """Close the filter of 0 with messages that match no other consumer."""
         await self.post(*[0] * count)
         await take(self.zero, count)
         await self.zero.queue.close()
@@ -88,7 +88,7 @@ async def test_unclaimed_messages_are_held_and_returned(filters: Filters) -> Non
 
 
 async def test_a_filter_that_is_back_gets_what_was_swept(filters: Filters) -> None:
-    """The sweeper still runs: it hands back what it holds from time to time."""
+    """The sweeper still runs, and returns its held messages from time to time."""
     sweeper = Sweeper(filters.uri, hand_back_every=0.2)
     async with sweeping(sweeper, await filters.connect()):
         await filters.lose_zero(20)
@@ -133,7 +133,7 @@ async def test_unclaimed_messages_are_put_aside(filters: Filters) -> None:
 
 
 async def test_nothing_is_lost_of_a_filter_that_was_merely_full(filters: Filters) -> None:
-    """A broker gives the sweeper what a full filter wants: it comes back to it."""
+    """A broker passes messages of a full filter to the sweeper, which returns them."""
     full = await filters.filter("x == 2", max_unconfirmed_messages=1)
     sweeper = Sweeper(filters.uri, hand_back_every=0.2)
     async with sweeping(sweeper, await filters.connect()):

@@ -32,7 +32,7 @@ class Service:
         self.telemetry = OpenTelemetry(tracer_provider=self.provider, meter_provider=self.meters, **how)
 
     def spans(self) -> list[ReadableSpan]:
-        """What was exported, in the order in which it ended."""
+        """Return the exported spans, in the order of their ends."""
         return list(self.exporter.get_finished_spans())
 
     def named(self, operation: str) -> list[ReadableSpan]:

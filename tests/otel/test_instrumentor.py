@@ -66,7 +66,7 @@ def test_the_entry_point_names_it() -> None:
 
 
 def test_opentelemetry_instrument(tmp_path: Path) -> None:
-    """The command runs a program unchanged; the SDK prints what it exports."""
+    """The command runs a program unchanged; the SDK prints its exports."""
     program = tmp_path / "service.py"
     program.write_text(PROGRAM)
     command = Path(sys.executable).parent / "opentelemetry-instrument"

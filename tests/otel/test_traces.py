@@ -428,9 +428,9 @@ async def test_another_encoding_can_be_plugged_in(
 async def test_a_client_that_knows_nothing_of_traces_passes_them_on(
     service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri, bmq_broker: Any, new: bool
 ) -> None:
-    """The Java SDK writes either encoding, and hands properties on as they are.
+    """The Java SDK writes either encoding, and passes properties on unchanged.
 
-    ``new`` is the encoding that clients negotiate; without it they read and write the old one.
+    ``new`` is the encoding that clients negotiate; without it, they use the old encoding.
     """
     shop, billing = service(), service()
     first, second = bmq_new_queue_uri(), bmq_new_queue_uri()

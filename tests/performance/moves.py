@@ -76,7 +76,7 @@ class Trace:
         return sum(one[0] != other[0] for one, other in itertools.pairwise(self.path)) + bool(self.path)
 
     def lines(self) -> Iterator[str]:
-        """The path, a line for each file that it comes to."""
+        """Return the path, one line for each file."""
         for file, calls in itertools.groupby(self.path, lambda call: call[0]):
             yield f"{file}: {' '.join(function for _, function in calls)}"
 
@@ -91,7 +91,7 @@ class Scene:
     turn: int = 0
 
     async def post(self, trace: Trace) -> None:
-        """Post one message while no other waits, and await the outcome."""
+        """Post one message while no other is pending, and await the outcome."""
         before = self.server.post_count
         with trace.on():
             task = asyncio.ensure_future(self.queue.post(b"payload"))

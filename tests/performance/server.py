@@ -23,7 +23,7 @@ class Counter:
     """Counts the calls of Python and C functions in this thread.
 
     Args:
-        own: count only functions of this project, and what these call.
+        own: whether to count only this project's functions and their calls.
     """
 
     def __init__(self, *, own: bool = False) -> None:
@@ -61,7 +61,7 @@ def uncounted(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Tally(ScriptedBroker):
-    """Counts what comes instead of keeping it, except the GUIDs that are to be acknowledged."""
+    """Counts input without keeping it, except for GUIDs to be acknowledged."""
 
     def __init__(self, server: Server) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Server(Peer):
         return UncountedConnection(self, Tally(self))
 
     def look(self) -> None:
-        """Wake who waits for what has come."""
+        """Wake waiters for the arrived input."""
         for reached, future in self._waiting:
             if reached() and not future.done():
                 future.set_result(None)

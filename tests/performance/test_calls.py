@@ -68,7 +68,7 @@ async def test_one_awaited_post_after_the_other(server: Server, queue: bmq.Queue
 
 
 async def alone(server: Server, queue: bmq.Queue, message: bmq.Message | None) -> tuple[bmq.Message, int]:
-    """Confirm a message, post one and receive it; return that and how many calls it took."""
+    """Confirm, post and receive one message; return the message and the number of calls."""
     before = server.post_count
     with counted(own=True) as going:
         if message is not None:
@@ -134,7 +134,7 @@ async def test_iterating_and_confirming(server: Server, queue: bmq.Queue) -> Non
 
 
 async def test_handling(server: Server, queue: bmq.Queue) -> None:
-    """One handler after the other; what is imported and compiled at first is left out."""
+    """One handler after the other; imports and first compilations are excluded."""
     left = 0
     done = asyncio.Event()
 

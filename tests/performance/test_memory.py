@@ -80,9 +80,9 @@ async def test_a_received_message_takes_less_than_400_bytes_more_than_its_payloa
 
 
 def followed() -> int:
-    """How many objects the garbage collector goes through when it goes through all of them.
+    """Return the number of objects that a full garbage collection visits.
 
-    It forgets a tuple that refers to nothing it follows; one around another only the time after that.
+    The collector untracks a tuple without tracked contents; a tuple around it only at the next collection.
     """
     gc.collect()
     gc.collect()

@@ -34,13 +34,13 @@ class Order:
 
 @dataclass
 class Scene:
-    """Where a consumer works.
+    """The environment of a consumer.
 
     Attributes:
-        address: the broker's.
-        session: a session for posting, and for consumers that need none of their own.
-        uri: a queue that nobody else uses.
-        letters: another one.
+        address: address of the broker.
+        session: session for posting, and for consumers without their own.
+        uri: unused queue.
+        letters: another unused queue.
     """
 
     address: str
@@ -62,7 +62,7 @@ class Scene:
             self.good.put_nowait(None)
 
     def take(self, message: bmq.Message) -> None:
-        """Do as a program that confirms what it cannot read."""
+        """Act like a program that confirms unreadable messages."""
         try:
             self.see(message.data)
         except bmq.ProtocolError:
@@ -72,11 +72,11 @@ class Scene:
 
 @dataclass
 class Flooded:
-    """A consumer at work.
+    """A running consumer.
 
     Attributes:
-        queue: what it reads, open for writing.
-        post: posts one good message there.
+        queue: its queue, open for writing.
+        post: posts one good message to the queue.
     """
 
     queue: bmq.Queue
@@ -105,7 +105,7 @@ def posts_good(queue: bmq.Queue, **properties: Any) -> Flooded:
 
 @asynccontextmanager
 async def beside(work: Awaitable[Any]) -> AsyncIterator[None]:
-    """Run something beside the block; what it raises is raised."""
+    """Run a coroutine beside the block, and raise its exception."""
     task = asyncio.ensure_future(work)
     try:
         yield
@@ -117,7 +117,7 @@ async def beside(work: Awaitable[Any]) -> AsyncIterator[None]:
 
 
 async def swallow(scene: Scene, flooded: Flooded, poison: Poisonous, count: int) -> None:
-    """Post poison and a good message behind it, and wait until that one has come out."""
+    """Post poison followed by a good message, and wait for the good one."""
     await flood(flooded.queue, [poison] * count)
     await flooded.post()
     await scene.good.get()

@@ -22,12 +22,12 @@ _NOWHERE = "bmq://bmq.no.such.domain/nowhere"
 
 @dataclass(frozen=True, slots=True)
 class Poisonous:
-    """One message.
+    """A poison message.
 
     Attributes:
-        data: the application data as it travels.
-        has_properties: whether the header says that it begins with properties.
-        compression: what the header says that it is compressed with.
+        data: application data as transmitted.
+        has_properties: whether the header announces properties.
+        compression: compression named by the header.
     """
 
     data: bytes
@@ -70,7 +70,7 @@ POISONS: dict[str, Poisonous] = {
 
 
 def post_raw(queue: bmq.Queue, message: Poisonous) -> asyncio.Future[bmq.Ack]:
-    """Post a message as it is, without the checks that keep a bmq producer from doing so."""
+    """Post a message unchanged, without the checks of a bmq producer."""
     poster: Any = queue._poster
     connection = poster._connection
     flags = PutFlags.ACK_REQUESTED

@@ -221,7 +221,7 @@ async def test_an_unknown_domain_is_given_up(
 async def test_refused_destinations_take_a_part_of_what_may_be_held(
     queue: bmq.Queue, waiting: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Eight times what may be held, for one unknown domain and for many."""
+    """Eight times the limit of held messages, for one unknown domain and for many."""
     async with moving(waiting, allow="*", max_held=20) as mover:
         await post_due(waiting, UNKNOWN, *[b"bad"] * 160)
         for number in range(160):
@@ -270,7 +270,7 @@ async def test_a_message_delivered_again_is_passed_on_once(queue: bmq.Queue, wai
 async def test_the_mover_of_an_app_has_its_list_and_its_dead_letters(
     bmq_broker: Any, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue
 ) -> None:
-    """Its dead letters may go to a queue that the app consumes."""
+    """Dead letters may go to a queue that the app consumes."""
     dead = bmq_new_queue_uri()
     writer = await bmq_session.open_queue(delay_queue_of(queue.uri), write=True)
     app = bmq.App(bmq_broker.uri, grace=1)

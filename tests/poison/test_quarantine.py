@@ -20,7 +20,7 @@ NewUri = Callable[..., str]
 
 @asynccontextmanager
 async def workers(*arguments: str) -> Any:
-    """Run a worker, and another one whenever it dies; yield the list of how they ended."""
+    """Run a worker, and restart it whenever it dies; yield the list of exit reasons."""
     ends: list[int] = []
 
     async def keep() -> None:

@@ -49,7 +49,7 @@ def test_the_comparison_with_the_official_client(parts: tuple[str, ...], tmp_pat
 
 
 def first_column(printed: str) -> dict[str, str]:
-    """What tables say of the first client, by what it is."""
+    """Return the first client's results from the tables, by case."""
     cells = [[cell.strip() for cell in line.split("|")] for line in printed.splitlines()]
     return {line[1]: line[2] for line in cells if len(line) > 3}
 
@@ -141,7 +141,7 @@ asyncio.run(main(pathlib.Path(sys.argv[3])))
 
 
 def test_failover_of_processes(tmp_path: Path) -> None:
-    """Killed is one that nobody is connected to: the stand-ins have nothing but memory."""
+    """The victim has no clients: the stand-ins keep everything in memory."""
     program = tmp_path / "broker"
     program.write_text(f"#!{sys.executable}\n{STAND_IN}")
     program.chmod(0o755)

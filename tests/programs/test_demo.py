@@ -171,7 +171,7 @@ def test_the_recording_in_the_readme_is_of_this_demo(demo: ModuleType) -> None:
 
 
 def test_its_environment_is_small() -> None:
-    """`make demo` installs what the package and its command line need, and nothing of the tests."""
+    """`make demo` installs the requirements of the package and its command line, and none of the tests."""
     told = subprocess.run(
         ["make", "--dry-run", "--no-print-directory", "demo", "VENV=.venv-nowhere"],
         cwd=ROOT, capture_output=True, text=True, check=True,

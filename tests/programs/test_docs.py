@@ -252,7 +252,7 @@ def test_every_code_block_is_a_program_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted(page.name for page in ROOT.glob("*.md")))
 def test_links_between_files_lead_somewhere(page: str) -> None:
-    """Those among the pages are followed when the site is built; these are the files beside them."""
+    """The site's build follows links among pages; this test covers files beside them."""
     for target in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
         path, _, anchor = target.partition("#")
         assert (ROOT / path).exists(), target
@@ -278,7 +278,7 @@ def test_make_targets_named_in_prose_exist(page: str) -> None:
 
 
 class _References(HTMLParser):
-    """What a browser fetches by itself when it shows a page."""
+    """Resources that a browser fetches with a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -371,7 +371,7 @@ def test_metrics_and_properties_of_the_glossary_are_those_of_their_pages() -> No
 
 
 def test_addresses_of_elsewhere_are_whole() -> None:
-    """Nobody is asked over the network: only that they are well formed, and not of an example's."""
+    """Addresses are checked without the network: they must be well formed, and not an example's."""
     for page in PROSE:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
             if target.startswith("http"):

@@ -72,7 +72,7 @@ def left(engine: Engine) -> int:
 
 
 async def stored(queue: bmq.Queue) -> list[bytes]:
-    """What is in the queue, and nothing besides."""
+    """Return the messages in the queue, and nothing else."""
     await queue.post(b"end")
     found = [(await queue.receive(timeout=10)).data]
     while found[-1] != b"end":
@@ -81,7 +81,7 @@ async def stored(queue: bmq.Queue) -> list[bytes]:
 
 
 def test_which_databases_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not without a word: who runs this is told what was not tried."""
+    """Report the databases that were not tested."""
     missing = "" if postgresql.PROGRAMS else "; PostgreSQL was not tried: there is no initdb and pg_ctl here"
     with capsys.disabled():
         print(f"\nthe outbox on {' and '.join(DATABASES)}{missing}", file=sys.stderr)

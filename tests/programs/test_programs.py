@@ -46,7 +46,7 @@ def programs() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BackgroundBroker]:
-    """A broker whose queues have what the programs look for."""
+    """A broker whose queues contain the messages that the programs expect."""
     with BackgroundBroker() as broker:
 
         async def fill() -> None:

@@ -51,7 +51,7 @@ def with_kinds(recording: str) -> Iterator[tuple[Recorded, MessageKind]]:
 
 
 def bytes_of(rows: list[Any]) -> bytes:
-    """What the rows cover, which have to follow each other without a gap."""
+    """Return the bytes of the rows, which must follow each other without a gap."""
     covered = b""
     for row in rows:
         assert not row.data or row.offset == len(covered)

@@ -62,7 +62,7 @@ async def give_each_handler_a_message(app: bmq.App) -> None:
 
 
 async def give_it_a_message_and_end_it(program: Coroutine[Any, Any, Any], broker: Broker) -> None:
-    """Run a program that consumes from one queue, and would go on."""
+    """Run a program that consumes from one queue without an end."""
     running = asyncio.create_task(program)
     (uri,) = await eventually(lambda: [*broker.queues], 20)
     async with bmq.connect(broker.uri) as session:

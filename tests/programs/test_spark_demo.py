@@ -103,7 +103,7 @@ def test_books_that_do_not_balance_are_noticed(
 
 
 def test_what_is_drawn_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten a second for ten seconds, of which nothing is read for five, and then all at once."""
+    """Ten a second for ten seconds: nothing is read for five seconds, and then everything at once."""
     drawer = imported("spark_demo_picture", "examples", monkeypatch)
     samples = [
         drawer.Sample(quarter / 4, quarter * 10 // 4, 0 if quarter > 20 else quarter * 10 // 4)

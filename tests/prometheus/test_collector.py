@@ -160,7 +160,7 @@ async def test_a_function_says_which_session_there_is(bmq_connect: Connect, bmq_
 
 
 async def test_the_server_of_prometheus_client(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
-    """It asks in a thread of its own."""
+    """The server collects in a separate thread."""
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
     await exchange(queue)
     registry = prometheus_client.CollectorRegistry()

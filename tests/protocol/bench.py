@@ -103,7 +103,7 @@ class Bench:
     # the connection
 
     def open_channel(self, credentials: Credentials | None = None) -> None:
-        """A connection is there; nothing is answered yet."""
+        """Open a connection without any answers."""
         self.broker = ScriptedBroker()
         self.up = True
         self._greeting = self.core.greet()
@@ -148,7 +148,7 @@ class Bench:
             self.core.channel_opened(greeting, self.now)
 
     def pump(self) -> None:
-        """Hand over what the core has for its user and for the broker."""
+        """Pass the core's output to its user and to the broker."""
         while events := self.core.events():
             for event in events:
                 self._note(event)
@@ -237,7 +237,7 @@ class Bench:
 
     @staticmethod
     def subscriptions(expressions: Iterable[str]) -> list[SubscriptionCore]:
-        """Subscriptions whose owner is their expression."""
+        """Return subscriptions whose owner is their expression."""
         options = SubscriptionOptions(1000, 1 << 20, 0)
         return [SubscriptionCore(text, options, text or "default") for text in expressions]
 
@@ -300,32 +300,32 @@ class Bench:
     # the broker
 
     def answer(self, **options: Any) -> ControlBody:
-        """Accept the oldest request; return what it was."""
+        """Accept the oldest request; return it."""
         request = self.broker.requests.popleft()
         self.send(self.broker.accept(request, **options))
         return request.body
 
     def refuse(self, category: StatusCategory = StatusCategory.E_UNKNOWN, code: int = -1) -> ControlBody:
-        """Refuse the oldest request; return what it was."""
+        """Refuse the oldest request; return it."""
         request = self.broker.requests.popleft()
         self.send(self.broker.refuse(request, category, code=code))
         return request.body
 
     def answer_queue(self, queue: QueueCore) -> None:
-        """Accept the requests of one queue until there are no more; the others wait."""
+        """Accept all requests of one queue; the others wait."""
         while mine := [each for each in self.broker.requests if _q_id(each) == queue.q_id]:
             self.broker.requests.remove(mine[0])
             self.send(self.broker.accept(mine[0]))
 
     def answer_all(self, **options: Any) -> list[str]:
-        """Accept requests until there are no more; return what they were."""
+        """Accept all requests; return them."""
         names = []
         while self.broker.requests:
             names.append(type(self.answer(**options)).__name__)
         return names
 
     def ack_all(self, status: AckStatus = AckStatus.SUCCESS) -> list[int]:
-        """Acknowledge every post; return their numbers, in the order they arrived."""
+        """Acknowledge every post; return their numbers, in the order of arrival."""
         puts, self.broker.puts = self.broker.puts, []
         if puts:
             self.send(self.broker.ack(puts, status))

@@ -16,7 +16,7 @@ OTHER = "bmq://bmq.test.mem.priority/other"
 
 
 def asks_for_nothing(body: ControlBody) -> bool:
-    """Whether a stream is to have no subscription but the one that nothing matches."""
+    """Whether a stream has only the placeholder subscription."""
     assert isinstance(body, ConfigureStream)
     (only,) = body.stream_parameters.subscriptions
     return only.consumers[0].max_unconfirmed_messages == 0

@@ -13,7 +13,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 
 def _lost(queues: int, posts: int) -> Bench:
-    """A session that was lost with posts to each of its queues, and whose queues take long to reopen."""
+    """A lost session with posts to each of its queues, which take long to reopen."""
     bench = Bench(CoreOptions(max_unacked_messages=1_000_000))
     bench.connect()
     for number in range(queues):

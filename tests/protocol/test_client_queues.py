@@ -45,14 +45,14 @@ def test_a_writer_needs_no_configuration() -> None:
 
 
 def expressions(bench: Bench) -> list[str]:
-    """What the configureStream that is to be answered next asks for."""
+    """Return the expressions of the next unanswered configureStream."""
     body = bench.broker.requests[0].body
     assert isinstance(body, ConfigureStream)
     return [each.expression.text for each in body.stream_parameters.subscriptions]
 
 
 def asks_for_nothing(bench: Bench) -> bool:
-    """Whether it is one subscription, which has no room for any message."""
+    """Whether the only subscription is the placeholder without limits."""
     body = bench.broker.requests[0].body
     assert isinstance(body, ConfigureStream)
     (only,) = body.stream_parameters.subscriptions
@@ -60,7 +60,7 @@ def asks_for_nothing(bench: Bench) -> bool:
 
 
 def test_a_reader_without_subscriptions_has_one_without_room() -> None:
-    """A node that has not the queue itself, and a proxy, drop posts through a handle that has none."""
+    """A node that does not own the queue, and a proxy, drop posts through a handle without subscriptions."""
     bench = connected()
     queue = bench.begin_open(URI, READ | WRITE, subscriptions=())
     bench.answer()

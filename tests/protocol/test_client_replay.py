@@ -35,7 +35,7 @@ class Replay:
         self._read = 0
 
     def broker_says(self) -> None:
-        """Everything up to what the client says next."""
+        """Feed the broker's output up to the client's next input."""
         while self._events and self._events[0].direction == "b2c":
             self.bench.send(self._events.pop(0).data)
 
@@ -46,7 +46,7 @@ class Replay:
         return event
 
     def request(self) -> ControlMessage:
-        """The next request must be the one recorded; then the broker's answer is heard."""
+        """Compare the next request with the recorded one; then feed the broker's answer."""
         wanted = decode_event(read_event(self.client_said(EventType.CONTROL).data), MessageKind.CONTROL)
         assert self.bench.broker.requests.popleft() == wanted
         self.broker_says()

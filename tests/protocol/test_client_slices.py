@@ -160,7 +160,7 @@ def test_longer_acknowledgements_are_read_one_by_one() -> None:
 
 
 def test_a_guid_may_be_in_two_slices() -> None:
-    """A task that is repeated posts what the one before has posted."""
+    """A repeated task posts the messages of the previous one."""
     bench = connected()
     queue = bench.open(URI)
     bench.post_event(queue, 1, 2, 3)

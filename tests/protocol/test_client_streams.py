@@ -24,7 +24,7 @@ def s_ids(request: Any) -> dict[str, int]:
 
 
 def quiet(bench: Bench, seconds: float) -> list[dict[str, int]]:
-    """Let time pass; return what was asked of the broker meanwhile, and answer it."""
+    """Let time pass; return and answer the requests of this time."""
     asked: list[dict[str, int]] = []
     for _ in range(round(seconds * 10)):
         bench.wait(0.1)

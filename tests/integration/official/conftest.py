@@ -35,7 +35,7 @@ class StillBroker(BackgroundBroker):
 
 
 class Client:
-    """An official session; what it receives can be waited for."""
+    """An official session, with waits for received messages."""
 
     def __init__(self, uri: str, **options: Any) -> None:
         self.messages: queue.Queue[blazingmq.Message] = queue.Queue()
@@ -83,7 +83,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def _without_a_named_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The official client prefers the address in this variable to the address that it is given."""
+    """The official client prefers the address in this variable to its argument."""
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
 
 

@@ -50,7 +50,7 @@ def test_every_type_of_property(connect: Connect, new_uri: NewUri) -> None:
 
 
 def test_two_producers_with_other_properties_do_not_mix(connect: Connect, new_uri: NewUri) -> None:
-    """The client remembers property names by a number that every producer counts for itself."""
+    """The client remembers property names by a number that each producer counts separately."""
     uri, one, two, reader = new_uri(PRIORITY), connect(), connect(), connect()
     for producer in (one, two):
         producer.session.open_queue(uri, write=True)

@@ -105,7 +105,7 @@ def bucket(key: bytes) -> int:
 
 
 def test_it_posts_with_a_bucket_by_hand(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
-    """What has one key comes to one member in order, whoever has posted it."""
+    """Messages of one key reach one member in order, from any producer."""
     uri, official = new_uri(PRIORITY), connect()
     official.session.open_queue(uri, write=True)
     keys = [f"order-{number}" for number in range(40)]
