@@ -409,7 +409,7 @@ def test_a_cloud_event_has_an_id_of_its_own_and_what_it_needs() -> None:
 @pytest.mark.parametrize(
     ("properties", "why"),
     [
-        ({}, "no ce_specversion"),
+        ({}, "ce_specversion is missing"),
         ({"ce_specversion": "0.3"}, "version '0.3'"),
         ({"ce_specversion": "1.0", "ce_id": "1"}, "the event has no source, type"),
         ({"ce_specversion": "1.0", "ce_id": 1}, "ce_id is no text"),

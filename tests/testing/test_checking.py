@@ -1006,7 +1006,7 @@ def test_an_event_without_its_fields_names_its_line(tmp_path: Path) -> None:
     with pytest.raises(bmq.UsageError, match=r"line 1 of bad.jsonl: post has no proper field: 'message'"):
         check(path)
     path.write_text('\n{"at": 1, "process": "p"}\n')
-    with pytest.raises(bmq.UsageError, match=r"line 2 of bad.jsonl is no event"):
+    with pytest.raises(bmq.UsageError, match=r"line 2 of bad.jsonl is not an event"):
         check(path)
 
 
