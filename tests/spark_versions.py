@@ -46,7 +46,7 @@ LEAKING = ("4.0", "4.1")
 
 
 def environment(line: str) -> Path:
-    """Make the environment of one line of pyspark, if there is none, and return its interpreter."""
+    """Create the environment of one line of pyspark, if missing, and return its interpreter."""
     folder = WHERE / line
     python = folder / "bin" / "python"
     stamp = folder / ".installed"

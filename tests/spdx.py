@@ -26,7 +26,7 @@ LEFT_OUT = ("examples/data/", "tests/data/")
 
 
 def files() -> list[Path]:
-    """The files that can say it, as git knows them."""
+    """Return the files that can name a license, as known to git."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -44,7 +44,7 @@ def says(path: Path) -> bool:
 
 
 def add(path: Path) -> None:
-    """Write it into a file, below a line that says what runs it."""
+    """Add the license to a file, below a line with its interpreter."""
     text = path.read_text(encoding="utf-8")
     first, rest = "", text
     if text.startswith("#!"):

@@ -18,7 +18,7 @@ REGISTERS = {
 
 
 def _growing() -> list[str]:
-    """The module-level dicts, other than caches, that a function adds entries to."""
+    """Return the module-level dicts, other than caches, to which a function adds entries."""
     found: list[str] = []
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))

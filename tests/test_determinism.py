@@ -87,7 +87,7 @@ def _sets_of(tree: ast.AST) -> set[str]:
 
 
 def _shown(tree: ast.AST) -> Iterator[ast.expr]:
-    """Everything that is taken apart member by member, where the order may show."""
+    """Return all objects that are serialized member by member, where the order may show."""
     orderless: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _ORDERLESS:
@@ -112,7 +112,7 @@ def _shown(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def _found(path: Path, source: str) -> dict[str, int]:
-    """Sets of a module whose order shows: their names, and the line of each."""
+    """Return the sets of a module whose order shows: their names, and their lines."""
     tree = ast.parse(source)
     names = _sets_of(tree)
     found = {f"{path}: {ast.unparse(each)}": each.lineno for each in _shown(tree) if _is_set(each, names)}

@@ -17,7 +17,7 @@ URI = "bmq://bmq.test.mem.priority/leavings"
 
 
 async def use(broker_uri: str, path: Callable[[Scene], Awaitable[None]]) -> list[weakref.ref[bmq.Session]]:
-    """Receive in one way, and close the session; an app and a task broker have another one of their own."""
+    """Receive in one way, and close the session; an app and a task broker have a separate session."""
     scene = Scene(await bmq.connect(broker_uri), URI, broker_uri)
     queue = await scene.session.open_queue(URI, write=True)
     posts = [bmq.PutMessage(b"%d" % n, {"bmq_destination": f"{URI}.output"}) for n in range(MESSAGES)]

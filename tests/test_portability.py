@@ -152,7 +152,7 @@ def test_broker_and_command_line_run_without_what_windows_lacks(elsewhere: list[
 
 
 class Closed:
-    """A socket as macOS has it once its peer has closed it."""
+    """A socket in macOS's state after its peer has closed it."""
 
     def setsockopt(self, *args: Any) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")

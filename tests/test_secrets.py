@@ -32,7 +32,7 @@ async def peer() -> AsyncIterator[Peer]:
 
 
 def shown(value: Any) -> str:
-    """Everything that printing or logging a value could show."""
+    """Return all text that printing or logging a value could show."""
     texts = [repr(value), str(value), f"{value}", repr([value])]
     if isinstance(value, BaseException):
         texts += traceback.format_exception(value)

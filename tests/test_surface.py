@@ -90,7 +90,7 @@ def current(thing: Any) -> set[str]:
 
 
 def offered(thing: Any) -> set[str]:
-    """The names of a class, or of an object with all it has, that are not those of bases from elsewhere."""
+    """Return the names of a class, or of an object with its attributes, without those of foreign bases."""
     cls = thing if inspect.isclass(thing) else type(thing)
     inherited = {
         name for base in cls.__mro__[1:] if not base.__module__.startswith("bmq") for name in dir(base)

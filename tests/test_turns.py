@@ -54,7 +54,7 @@ class Scene:
             asyncio.get_running_loop().call_soon(self._count)
 
     def saw(self, messages: int = 1) -> bool:
-        """Note that messages were handed out; return whether these were the last."""
+        """Record handed-out messages; return whether these were the last."""
         self.turns.append(self._turn)
         self.sent.append(self.session.stats().bytes_sent)
         if len(self.turns) * messages >= MESSAGES:
@@ -560,7 +560,7 @@ async def test_the_loop_has_its_turn_between_messages(
 async def test_confirmations_have_left_before_the_next_message_but_one(
     scene: Scene, path: Callable[[Scene], Awaitable[None]]
 ) -> None:
-    """A process that is killed gets again what it had in hand, not all that it had handled."""
+    """A killed process receives its messages in hand again, and not all that it had handled."""
     await asyncio.wait_for(path(scene), 30)
     assert all(later > earlier for earlier, later in itertools.pairwise(scene.sent[1:]))
 
@@ -649,7 +649,7 @@ async def test_within_its_share_a_task_is_not_interrupted() -> None:
 
 
 async def test_after_a_turn_of_the_loop_a_share_begins_at_once() -> None:
-    """Tasks that wait for something else anyway never wait here."""
+    """Tasks that wait for other events anyway never wait here."""
     clock = Handed()
     turn = Turn(clock)
     for _ in range(3):

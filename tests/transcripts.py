@@ -80,7 +80,7 @@ def recorded(
 
 
 def stream(recording: str, connection: int, direction: Direction) -> bytes:
-    """Return everything that one side of one connection sent."""
+    """Return all bytes that one side of one connection sent."""
     events = recorded(recording=recording, direction=direction)
     return b"".join(event.data for event in events if event.connection == connection)
 

@@ -13,7 +13,7 @@ __all__ = ["eventually", "until_depth"]
 
 
 async def eventually(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
-    """Wait until something is true, looking again at short intervals; return it."""
+    """Wait until a condition is true, with checks at short intervals; return its value."""
     async with asyncio.timeout(timeout):
         while not (value := condition()):  # noqa: ASYNC110 - anything can be waited for
             await asyncio.sleep(0.001)
@@ -21,7 +21,7 @@ async def eventually(condition: Callable[[], Any], timeout: float = 30.0) -> Any
 
 
 async def until_depth(broker_uri: str, uri: str, wanted: int, timeout: float = 30.0) -> None:
-    """Wait until a queue holds so many messages, delivered ones included: ask the broker."""
+    """Wait until a queue holds this many messages, including delivered ones, by asking the broker."""
     async with bmq.admin.connect(broker_uri) as admin, asyncio.timeout(timeout):
         while (await admin.queue(uri).depth()).messages != wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -108,7 +108,7 @@ def test_nothing_makes_nothing() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_small_chunks_of_a_large_event_are_joined_once(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes gathered so far are looked at when there is something to know: not with every chunk."""
+    """Buffered bytes are examined only when they can change a decision, not with every chunk."""
     looks = 0
     unpack = framing._unpack
 

@@ -56,7 +56,7 @@ messages = st.integers(1, 5)
 
 
 def seldom(walk: Walk) -> bool:
-    """Hold back what would otherwise keep everything else from going on."""
+    """Delay steps that would otherwise prevent all others."""
     return walk.steps % 3 == 0
 
 
@@ -301,7 +301,7 @@ class Walk(RuleBasedStateMachine):
             self.both_sides_agree()
 
     def both_sides_agree(self) -> None:
-        """Nothing is unanswered: the broker has what the client wants."""
+        """With all requests answered, the broker has the client's subscriptions."""
         for queue in self.all:
             if queue.state is QueueState.OPEN and queue in self.current:
                 wanted = [] if queue.suspended else [each.expression for each in queue.wanted]
@@ -355,7 +355,7 @@ class Walk(RuleBasedStateMachine):
         s_ids=st.lists(st.integers(0, 500), max_size=2),
     )
     def say_something_unexpected(self, what: str, number: int, s_ids: list[int]) -> None:
-        """What has its outcome already, or is for nobody, or is from another connection, or is nonsense."""
+        """Send an acknowledgement that is late, unknown, from another connection, or malformed."""
         bench = self.bench
         if what == "ack" and self.acked:
             bench.send(bench.broker.ack([self.acked[number % len(self.acked)]]))
@@ -486,7 +486,7 @@ class Walk(RuleBasedStateMachine):
         assert held(bench.core) < 100, "the session holds on to what is over"
 
     def let_the_broker_answer(self) -> None:
-        """A broker that answers everything, for longer than any request may take."""
+        """Let the broker answer everything, for longer than any timeout."""
         bench = self.bench
         for _ in range(18):
             if bench.up and bench.failures:
@@ -513,7 +513,7 @@ class Walk(RuleBasedStateMachine):
     # helpers
 
     def note_requests(self) -> None:
-        """Remember whose requests they are, and what a broker may deliver with from now on."""
+        """Record the owners of requests, and the ids that a broker may use from now on."""
         for request in self.bench.broker.requests:
             assert request.r_id is not None
             queue = self.asked.get(request.r_id)
@@ -547,7 +547,7 @@ class Walk(RuleBasedStateMachine):
         raise AssertionError(f"a request of nobody: {request}")
 
     def newest(self, queue: QueueCore) -> QueueCore:
-        """Return what a queue is open as now; a closed one when it is not."""
+        """Return the open instance of a queue, or a closed one."""
         gone = QueueState.CLOSED, QueueState.BEHIND
         alive = [each for each in self.all if each.uri == queue.uri and each.state not in gone]
         return queue if queue in alive or not alive else alive[-1]
@@ -579,7 +579,7 @@ class Walk(RuleBasedStateMachine):
         self.current: dict[QueueCore, tuple[str, ...]] = {}
 
     def expressions(self, count: int) -> list[str]:
-        """Return expressions that no other subscription has."""
+        """Return expressions of no other subscription."""
         first = self.subscriptions
         self.subscriptions += count
         return [f"x > {n}" for n in range(first, first + count)]
@@ -591,7 +591,7 @@ class Walk(RuleBasedStateMachine):
 
 
 def subscriptions_of(body: ConfigureStream) -> dict[int, str]:
-    """Return the expressions that a stream is to have, by sId; one without room is none."""
+    """Return the expressions that a stream should have, by sId, without the placeholder."""
     return {
         each.s_id: each.expression.text
         for each in body.stream_parameters.subscriptions

@@ -26,7 +26,7 @@ _MOST_TRIES = 60
 
 
 def run(name: str, seed: int) -> tuple[str, Simulation, Verdict | None]:
-    """Run a world; return the error, "" if there is none, and what the check has counted."""
+    """Run a world; return the error, or "", and the counts of the check."""
     simulation = Simulation(seed)
     try:
         verdict = simulation.run(WORLDS[name], simulation)
@@ -84,7 +84,7 @@ def shrink(name: str, seed: int) -> tuple[list[int], str]:
 
 
 def quiet() -> None:
-    """Log nothing, except for a run that is repeated: its wire trace is wanted."""
+    """Disable the log, except for a repeated run, whose wire trace is needed."""
     if REPLAY not in os.environ:
         logging.disable(logging.CRITICAL)
 

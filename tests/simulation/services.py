@@ -55,7 +55,7 @@ async def end_of_trouble(world: World, *producers: Any, seconds: float = 15) -> 
 
 @scene
 def fanout(world: World) -> Scene:
-    """Three applications of a fanout queue, one of them with two processes; each confirms in its own way."""
+    """Three applications of a fanout queue, one of them with two processes; each confirms differently."""
     uri = world.uri("news", "fanout")
     world.history.applications(uri, APP_IDS)
 
@@ -120,7 +120,7 @@ def broadcast(world: World) -> Scene:
 
 
 def sent_again(history: History, name: str) -> set[str]:
-    """Return the messages that a process had not acknowledged when its connection was lost."""
+    """Return the messages without an acknowledgement when a process lost its connection."""
     unacked, found = set[str](), set[str]()
     for event in history.events():
         if event["process"] == name and event["op"] == "post":
@@ -133,7 +133,7 @@ def sent_again(history: History, name: str) -> set[str]:
 
 @scene
 def subscriptions(world: World) -> Scene:
-    """Consumers change their subscriptions all the time; in the end one of them takes everything."""
+    """Consumers keep changing their subscriptions; at the end, one of them matches every message."""
     uri = world.uri("orders")
     peace = everything = False
 
@@ -361,7 +361,7 @@ def sweeping(world: World) -> Scene:
 
 @scene
 def requests(world: World) -> Scene:
-    """Two responders, two requesters: each request has one reply, and the right one."""
+    """Two responders, two requesters: each request receives exactly its own reply."""
     uri = world.uri("questions")
 
     async def respond(recorder: Recorder) -> None:
@@ -561,7 +561,7 @@ class Broken(bmq.Interceptor):
 
 @scene
 def interceptors(world: World) -> Scene:
-    """Interceptors that fail change nothing."""
+    """Failing interceptors have no effect."""
     uri = world.uri("seen")
 
     async def work(recorder: Recorder) -> None:
@@ -605,7 +605,7 @@ def quotas(world: World) -> Scene:
 
 @scene
 def expiry(world: World) -> Scene:
-    """Messages that live for 3 seconds, and a slow reader: some expire, no other one is missing."""
+    """Messages that live for 3 seconds, and a slow reader: some expire, and no other one is missing."""
     uri = world.uri("short", "short")
 
     async def main() -> None:

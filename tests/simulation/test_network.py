@@ -17,7 +17,7 @@ from bmq.testing._sim_network import Server, Transport
 
 
 class Recorder(asyncio.Protocol):
-    """Records what its transport tells it."""
+    """Records the calls of its transport."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []

@@ -514,7 +514,7 @@ def test_what_a_simulation_does_not_have_is_refused_by_name(name: str, arguments
 
 
 def post_and_crash(seed: int, **crash: Any) -> tuple[list[bytes], list[bytes]]:
-    """Post one message after the other, crash in between; return what was acknowledged and what is stored."""
+    """Post one message after the other, crash in between; return the acknowledged and the stored messages."""
     sim = Simulation(seed)
     broker = sim.broker()
     acknowledged: list[bytes] = []

@@ -123,7 +123,7 @@ class World:
         return bmq.App(self.broker.uri, retry_first_connect=True, **{**given, **options})
 
     def program(self, name: str, main: Callable[[Recorder], Awaitable[Any]]) -> SimulatedProcess:
-        """Start a program that faults may kill; it starts again, also after an error that may pass."""
+        """Start a program that faults may kill; restart it, also after a passing error."""
 
         async def run() -> None:
             while True:

@@ -68,7 +68,7 @@ def silence(sim: Simulation) -> float:
 
 
 def connect(sim: Simulation, broker: SimulatedBroker, **options: Any) -> Any:
-    """A session whose process is recorded, with the options of this seed."""
+    """Return a session whose process is recorded, with the options of this seed."""
     recorder = sim.recorder
     given: dict[str, Any] = {
         "interceptors": [recorder],
@@ -312,7 +312,7 @@ async def groups(sim: Simulation) -> Verdict:
 
 @world
 async def delays(sim: Simulation) -> Verdict:
-    """Two movers: every delayed message arrives, none early, and none much later than due."""
+    """Two movers: every delayed message arrives, none early, and none much too late."""
     draw_options(sim)
     broker = start_broker(sim)
     count = sim.draw("count", 15, 3, 40)
@@ -371,7 +371,7 @@ async def delays(sim: Simulation) -> Verdict:
 
 @world
 async def quiet(sim: Simulation) -> Verdict:
-    """Minutes in which hardly anything happens: sessions stay, and what is posted arrives at once."""
+    """Quiet minutes: sessions stay connected, and posts arrive at once."""
     draw_options(sim)
     sim.network.set()
     broker = start_broker(sim)

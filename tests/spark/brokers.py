@@ -15,7 +15,7 @@ DOMAIN = "bmq.test.mem.priority"
 
 
 class BrokerThread(BackgroundBroker):
-    """An embedded broker, and what a user would do with a client of it."""
+    """An embedded broker, with a user's typical actions through a client."""
 
     def drain(
         self, uri: str, *, idle: float = 0.5, expect: int | None = None, expression: str = ""
@@ -40,7 +40,7 @@ class BrokerThread(BackgroundBroker):
                 batch.confirm()
 
     def start_draining(self, uri: str, expect: int) -> Callable[[], list[bytes]]:
-        """Receive in the background; returns what waits for the payloads of that many messages."""
+        """Receive in the background; return a function that waits for this many payloads."""
         task = self.call(lambda _: asyncio.ensure_future(self._drain(uri, 0.5, expect)))
         return lambda: [message.data for message in self.call(lambda _: asyncio.wait_for(task, 60))]
 

@@ -31,7 +31,7 @@ CHANGED = ("spark.sql.python.filterPushdown.enabled", "spark.sql.execution.arrow
 
 
 def start_spark(master: str, **more: str) -> SparkSession:
-    """Start Spark as all these tests want it; there is one at a time."""
+    """Start Spark with the options of all these tests; only one instance runs at a time."""
     check_java()
     builder = SparkSession.builder.master(master).appName("bmq tests")
     for key, value in {
@@ -58,9 +58,9 @@ def start_spark(master: str, **more: str) -> SparkSession:
 
 
 class Sparks:
-    """The Spark of this process: there is one at a time, and modules that want the same share it.
+    """The Spark of this process: only one runs at a time, and modules with equal options share it.
 
-    A session that starts looks for formats and starts workers, which takes longer than most tests.
+    A new session searches for formats and starts workers, which takes longer than most tests.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ def spark(sparks: Sparks) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def cluster(sparks: Sparks) -> Iterator[SparkSession]:
-    """Two executors, so that a repeated task runs elsewhere and sees its rows in another order."""
+    """Two executors, so that a repeated task runs elsewhere and receives its rows in another order."""
     yield from sparks.session("local-cluster[2,1,1024]")
 
 

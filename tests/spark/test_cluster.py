@@ -142,7 +142,7 @@ def test_a_restart_from_the_checkpoint(
 def test_executors_that_are_killed_lose_no_row(
     cluster: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    """What is cached is gone with them, and is computed again."""
+    """Their cached rows are lost with them, and computed again."""
     broker.post(queue, [b"%d" % number for number in range(300)])
     options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": "200", "numPartitions": "2"}
     options["checkpointLocation"] = str(tmp_path)

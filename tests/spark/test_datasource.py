@@ -143,7 +143,7 @@ def test_batches_may_differ_in_how_their_columns_are_stored(broker: BrokerThread
 
 
 def test_columns_as_they_are_stored_make_the_same_guids(broker: BrokerThread, queue: str) -> None:
-    """A task that is repeated may be handed other batches."""
+    """A repeated task may receive other batches."""
     schema = struct(value=StringType(), text=StringType())
     writer = source(broker=broker.uri, queue=queue, propertyColumns="text").writer(schema, False)
     values, texts = pa.array([f"{n % 50}" for n in range(100)]), pa.array(["x", None] * 50)
@@ -182,7 +182,7 @@ def test_a_key_that_is_no_name_is_refused_with_its_row(broker: BrokerThread, que
 
 
 def test_messages_of_a_key_stay_together(broker: BrokerThread, queue: str) -> None:
-    """In the bucket that ``post(key=...)`` puts them into; null is no key."""
+    """The bucket is that of ``post(key=...)``; null means no key."""
     keys = pa.array(["order-17", "", None, "Größe", "x" * 1000])
     batch = pa.RecordBatch.from_arrays([pa.array(list("abcde")), keys], names=["value", "k"])
     schema = struct(value=StringType(), k=StringType())
@@ -202,7 +202,7 @@ def test_messages_of_a_key_stay_together(broker: BrokerThread, queue: str) -> No
 
 @pytest.mark.parametrize("unit", ["timestamp", "seconds"])
 def test_later_messages_wait_for_their_due_time(broker: BrokerThread, queue: str, unit: str) -> None:
-    """A mover passes it on to the queue that it was written to, as it was; null is at once."""
+    """A mover passes the message on to its original queue, unchanged; null means at once."""
     # Halves of a millisecond are rounded up: never early.
     due = round(time.time() * 1000) + 300.5
     times = [due / 1000, None]
@@ -353,7 +353,7 @@ BAD = b"\xff" * 40
 
 
 def post_bad_between(broker: BrokerThread, queue: str) -> None:
-    """A message that says it is compressed and is not, a good one before it and one behind it."""
+    """Post a message with a false compression flag, between two good ones."""
     broker.post(queue, [b"good"])
     broker.call(lambda _: post_bytes(broker.uri, queue, BAD, PutFlags(0), zipped=True))
     broker.post(queue, [b"too"])
@@ -753,7 +753,7 @@ def test_filters_are_refused_by_name_where_spark_pushes_none(monkeypatch: pytest
 
 
 def logged(folder: Path) -> list[str]:
-    """The batches that are complete, by their first and last number."""
+    """Return the complete batches, by their first and last number."""
     names = [path.stem for path in folder.rglob("*.arrow")]
     return sorted(f"{int(name[:20])}-{int(name[21:])}" for name in names)
 
@@ -825,7 +825,7 @@ def test_an_old_engine_confirms_what_it_commits_and_nothing_else(
 
 
 def test_an_old_engine_gets_what_was_received_ahead(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    """It does not say how far it has come: what is complete in the log is its next batch."""
+    """The engine does not report its progress: the complete log is its next batch."""
     query = OldQuery(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     post_numbers(broker, queue, 0, 20)
     rows = query.batch()
@@ -846,7 +846,7 @@ def test_an_old_engine_gets_what_was_received_ahead(broker: BrokerThread, queue:
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """A disk that is full when a file has so many bytes."""
+    """A disk that is full once a file has this many bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -930,7 +930,7 @@ def test_a_stream_needs_a_place_for_its_log() -> None:
 
 
 def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    """One of them is cut off meanwhile; what it had comes again, to any of them, and nothing twice."""
+    """One of them is cut off meanwhile; its messages are redelivered to any of them, and none twice."""
     others = broker.call(lambda b: set(b._hub.connections))
     query = Query(broker, queue, tmp_path, numReceivers=3, maxMessagesPerTrigger=20)
     post_numbers(broker, queue, 0, 30)
@@ -938,7 +938,7 @@ def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_p
     rows = list(last)
 
     async def receivers(b: bmq.broker.Broker) -> list[Any]:
-        """Once those that posted have gone."""
+        """Return the receivers, after the posting sessions have gone."""
         await eventually(lambda: len(set(b._hub.connections) - others) == 3)
         return list(set(b._hub.connections) - others)
 

@@ -45,7 +45,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def uri() -> Iterator[str]:
-    """The broker that is named, or an embedded one."""
+    """The broker from the environment, or an embedded one."""
     named = os.environ.get("BMQ_BROKER_URI")
     if named:
         yield named
@@ -79,7 +79,7 @@ class Driver:
         self._process = subprocess.Popen(self._command, start_new_session=True)
 
     def kill(self) -> None:
-        """Kill it with all that it has started."""
+        """Kill the driver with all its child processes."""
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):
@@ -87,10 +87,10 @@ class Driver:
             process.wait()
 
     def wait(self, done: Callable[[], bool], pause: float = 0.01) -> None:
-        """Wait for something that it does, looking again after so many seconds.
+        """Wait for an effect of the driver, with a check at this interval in seconds.
 
-        One that ends by itself is started again: Spark gives its Python workers ten seconds to start, which
-        is too little on a busy machine.
+        A driver that ends without a kill is restarted: Spark gives its Python workers ten seconds to start,
+        which is too short on a busy machine.
         """
         deadline = time.monotonic() + PATIENCE
         while not done():
@@ -111,7 +111,7 @@ class Driver:
         return bool(self.batches("offsets") - self.batches("commits"))
 
     def kill_again_and_again(self) -> None:
-        """Start it and kill it: in the middle of a batch, and every other time just when one is done."""
+        """Start and kill the driver: in the middle of a batch, and every other time right after one."""
         for number in range(KILLS):
             before = len(self.batches("commits"))
             self.start()
@@ -122,7 +122,7 @@ class Driver:
             self.kills["in a batch" if self.half_done() else "between"] += 1
 
     def finish(self, done: Callable[[], bool]) -> None:
-        """Let it run until something is so."""
+        """Let the driver run until a condition holds."""
         self.start()
         self.wait(done, 0.5)
         self.kill()
@@ -130,7 +130,7 @@ class Driver:
 
 @pytest.fixture
 def drivers() -> Iterator[list[Driver]]:
-    """Those that a test has made: none of them outlives it."""
+    """The drivers of a test, which end with it."""
     made: list[Driver] = []
     yield made
     for each in made:

@@ -41,7 +41,7 @@ def orders(spark: SparkSession, count: int, parts: int = 3) -> DataFrame:
 
 
 def bodies(broker: BrokerThread, queue: str, count: int) -> list[int]:
-    """The numbers of the orders in a queue, once they are that many."""
+    """Return the numbers of the orders in a queue, once there are this many."""
     return sorted(int(m.data.split()[-1]) for m in broker.drain(queue, expect=count))
 
 

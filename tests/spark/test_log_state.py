@@ -25,7 +25,7 @@ from tests.spark.test_datasource import BAD, left_in, numbers, post_bad_between,
 
 
 class Query:
-    """What Spark does with the reader of a stream, its own checkpoint included."""
+    """Calls a stream's reader as Spark does, with Spark's own checkpoint."""
 
     def __init__(self, broker: BrokerThread, queue: str, folder: Path, **options: Any) -> None:
         self._schema = options.pop("schema", WHOLE)

@@ -19,7 +19,7 @@ QUEUE = "bmq://d/orders"
 
 
 class Query:
-    """What Spark tells a listener about one query."""
+    """Spark's events for a listener, about one query."""
 
     def __init__(self, metrics: QueryMetrics, name: str | None = "orders", id: str | None = None) -> None:
         self.metrics = metrics

@@ -139,7 +139,7 @@ def test_an_application_neither_shares_a_read_nor_confirms_what_it_has_not_read(
 def test_rows_are_confirmed_once_they_are_written(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    """What is written says what is confirmed; the rest comes with the next read."""
+    """The written rows determine the confirmations; the others are part of the next read."""
     post(broker, queue)
     options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": "200"}
     options["checkpointLocation"] = str(tmp_path / "reads")
@@ -179,7 +179,7 @@ def test_trigger_once_confirms_what_it_stored(
 def test_a_query_with_another_checkpoint_than_its_source_is_refused(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    """Before anything is received; and the first query, whose checkpoint it was, goes on."""
+    """The refusal comes before any message is received, and the first query continues."""
     own, another = str(tmp_path / "own"), str(tmp_path / "another")
 
     def run(ours: str, sinks: str) -> None:

@@ -176,7 +176,7 @@ def read(reader: Any) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def table(broker: BrokerThread) -> tuple[str, list[Row]]:
-    """A queue of all values, and what its columns show of them."""
+    """A queue with all kinds of values, and the values that its columns show."""
     queue = f"bmq://{DOMAIN}/truth"
     broker.post(queue, MESSAGES)
     rows = read(reader_of(broker, queue, idleTimeoutMs="1000"))

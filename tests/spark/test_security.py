@@ -27,7 +27,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def guarded(certificates: Certificates) -> Iterator[BrokerThread]:
-    """A broker that wants a password, and a certificate of its clients."""
+    """A broker that requires a password and a client certificate."""
     context = certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")
     context.verify_mode = ssl.CERT_REQUIRED
     with BrokerThread(ssl=context, auth={"ann": SECRET}) as broker:

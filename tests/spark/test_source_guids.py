@@ -50,7 +50,7 @@ ROWS = [Row(guid=guid(n), value=f"row {n % 10}", n=n) for n in range(100)]
 def post(
     broker: BrokerThread, queue: str, rows: Sequence[Row], partitions: int, job: str = "job", **options: Any
 ) -> list[Any]:
-    """Post rows as one batch, in so many partitions."""
+    """Post rows as one batch, in this many partitions."""
     write = write_partition(queue=queue, broker=broker.uri, guid_column="guid", properties=["n"], **options)
     return [write.post(iter(rows[number::partitions]), Scope(job, number)) for number in range(partitions)]
 

@@ -37,7 +37,7 @@ def run(spark: SparkSession, broker: BrokerThread, heading: str) -> list[list[Ro
 
 @pytest.fixture(scope="module")
 def catalog(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, and a catalog that keeps nothing."""
+    """The session, and a catalog without persistent storage."""
     yield spark
     for table in ("shop_orders", "shop_queue"):
         spark.sql(f"DROP TABLE IF EXISTS {table}")

@@ -190,7 +190,7 @@ def test_texts_of_any_size_cost_no_stack(text: str, message: str) -> None:
 
 
 def planned(text: str) -> str:
-    """What planning complains about; nothing when it succeeds."""
+    """Return the error of planning, or "" after a success."""
     try:
         plan(text)
     except InvalidExpression as error:

@@ -236,7 +236,7 @@ VALUES = st.sampled_from(["urgent", "compressed", "late", "eu"])
 
 
 class TestPulsarAsItIs:
-    """Plain properties, as producers for Pulsar set them: no ``t.`` beside them."""
+    """Plain properties, as Pulsar's producers set them, without ``t.`` properties."""
 
     @given(
         st.sets(VALUES, max_size=4),

@@ -46,7 +46,7 @@ async def count(number: int) -> None:
 async def running(
     folder: Path, broker_uri: str, *arguments: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run `taskiq worker`; what it says goes to a file."""
+    """Run `taskiq worker`, with its output in a file."""
     environment = os.environ | {"BMQ_BROKER_URI": broker_uri, "PYTHONPATH": f"{folder}:{ROOT}"}
     with (folder / "log").open("a") as output:
         process = await asyncio.create_subprocess_exec(

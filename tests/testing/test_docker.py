@@ -254,7 +254,7 @@ class TestConfiguration:
 
 
 def path_with(directory: Path, **scripts: str) -> Path:
-    """A directory for PATH that has these programs, and what a script needs."""
+    """Return a directory for PATH with these programs, and the requirements of a script."""
     for tool in ("dirname", "bash", "sleep"):
         found = subprocess.run(["which", tool], capture_output=True, text=True, check=True).stdout.strip()
         (directory / tool).symlink_to(found)

@@ -42,7 +42,7 @@ async def nothing_comes(peer: End, seconds: float = 0.05) -> None:
 
 
 async def pieces(peer: End, total: int) -> list[bytes]:
-    """What each read returned, until ``total`` bytes are there."""
+    """Return the result of each read, until ``total`` bytes have arrived."""
     got: list[bytes] = []
     while sum(map(len, got)) < total:
         got.append(await peer.reader.read(65536))
@@ -50,7 +50,7 @@ async def pieces(peer: End, total: int) -> list[bytes]:
 
 
 async def ended(peer: End) -> bytes:
-    """What came before the connection ended, in whatever way."""
+    """Return the data before the end of the connection, of any kind."""
     try:
         return await peer.rest()
     except ConnectionResetError:
@@ -484,7 +484,7 @@ class TestCorrupt:
 
 
 class Recorder(Endpoint):
-    """Keeps what it is sent, piece by piece."""
+    """Keeps its input, piece by piece."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ class End:
 
 @dataclass
 class Upstream:
-    """A server that does nothing by itself: the test plays the broker."""
+    """A passive server: the test plays the broker."""
 
     port: int = 0
     accepted: asyncio.Queue[End] = field(default_factory=asyncio.Queue[End])
@@ -77,5 +77,5 @@ async def client(proxy: FaultProxy) -> AsyncIterator[End]:
 
 
 def event(body: bytes) -> bytes:
-    """An event as the proxy sees it: a length of four bytes, and so many bytes with them."""
+    """Return an event as the proxy sees it: a length of four bytes, and that many bytes in total."""
     return (8 + len(body)).to_bytes(4, "big") + b"\x41\x02\x00\x00" + body

@@ -50,7 +50,7 @@ def opened(**members: object) -> ControlMessage:
 
 
 def configure(*subscriptions: bytes) -> bytes:
-    """A configureStream whose streamParameters hold these elements."""
+    """Return a configureStream whose streamParameters contain these elements."""
     return control(element(0xB0, value(0x80, 7), element(0xA1, *subscriptions)))
 
 

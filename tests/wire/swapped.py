@@ -563,7 +563,7 @@ CHECKS: dict[str, tuple[Callable[[Swapped], Iterator[str]], ...]] = {
 
 
 def compare(name: str, first: int) -> str:
-    """Swap a pair of neighbours in this process; return which pair, and the codecs that were compared."""
+    """Swap a pair of neighbours in this process; return the pair, and the compared codecs."""
     declared = Swapped(name, first)
     codecs = [codec for check in CHECKS[name] for codec in check(declared)]
     return f"{name} {' '.join(declared.pair)}: {' '.join(codecs)}"

@@ -114,7 +114,7 @@ def test_packers_with_constants_agree_with_the_declaration(name: str, data: st.D
 @fewer
 @given(data=st.data())
 def test_words_agree_with_the_declaration(name: str, data: st.DataObject) -> None:
-    """Whatever fields a caller puts into a word, and in whatever order."""
+    """The words agree for any fields of a caller, in any order."""
     values = data.draw(VALUES[name])
     wanted = data.draw(st.lists(st.sampled_from(list(values)), min_size=1, unique=True))
     groups: list[list[str]] = [[]]

@@ -108,7 +108,7 @@ def test_events_round_trip(message: Message, codec: Codec):
 
 
 def legible(value: Any) -> Any:
-    """A value with whatever is not UTF-8 in its strings replaced, as JSON must have it."""
+    """Return a value with the replacement of invalid UTF-8 that JSON requires."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if isinstance(value, tuple):

@@ -24,7 +24,7 @@ VECTORS: list[tuple[Key, int]] = [
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum bit by bit, as its definition has it."""
+    """Compute the checksum bit by bit, by its definition."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -34,7 +34,7 @@ def crc32c(data: bytes) -> int:
 
 
 def documented() -> list[tuple[bytes, int, int]]:
-    """The vectors of the page, for those who write it in other languages."""
+    """Return the vectors of the page, for implementations in other languages."""
     page = (Path(__file__).parents[2] / "docs" / "conventions.md").read_text(encoding="utf-8")
     section = page.split("## The bucket of a key")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (.+) \| (.*) \| (\d+) \| (\d+) \|$", section, re.MULTILINE)

@@ -43,7 +43,7 @@ def check_error(error: ProtocolError, length: int, *, placed: bool = True) -> No
 
 
 def check_application_data(message: DecodedPut | PushMessage) -> None:
-    """Decode what a message carries, in both encodings whatever its header says."""
+    """Decode the content of a message, in both encodings regardless of its header."""
     for schema_id in {message.schema_id, 0, 1}:
         split, error = attempt(
             split_application_data,

@@ -351,7 +351,7 @@ def test_all_together_take_at_most_67_108_856_bytes() -> None:
 
 
 def wrong_areas() -> Iterator[Any]:
-    """Areas with one thing wrong, the field that must be blamed, and the offset."""
+    """Areas with one error, the field to be blamed, and the offset."""
     for new in (True, False):
         good = build([(4, b"alpha", b"\0\0\0\7"), (6, b"beta", b"hi")], new=new)
         header, words = "MessagePropertiesHeader", "MessagePropertiesHeader.areaWords"

@@ -34,7 +34,7 @@ BYTES = {bool: 1, int: 8}
 
 @contextmanager
 def forgotten() -> Iterator[None]:
-    """Nothing is remembered inside, and what was is remembered again outside."""
+    """Forget everything inside the block, and restore the memory afterwards."""
     kept = module.LAYOUTS, module._encoders
     module.LAYOUTS = (Layouts(module.Properties, new=False), Layouts(module.Properties, new=True))
     module._encoders = Cache("encoders in this test", 512)

@@ -48,7 +48,7 @@ def message(
     raw: bool = False,
     **fields: Any,
 ) -> bytes:
-    """Write a message with Construct alone, right or wrong; other versions have other headers."""
+    """Write a message with Construct alone, legal or not; other versions have other headers."""
     words = declaration.sizeof() // 4 if header_words is None else header_words
     body = options + (data if raw else pad(data))
     right = {

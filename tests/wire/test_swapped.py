@@ -48,7 +48,7 @@ def test_every_codec_is_compared() -> None:
 
 
 def test_only_the_codecs_use_the_order_of_the_fields() -> None:
-    """Every other module names the fields, so that a change of the order reaches the module."""
+    """All other modules name the fields, and therefore follow a change of the order."""
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno} .{node.attr}"
         for path in sorted(PACKAGE.rglob("*.py"))

@@ -15,7 +15,7 @@ __all__ = ["FakeClock", "broker_uri", "fresh", "other_session", "session", "uri"
 
 
 class FakeClock:
-    """Time passes only while somebody sleeps, and then at once."""
+    """Time passes only during a sleep, and then at once."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -32,7 +32,7 @@ class FakeClock:
 
 @pytest.fixture(autouse=True)
 def _no_other_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests name the broker they mean, ``broker_uri`` or one of their own; some mean that there is none."""
+    """Tests name their broker, ``broker_uri`` or their own; some test the absence of a broker."""
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
 
 
@@ -43,5 +43,5 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 async def stage(session: bmq.Session, uri: str) -> Stage:
-    """A queue of this test's own, that nobody reads yet."""
+    """A queue for this test alone, without readers."""
     return Stage(await session.open_queue(uri, read=True, write=True, default_subscription=False))

@@ -38,7 +38,7 @@ async def seen_by(session: bmq.Session, uri: str, marker: bytes = b"end") -> lis
 
 
 class Stage:
-    """A queue with messages, and what a handler saw of them."""
+    """A queue with messages, and a record of a handler's calls."""
 
     def __init__(self, queue: bmq.Queue) -> None:
         self.queue = queue

@@ -175,7 +175,7 @@ async def test_cancelling_while_it_is_entered_ends_it(uri: str) -> None:
 
 
 async def test_a_startup_function_may_stop_the_app(broker_uri: str, uri: str) -> None:
-    """Also one that awaits nothing, and so is over before its cancellation comes."""
+    """A startup function that awaits nothing returns before its cancellation arrives."""
     app = bmq.App(broker_uri)
     told: list[str] = []
     app.on_startup(app.stop)

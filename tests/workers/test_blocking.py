@@ -137,7 +137,7 @@ async def test_a_batch_handler_and_a_responder_are_named_too(
 
 
 class Shapes:
-    """Handlers that count their calls. Each raises, waits or not as its name says."""
+    """Handlers that count their calls. Each raises, waits or does neither, as its name says."""
 
     def __init__(self, elapsed: Handed) -> None:
         self.elapsed = elapsed
@@ -199,7 +199,7 @@ def annotated(handler: Callable[[Any], Any], kind: Any, name: str) -> Callable[.
 async def test_an_app_ends_between_two_calls_whatever_the_handler_does(
     broker_uri: str, stage: Stage, elapsed: Handed, shape: str, worker: str
 ) -> None:
-    """It is told to stop while messages wait, and handles none, or one for each worker, after that."""
+    """The app is stopped while messages wait, and then handles at most one message for each worker."""
     shapes = Shapes(elapsed)
     app = bmq.App(broker_uri, grace=0.05)
     handler = getattr(shapes, shape)

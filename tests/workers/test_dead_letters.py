@@ -35,7 +35,7 @@ async def post_bytes(
     flags: PutFlags = PutFlags.MESSAGE_PROPERTIES,
     zipped: bool = False,
 ) -> None:
-    """Post application data as it is, which no good client would."""
+    """Post application data unchanged, as no correct client would."""
     async with dial(broker_uri) as raw:
         await raw.negotiate()
         await raw.open(queue)
@@ -156,7 +156,7 @@ async def test_what_cannot_be_taken_apart(
 
 
 async def test_properties_that_are_none(fresh: Fresh) -> None:
-    """A real broker drops such an event; the embedded one looks less closely, and so may others."""
+    """A real broker drops such an event; the embedded one checks less, and so may others."""
     data, uri = b"\xff\0\0\x0a" + b"\xff" * 36, fresh()
     async with (
         bmq.broker.Broker(port=0) as broker,

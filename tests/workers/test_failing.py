@@ -73,7 +73,7 @@ async def test_what_a_handler_raises_instead_of_ending_in_time_is_what_it_failed
 
 
 async def test_each_message_has_the_whole_time(stage: Stage) -> None:
-    """One after another they take longer than one may."""
+    """Together, they take longer than a single deadline."""
     failures: asyncio.Queue[Failure] = asyncio.Queue()
 
     async def handle(message: bmq.Message) -> None:

@@ -29,7 +29,7 @@ def told(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]
 
 
 def failing(stage: Stage, *payloads: bytes, error: BaseException | None = None) -> Any:
-    """A handler that fails on these, or on all but b"good"."""
+    """A handler that fails on these messages, or on all but b"good"."""
 
     async def handle(message: bmq.Message) -> None:
         await stage.handle(message)

@@ -127,7 +127,7 @@ def _batches(app: bmq.App, held: Held) -> None:
 
 
 def _later(app: bmq.App, held: Held) -> None:
-    """The messages are confirmed by a task that the handler leaves them to."""
+    """The handler passes the messages to a task, which confirms them."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def work(message: bmq.Message) -> None:

@@ -30,7 +30,7 @@ KEYS = [None, "a", "b", ("c", 1)]
 
 
 class EveryWay(RuleBasedStateMachine):
-    """Lanes beside a list: an item is taken when it is the first of its key, and no other of it is taken."""
+    """Lanes beside a list: an item can be taken if it is the first of its key, and no other one is taken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ TestEveryWay.settings = settings(max_examples=50, stateful_step_count=30)
 
 @given(st.lists(st.integers(0, 3), max_size=60))
 def test_lanes_take_turns(keys: list[int]) -> None:
-    """However much one key has, another waits for one of its items at most."""
+    """However many items one key has, another key waits for at most one of them."""
     lanes: Lanes[int] = Lanes()
     for number, key in enumerate(keys):
         lanes.add(key, number)
@@ -114,7 +114,7 @@ async def fill(stage: Stage, *keys: str | None) -> None:
 
 
 class Record:
-    """A handler that notes what it does, and whether two messages of a key were ever at work together."""
+    """A handler that records its calls, and whether two messages of a key were ever handled concurrently."""
 
     def __init__(self, expected: int) -> None:
         self.done: dict[Any, list[int]] = defaultdict(list)
@@ -187,7 +187,7 @@ async def test_messages_without_the_property_keep_their_order_too(stage: Stage) 
 
 
 async def test_a_retry_holds_its_own_key_and_no_worker(stage: Stage) -> None:
-    """With one worker for two keys: while a message of one rests, the other key goes on."""
+    """With one worker for two keys: while a message of one key rests, the other key continues."""
     resting, go_on = asyncio.Event(), asyncio.Event()
     seen: list[tuple[int, int]] = []
     attempts = defaultdict[int, int](int)
@@ -299,7 +299,7 @@ async def test_unhandled_messages_are_returned_in_order(stage: Stage) -> None:
 
 
 async def test_the_order_starts_anew_on_the_same_queue(stage: Stage) -> None:
-    """What one consume() gives back, the next one gets, before what came later."""
+    """Messages returned by one consume() go to the next one, before later messages."""
     first = asyncio.Event()
     seen: list[int] = []
 

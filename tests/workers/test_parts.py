@@ -238,7 +238,7 @@ async def test_each_part_has_a_broker_of_its_own_in_a_test() -> None:
 async def test_what_the_first_connection_waits_for_is_said(
     uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line when it begins to wait, with the reason, and one when it has succeeded."""
+    """One line when the wait begins, with the reason, and one after the success."""
     broker = Broker(port=0)
     await broker.start()
     port = broker.port

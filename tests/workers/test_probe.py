@@ -224,7 +224,7 @@ async def test_ipv6(broker_uri: str, fresh: Fresh) -> None:
 
 
 async def test_silent_connections_keep_nobody_out(broker_uri: str, fresh: Fresh) -> None:
-    """The oldest connection that asks nothing makes way for one that asks."""
+    """The oldest connection without a request makes way for one with a request."""
     async with running(broker_uri, fresh()) as app:
         assert app.health_uri is not None
         host, port = app.health_uri.removeprefix("http://").rsplit(":", 1)

@@ -32,7 +32,7 @@ def only(queue: bmq.Queue) -> SubscriberStatus:
 
 
 async def until(queue: bmq.Queue, condition: Callable[[SubscriberStatus], bool]) -> SubscriberStatus:
-    """Wait until the queue has a consumer, and it is like this."""
+    """Wait until the queue has a consumer in this state."""
     await eventually(lambda: any(condition(each) for each in status(*queue.consumers)), timeout=TIMEOUT)
     return only(queue)
 

@@ -51,7 +51,7 @@ def fresh() -> Callable[..., str]:
 
 @pytest.fixture
 def uri(fresh: Callable[..., str], request: pytest.FixtureRequest) -> str:
-    """A queue; in the domain of the test's parameter if it has one for it."""
+    """A queue, in the domain of the test's parameter if given."""
     domain: str | None = getattr(request, "param", None)
     return fresh(domain) if domain else fresh()
 

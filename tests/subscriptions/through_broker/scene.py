@@ -15,7 +15,7 @@ _SECONDS = 20
 
 
 class Scene:
-    """One queue, seen by one producer and several readers, each with a session of its own."""
+    """A queue with a producer and several readers, each with a separate session."""
 
     def __init__(self, broker_uri: str, uri: str, stack: AsyncExitStack, producer: bmq.Queue) -> None:
         self.broker_uri = broker_uri
@@ -37,13 +37,13 @@ class Scene:
         (await self.producer.post_many(items)).raise_for_failures()
 
     async def round_trip(self, *readers: bmq.Queue) -> None:
-        """Ask the broker something in each reader's session; what was on its way before is there then."""
+        """Send a request in each reader's session; earlier messages have then arrived."""
         for reader in readers:
             queue = await self.sessions[reader].open_queue(f"{self.uri}-{uuid.uuid4().hex[:8]}", read=True)
             await queue.close()
 
     async def left(self) -> list[str]:
-        """Take out whatever is still in the queue; all other readers must be gone."""
+        """Take the remaining messages of the queue, after all other readers have closed."""
         queue = await self.reader()
         async with queue.subscribe() as consumer:
             await self.producer.post(b"(end)")
@@ -65,5 +65,5 @@ async def names(consumer: bmq.Consumer | bmq.Queue, count: int) -> list[str]:
 
 
 def nothing(*consumers: bmq.Consumer | bmq.Queue) -> bool:
-    """Whether no message waits; what was routed before another message of the session is there by then."""
+    """Whether no message waits; messages routed before another one of the session have arrived by then."""
     return all(consumer.receive_nowait() is None for consumer in consumers)

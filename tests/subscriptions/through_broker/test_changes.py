@@ -31,7 +31,7 @@ class Counting:
 
 
 def refuse(consumer: bmq.Consumer) -> None:
-    """Make a subscription one that a broker refuses: its priority says that it is not configured."""
+    """Give a subscription the priority by which a broker refuses it."""
     for core in consumer._line.definition.subscriptions:
         core.options.priority = -(2**31)
 
@@ -205,7 +205,7 @@ async def test_messages_of_a_consumer_that_leaves_go_to_another_that_wants_them(
 
 
 async def test_unclaimed_messages_stay_until_a_consumer_matches(scene: Scene) -> None:
-    """They hold up neither the consumers that remain, here and elsewhere, nor those that come."""
+    """Unclaimed messages block neither the remaining consumers, here and elsewhere, nor new ones."""
     queue, elsewhere = await scene.reader(), await scene.reader()
     async with queue.subscribe("x == 2") as other, elsewhere.subscribe("x == 3") as far:
         leaving = await queue.subscribe("x == 1")

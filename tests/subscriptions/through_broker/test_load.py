@@ -41,7 +41,7 @@ def some_expression(random: random.Random) -> str:
 
 
 class Watched:
-    """A subscription that remembers what it was when a message was routed to it."""
+    """A subscription that remembers its state when a message was routed to it."""
 
     def __init__(self, queue: bmq.Queue, random: random.Random) -> None:
         self.queue = queue
@@ -75,7 +75,7 @@ class Watched:
         consumer._line.deliver = watching  # type: ignore[method-assign]
 
     async def receive(self) -> None:
-        """Handle messages until there is to be no other consumer any more."""
+        """Handle messages until the last consumer."""
         while True:
             consumer = self.consumer
             async for message in consumer:

@@ -22,7 +22,7 @@ discarding = pytest.mark.parametrize("discard", [False, True], ids=["kept", "dis
 async def hold(
     scene: Scene, wanted: bmq.TagFilter, message: bmq.PutMessage, *, match: bool, discard: bool
 ) -> None:
-    """Post a message between two that surely match, and see what becomes of it."""
+    """Post a message between two matching ones, and observe its fate."""
     sure = bmq.PutMessage(b"sure", tags=wanted.any_of | wanted.all_of)
     queue = await scene.reader()
     async with queue.subscribe(wanted, discard_unmatched=discard) as consumer:
