@@ -23,12 +23,11 @@ def links() -> dict[str, str]:
     """Return the addresses of what people look for, by name; nothing while there is no repository."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         table: dict[str, str] = tomllib.load(file)["tool"]["bmq"]["links"]
-    repository = table["repository"].rstrip("/")
-    if not repository:
-        return {}
-    return {"repository": repository} | {
-        name: f"{repository}/{path}" for name, path in table.items() if name != "repository"
-    }
+    repository, site = (table.pop(name).rstrip("/") for name in ("repository", "site"))
+    known = {"site": site} if site else {}
+    if repository:
+        known |= {"repository": repository} | {name: f"{repository}/{path}" for name, path in table.items()}
+    return known
 
 
 def version() -> str:
@@ -52,7 +51,7 @@ def readme(text: str, known: dict[str, str], number: str) -> str:
 
     def link(match: re.Match[str]) -> str:
         picture, words, path = match.groups()
-        if known:
+        if "repository" in known:
             pattern = known["picture" if picture else "file"]
             return f"{picture}[{words}]({pattern.format(version=number, path=path)})"
         return "" if picture else words

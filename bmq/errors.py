@@ -37,6 +37,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from bmq._links import page
 from bmq._renamed import old_names
 
 __all__ = [
@@ -140,6 +141,8 @@ _LONGEST = 4000
 class Error(Exception):
     """Base class of all errors of bmq. The text is limited to 4,000 characters.
 
+    Where the package knows the address of its documentation, a traceback ends with the page of the error.
+
     ::
 
         try:
@@ -153,6 +156,23 @@ class Error(Exception):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*map(_shortened, args))
+
+    if not TYPE_CHECKING:
+        # A traceback prints the notes below the text. The list is made when something asks for it: raising an
+        # error costs nothing more, and str(error), which logs show, stays a line.
+
+        @property
+        def __notes__(self) -> list[str]:
+            notes = self.__dict__.get("_notes")
+            if notes is None:
+                name = next(each.__name__ for each in type(self).__mro__ if each.__module__ == __name__)
+                address = page(f"api/{name}")
+                notes = self.__dict__["_notes"] = [f"cause and remedy: {address}"] if address else []
+            return notes
+
+        @__notes__.setter
+        def __notes__(self, notes: list[str]) -> None:
+            self.__dict__["_notes"] = notes
 
 
 def _shortened(text: object) -> object:

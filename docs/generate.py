@@ -674,6 +674,8 @@ def fill(markdown: str) -> str:
 def on_config(config: Any) -> Any:
     """Add links into the repository, if pyproject.toml has the repository's address."""
     links = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["bmq"]["links"]
+    if links["site"]:
+        config.site_url = links["site"]
     if links["repository"]:
         config.repo_url = links["repository"]
         config.edit_uri = links["edit"]

@@ -93,6 +93,16 @@ def test_a_repository_is_said_in_one_place(hatch_build: ModuleType, tmp_path: Pa
     assert KNOWN.items() <= hatch_build.links().items()
 
 
+def test_the_site_is_known_without_a_repository(
+    hatch_build: ModuleType, tmp_path: Path, monkeypatch: Any
+) -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    text = re.sub(r'(?m)^site = ".*"$', 'site = "https://example.org/docs/"', text)
+    (tmp_path / "pyproject.toml").write_text(re.sub(r'(?m)^repository = ".*"$', 'repository = ""', text))
+    monkeypatch.setattr(hatch_build, "ROOT", tmp_path)
+    assert hatch_build.links() == {"site": "https://example.org/docs"}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
