@@ -113,4 +113,4 @@ def test_messages_that_a_changing_cluster_refuses_are_passed_on_soon(
         simulate(main)
     (line,) = [each.message for each in caplog.records if each.name == "bmq.delays"]
     assert "UNKNOWN" in line
-    assert "again in 1 s, and so with others like it" in line
+    assert "again in 1 s, also for similar messages" in line
