@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old names: using one raises an error that names its successor.
+"""Old names: each use of an old name raises an error with the new name.
 
 The old attribute of a class is a descriptor, not a ``__getattr__``: a class with ``__getattr__`` makes every
-attribute of its objects slower. Type checkers see neither: for them an old name does not exist.
+attribute of its objects slower. Type checkers do not know the old names at all.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
 
 
 class Renamed:
-    """An attribute that has another name now: reading it raises an ``AttributeError`` with the new name."""
+    """A renamed attribute: reading the old name raises an ``AttributeError`` with the new name."""
 
     def __init__(self, cls: str, old: str, new: str) -> None:
         self._text = f"{cls}.{old} is called {cls}.{new}"
@@ -102,7 +102,7 @@ class Renamed:
 
 
 def missing_name(module: str, name: str) -> AttributeError:
-    """Return the error for a name that a module does not have; it names the new one, if there is one."""
+    """Return the error for an unknown name of a module, with the new name if there is one."""
     new = NAMES[module].get(name)
     if new is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -110,7 +110,7 @@ def missing_name(module: str, name: str) -> AttributeError:
 
 
 def old_names(module: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module that has old names in :data:`NAMES`."""
+    """Return the ``__getattr__`` for a module with old names in :data:`NAMES`."""
 
     def __getattr__(name: str) -> Any:
         raise missing_name(module, name)
@@ -119,7 +119,7 @@ def old_names(module: str) -> Callable[[str], Any]:
 
 
 def renamed(cls: C) -> C:
-    """Decorate a class that has old names in :data:`ATTRIBUTES`."""
+    """Decorate a class with old names in :data:`ATTRIBUTES`."""
     for old, new in ATTRIBUTES[cls.__name__].items():
         setattr(cls, old, Renamed(cls.__name__, old, new))
     if f"{cls.__name__}.__init__" in ARGUMENTS:
@@ -128,7 +128,7 @@ def renamed(cls: C) -> C:
 
 
 def renamed_arguments(function: F) -> F:
-    """Decorate a function or method that has old keyword arguments in :data:`ARGUMENTS`."""
+    """Decorate a function or method with old keyword arguments in :data:`ARGUMENTS`."""
     names = ARGUMENTS[function.__qualname__]
 
     def check(given: dict[str, Any]) -> None:

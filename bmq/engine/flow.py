@@ -48,9 +48,9 @@ class Flow:
         connection: connection of the session.
         options: limits.
 
-        Attributes:
-            room: distributes the space of the window.
-            for_outcomes: tasks that wait for the outcomes of a queue's posts; read-only.
+    Attributes:
+        room: distributes the space of the window.
+        for_outcomes: tasks that wait for the outcomes of a queue's posts; read-only.
     """
 
     def __init__(self, connection: Connection, options: SessionOptions) -> None:

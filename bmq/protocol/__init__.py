@@ -2,7 +2,6 @@
 """The protocol as state machines without I/O: bytes and the time go in, bytes and events come out.
 
 Client and broker are two roles with the same framing, tables and timers. The package opens no socket, reads
-no
-clock, and does not depend on asyncio: every call that depends on time takes ``now``, in seconds of any
+no clock, and does not depend on asyncio: every call that depends on time takes ``now``, in seconds of any
 monotonic clock.
 """

@@ -19,8 +19,7 @@ _SMALL = 64
 class Deadlines(Generic[K]):
     """A deadline for each of many keys.
 
-    Setting, discarding and asking for the first are cheap. Discarded entries leave the heap when they reach
-    the
+    Setting, discarding and finding the first are cheap. Discarded entries leave the heap when they reach the
     top, or when they are more than half of the heap: memory follows the number of live keys.
     """
 

@@ -3,8 +3,8 @@
 
 :class:`TagFilter` has the meaning of Pulsar's ``anytag`` and ``alltag``, :class:`CmqTags` the meaning of
 CMQ's tag matching. Both become subscriptions. Pulsar and CMQ drop unwanted messages of a subscriber. A
-BlazingMQ queue
-keeps them until a consumer confirms them: :func:`complement` returns the subscriptions for that purpose.
+BlazingMQ queue keeps unwanted messages until a consumer confirms them: :func:`complement` returns the
+subscriptions for this purpose.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 
 ``!(a == 1)`` becomes ``a != 1``, and ``!a && !b`` becomes ``!(a || b)``: both forms evaluate in the same
 order and stop at the same errors, but the broker counts fewer operators in the second. (``a && b`` is *not*
-``b && a`` in
-this language: an absent property on the left ends the evaluation.)
+``b && a`` in this language: an absent property on the left ends the evaluation.)
 """
 
 from __future__ import annotations

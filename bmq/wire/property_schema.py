@@ -22,9 +22,8 @@ Invariants:
   in ``UNREADABLE``) leaves the area to that module, which raises the precise errors.
 - Equal headers do not imply equal names: names of equal length have equal headers. Every reader compares the
   name bytes before returning values.
-- Caches are bounded, in entries and in bytes an entry. A peer that never repeats a schema fills some
-  megabytes
-  at most: without the limit on the length of names, such a peer could fill hundreds of megabytes.
+- Caches are bounded, in entries and in bytes per entry. A peer that never repeats a schema fills some
+  megabytes at most: without the limit on the length of names, such a peer could fill hundreds of megabytes.
 
 Replaced designs: a key of all names and types, built for each message (encoders now compare the properties
 themselves); an index of positions for each message, read value by value (still used for large areas); a

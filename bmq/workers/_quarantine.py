@@ -5,9 +5,9 @@ The problem: when a process dies, the broker redelivers its messages and marks t
 which of a thousand messages killed the process. Two steps find the message:
 
 1. A marked message is not handled. The message is posted to its queue again, with ``bmq_deaths`` raised by
-one, and then confirmed. So the broker has the count before the message can kill again.
+   one, and then confirmed. So the broker has the count before the message can kill again.
 2. Messages with ``bmq_deaths`` are suspects. A separate subscription with a limit of one message delivers
-them. When a process dies now, the process had one suspect, and only this suspect's count rises.
+   them. When a process dies now, the process had one suspect, and only this suspect's count rises.
 
 So a harmless message counts one death, is handled alone, and is finished. A deadly message counts one more
 death each time, and goes to the quarantine at the limit.

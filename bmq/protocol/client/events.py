@@ -132,7 +132,6 @@ class QueueReopenDelayed(SessionEvent):
 
     The queue keeps its posts and consumers. The event is reported for each failed attempt. The next attempt
     follows on this connection after ``delay``, or on the next connection.
-    this connection after ``delay``, or on the next connection.
 
     Attributes:
         queue_uri: URI of the queue.
