@@ -1,30 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts that interceptors see: who is told of their outcomes."""
+"""The first stage of posting: interceptors see messages before they are encoded, and learn the outcomes."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from bmq.client._outcomes import PostBatch, PostFuture, Several
+from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed
 from bmq.client.interceptors import Hooks, OutgoingMessage, PostOutcome
-from bmq.client.message import Ack, FailedPost
+from bmq.client.message import Ack, FailedPost, PutMessage
 from bmq.errors import PostError
+from bmq.wire.constants import Compression
+from bmq.wire.guid import GuidGenerator, guid_from_text, guid_to_text
+from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
-    from bmq.client._posting import PostBatch
     from bmq.client.queue import Queue
 
-__all__ = ["ObservedPost", "ObservedPosts"]
+__all__ = ["Interception", "ObservedPost", "ObservedPosts", "Seen"]
 
 
-class ObservedPosts:
+@dataclass(slots=True)
+class Seen:
+    """Items of a ``post_many``, ready for the interceptors.
+
+    Attributes:
+        posts: the messages, as interceptors see them.
+        complete: whether the items ended.
+        late: a message with a delay, which ended the taking.
+        failure: the error of an item that is not legal; the items before it are posted.
+    """
+
+    posts: list[OutgoingMessage] = field(default_factory=list)
+    complete: bool = True
+    late: PutMessage | None = None
+    failure: BaseException | None = None
+    _compressions: list[Compression | None] = field(default_factory=list)
+
+    def add(self, post: OutgoingMessage, compression: Compression | None) -> None:
+        """Add a message, and the compression that its item asks for."""
+        self.posts.append(post)
+        self._compressions.append(compression)
+
+    def messages(self) -> Iterator[PutMessage]:
+        """The messages to post, as the interceptors have left them."""
+        for post, compression in zip(self.posts, self._compressions, strict=True):
+            yield PutMessage(post.data, post.properties, post.guid, NO_TAGS, compression)
+
+
+class Interception:
+    """Shows the interceptors of a session the messages that are posted to a queue.
+
+    Args:
+        hooks: the interceptors.
+        queue: the queue.
+        guids: makes the GUIDs, which interceptors see.
+    """
+
+    __slots__ = ("_guids", "_hooks", "_queue")
+
+    def __init__(self, hooks: Hooks, queue: Queue, guids: GuidGenerator) -> None:
+        self._hooks = hooks
+        self._queue = queue
+        self._guids = guids
+
+    def one(
+        self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
+    ) -> tuple[OutgoingMessage, ObservedPost]:
+        """Show one message; return the message, and the receiver of its outcome."""
+        post = self._post(data, properties, guid, tick)
+        return post, ObservedPost(self._hooks, self._queue, post)
+
+    def several(self, items: Iterable[Any], budget: int, tick: int) -> Seen:
+        """Take items of a ``post_many``, up to a budget of bytes, without showing them. Raises nothing."""
+        seen = Seen()
+        try:
+            for item in items:
+                data, properties, guid, compression = item, None, None, None
+                if item.__class__ is PutMessage:
+                    if item.delay is not None:
+                        seen.late = item
+                        seen.complete = False
+                        break
+                    data, guid, compression = item.data, item.guid, item.compression
+                    properties = item.properties
+                    if item.tags is not NO_TAGS or item.key is not None:
+                        properties = completed(properties, item.tags, item.key)
+                data = data if data.__class__ is bytes else as_bytes(data)
+                seen.add(self._post(data, properties, guid, tick), compression)
+                budget -= len(data)
+                if budget <= 0:
+                    seen.complete = False
+                    break
+        except BaseException as error:
+            seen.failure = error
+        return seen
+
+    def observe(self, posts: list[OutgoingMessage], batch: PostBatch) -> ObservedPosts:
+        """Show messages; return the receiver of their outcomes."""
+        return ObservedPosts(self._hooks, self._queue, posts, batch)
+
+    def _post(
+        self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
+    ) -> OutgoingMessage:
+        text = guid_to_text(self._guids.next(tick) if guid is None else guid_from_text(guid))
+        return OutgoingMessage(data, dict(checked_properties(properties)), text)
+
+
+class ObservedPosts(Several):
     """Several posts of a ``post_many``, that interceptors saw together.
 
     Args:
         hooks: the interceptors.
-        queue: where they are posted to.
-        posts: what the interceptors see.
-        batch: what is told of their outcomes, too.
+        queue: the queue.
+        posts: the messages, as the interceptors see them.
+        batch: the batch of the caller, which counts the same outcomes.
     """
 
     __slots__ = ("_batch", "_contexts", "_failures", "_first", "_hooks", "_left", "_outcome", "_queue")
@@ -40,18 +132,18 @@ class ObservedPosts:
         self._contexts = hooks.posts(queue, posts)
 
     def made(self, count: int, error: BaseException | None) -> None:
-        """So many of them were posted; ``error`` says why not all."""
+        """Note how many were posted; ``error`` is the reason if not all were."""
         self._outcome = count, error
         self._left = count
         self._settled(0)
 
     def accepted(self, count: int) -> None:
-        """Some were acknowledged."""
+        """Count posts that were acknowledged."""
         self._batch.accepted(count)
         self._settled(count)
 
     def failed(self, index: int, error: PostError) -> None:
-        """One was not accepted."""
+        """Note that one post was not accepted."""
         self._batch.failed(index, error)
         self._failures.append(FailedPost(index - self._first, error))
         self._settled(1)
@@ -66,34 +158,44 @@ class ObservedPosts:
 
 
 class ObservedPost:
-    """One post; it is told the outcome as its future would be, also when nobody waits for that any more."""
+    """One post: gets the outcome in place of its future, also if no caller waits for the outcome any more.
+
+    Args:
+        hooks: the interceptors.
+        queue: the queue.
+        post: the message, as the interceptors see it.
+    """
 
     __slots__ = ("_contexts", "_future", "_hooks", "_queue")
 
-    def __init__(
-        self, hooks: Hooks, queue: Queue, post: OutgoingMessage, future: asyncio.Future[Ack]
-    ) -> None:
+    _future: PostFuture
+
+    def __init__(self, hooks: Hooks, queue: Queue, post: OutgoingMessage) -> None:
         self._hooks = hooks
         self._queue = queue
-        self._future = future
         self._contexts = hooks.posts(queue, [post])
 
+    def attach(self, future: PostFuture) -> ObservedPost:
+        """Pass the outcome on to a future; return the object itself."""
+        self._future = future
+        return self
+
     def refused(self, error: BaseException) -> None:
-        """It could not be posted."""
+        """The message could not be posted."""
         self._hooks.outcome(self._contexts, PostOutcome(self._queue, 0, 0, (), error))
 
     def done(self) -> bool:
-        """It wants to hear of the outcome."""
+        """The outcome is always wanted."""
         return False
 
-    def set_result(self, ack: Ack) -> None:
-        """It was acknowledged."""
+    def set_result(self, ack: Ack, /) -> None:
+        """The broker has accepted the post."""
         if not self._future.done():
             self._future.set_result(ack)
         self._hooks.outcome(self._contexts, PostOutcome(self._queue, 1, 1))
 
-    def set_exception(self, error: PostError) -> None:
-        """It was not accepted."""
+    def set_exception(self, error: PostError, /) -> None:
+        """The post was not accepted."""
         if not self._future.done():
             self._future.set_exception(error)
         self._hooks.outcome(self._contexts, PostOutcome(self._queue, 1, 0, (FailedPost(0, error),)))

@@ -16,16 +16,11 @@ from bmq.client._deadline import within
 from bmq.client._definition import Definition, changed_options
 from bmq.client._end import QueueEnd
 from bmq.client._line import Line
+from bmq.client._observing import Interception
 from bmq.client._open_queue import OpenQueue
-from bmq.client._posting import (
-    NO_TAGS,
-    ObservedPoster,
-    Poster,
-    PostFuture,
-    as_bytes,
-    checked_properties,
-    completed,
-)
+from bmq.client._outcomes import PostFuture
+from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed
+from bmq.client._posting import Poster
 from bmq.client._shortcuts import group_of, tables_of, typed_queue
 from bmq.client.consumer import Consumer, Subscription, line_for
 from bmq.client.message import Ack, GuidsOf, Message, MessageBatch, PostReport, PutMessage, line_of
@@ -130,13 +125,11 @@ class Queue(OpenQueue):
         end.opened(core)
         self._core = core
         self._driver = driver
+        self._posts = driver.core.posts
         self._connection = driver.connection
         self._room = driver.flow.room
-        self._poster = (
-            ObservedPoster(driver, core, compression, self, hooks)
-            if hooks.posting
-            else Poster(driver, core, compression)
-        )
+        interception = Interception(hooks, self, driver.guids) if hooks.posting else None
+        self._poster = Poster(driver, core, compression, interception)
 
     # attributes
 
@@ -269,9 +262,9 @@ class Queue(OpenQueue):
         if delay is not None or not_before is not None:
             queue, properties = await self._delaying(properties, delay, not_before)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
-        connection = self._connection
-        # Inlined from Driver.room(), which is called only if the post may have to wait.
-        if self._room.lines or not (connection.writable and connection.core.posts.has_room):
+        posts = self._posts
+        # Driver.room() is called only where the caller may have to wait. An empty window has room.
+        if self._room.lines or not self._connection.writable or (posts.batches and not posts.has_room):
             await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
         return await self._poster.post(payload, properties, guid, compression)
 

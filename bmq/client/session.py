@@ -21,7 +21,7 @@ from bmq._renamed import renamed, renamed_arguments
 from bmq.client._definition import checked_options
 from bmq.client._end import QueueEnd, drain, left_over
 from bmq.client._open_queue import end_of
-from bmq.client._posting import Settler
+from bmq.client._outcomes import Settler
 from bmq.client.consumer import Subscription
 from bmq.client.interceptors import Handling, Hooks, Interceptor
 from bmq.client.message import Message

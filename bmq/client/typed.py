@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
 from bmq._renamed import renamed_arguments
-from bmq.client._posting import PostFuture, checked_properties
+from bmq.client._outcomes import PostFuture
+from bmq.client._payload import checked_properties
 from bmq.client.message import (
     Ack,
     Message,

@@ -8,7 +8,7 @@ import logging
 import weakref
 from asyncio import get_running_loop
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Protocol
 
 from bmq import _world
 from bmq.engine.channel import Channel
@@ -70,7 +70,6 @@ class Connection:
         epoch: when the session was started, in nanoseconds of the monotonic clock.
         writable: whether the transport takes more.
         scheduled: whether something is sent at the end of this turn of the event loop.
-        alone: whether posts are made one at a time, each when the one before has its outcome.
         turn: the loop's time, and nanoseconds since the session was started, when that was asked for. Another
             object in every turn.
         close_reason: why this side closed the channel, "" if it did not.
@@ -89,7 +88,6 @@ class Connection:
         self.monotonic_ns = _world.current().monotonic_ns
         self.epoch = self.monotonic_ns()
         self.turn = 0.0, 0
-        self.alone = False
         self._sent_before = 0
         self._received_before = 0
         # How many bytes the peer had not taken yet, and had taken, when the timer ran last.
@@ -145,31 +143,32 @@ class Connection:
 
     def _transmit_scheduled(self) -> None:
         self.scheduled = False
-        self.alone = len(self.core.posts) == 1
         self.transmit()
 
-    def post_alone(self, queue: QueueCore, message: Outgoing) -> asyncio.Future[Any] | None:
-        """Send a post at once, where posts are made one at a time; confirmations that wait go with it.
+    def post_alone(self, queue: QueueCore, message: Outgoing, token: object) -> bool:
+        """Write a post at once; confirmations that wait go with it.
 
-        Who awaits one post after the other gains a turn of the event loop. Who makes several in a turn has
-        them in one event, but for the first one after a time in which they were made one at a time.
+        A caller that awaits one post after another gains a turn of the event loop. The posts of a caller that
+        makes several in a turn leave in one event, but for the first post after a time of one by one.
 
         Returns:
-            The future of its outcome; None if it has to take the usual way.
+            Whether the post was made; if not, the post has to take the usual way.
         """
         core, channel = self.core, self._channel
-        data = core.post_alone(queue, message) if channel is not None and self.writable else None
-        if channel is None or data is None:
-            self.alone = False
-            return None
+        if channel is None or not self.writable:
+            return False
+        data = core.lone.begin(queue, message)
+        if data is None:
+            return False
         channel.write(data)
         # From here on the broker has something to do.
-        future: asyncio.Future[Any] = self.loop.create_future()
-        core.keep_alone(queue, message, future, self.loop.time())
+        core.lone.keep(queue, message, token, self.loop.time())
         if self._busy_poll:
             self._stay_awake()
-        self._arm(core.posts.deadline)
-        return future
+        deadline = core.posts.deadline
+        if self._timer is None or (deadline is not None and deadline < self._timer_at):
+            self._arm(deadline)
+        return True
 
     def transmit(self) -> None:
         """Hand over what the core reports, send what it has to send, and arm its timer."""
@@ -272,12 +271,12 @@ class Connection:
         """Bytes arrived."""
         if channel is self._channel:
             try:
-                now = self.loop.time()
-                outcome = self.core.receive_alone(data, now)
+                core, now = self.core, self.loop.time()
+                outcome = core.lone.finish(now) if data == core.lone.awaited else None
                 if outcome is not None:
                     self._owner.accepted(outcome)
                     quiet = True
-                elif quiet := self.core.receive(data, now):
+                elif quiet := core.receive(data, now):
                     self._hand_over()
                 if quiet:
                     if self._busy_poll:

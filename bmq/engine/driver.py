@@ -347,7 +347,7 @@ class Driver(Generic[Q]):
 
     def accepted(self, outcome: Outcome) -> None:
         """Handle the acceptance of a single post."""
-        future: Any  # created by Connection.post_alone()
+        future: Any  # the token of Connection.post_alone()
         future, _, guid, _, queue = outcome
         if not future.done():
             future.set_result(self._ack(guid, queue.uri_text))

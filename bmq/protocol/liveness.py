@@ -142,7 +142,8 @@ class Answers:
         now: the time.
 
     Attributes:
-        answered: when the last answer arrived: an acknowledgement, a response, or a heartbeat response.
+        answered: when the last answer arrived: an acknowledgement, a response, or a heartbeat response. The owner
+            may set the time, with ``received`` as 0, where :meth:`answer` would be one call too many.
         received: bytes received since the clock was started; to be counted by the owner.
     """
 
@@ -181,6 +182,8 @@ class Answers:
             now: the time.
             unacked: bytes of the unacknowledged posts, which a request may have to wait behind.
         """
+        if self.answered > self._started:
+            self._started = self._silence.heard = self.answered
         deadline = self._silence.deadline
         if deadline is None or now < deadline:
             return Pulse.NOTHING

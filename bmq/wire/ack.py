@@ -12,13 +12,12 @@ from bmq.wire.constants import UNSET_GUID, EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
 __all__ = [
-    "ACCEPTED_GUID",
     "ACK_GUID",
     "ACK_SIZE",
     "STATUS_MASK",
     "AckMessage",
+    "around_acceptance",
     "decode_acks",
-    "encode_acceptance",
     "encode_ack",
     "encode_acks",
     "encode_queue_acks",
@@ -36,8 +35,6 @@ ACK_SIZE = ACK_MESSAGE.size
 ACK_GUID = ACK_MESSAGE.offset_of("messageGUID")
 # The bytes in front of the acknowledgement in an event that accepts one message.
 _ACCEPTED = pack_event_header(HEADER_SIZE + len(_HEADER) + ACK_SIZE, EventType.ACK) + _HEADER
-#: Position of the GUID in an event that accepts one message.
-ACCEPTED_GUID = slice(len(_ACCEPTED) + ACK_GUID, len(_ACCEPTED) + ACK_GUID + len(UNSET_GUID))
 
 _STATUS_AND_GUID = ACK_MESSAGE.words("reserved+status", "messageGUID")
 #: Read one acknowledgement, from (event, offset): a number that contains the wire status, and the GUID.
@@ -63,9 +60,11 @@ def encode_acks(acks: Iterable[tuple[int, int, bytes, int]]) -> bytes:
     return pack_acks([encode_ack(*ack) for ack in acks])
 
 
-def encode_acceptance(queue_id: int, guid: bytes) -> bytes:
-    """Return the ACK event that accepts one message."""
-    return _ACCEPTED + encode_ack(0, 0, guid, queue_id)
+def around_acceptance(queue_id: int) -> tuple[bytes, bytes]:
+    """Return the ACK event that accepts one message of a queue: the bytes before and after the GUID."""
+    event = _ACCEPTED + encode_ack(0, 0, UNSET_GUID, queue_id)
+    begin = len(_ACCEPTED) + ACK_GUID
+    return event[:begin], event[begin + len(UNSET_GUID) :]
 
 
 def encode_queue_acks(queue_id: int, guids: Sequence[bytes]) -> bytes:

@@ -129,7 +129,8 @@ class Bench:
             if self._greeting is not None:
                 self._greet(self._greeting, piece)
                 continue
-            outcome = self.core.receive_alone(piece, self.now)
+            lone = self.core.lone
+            outcome = lone.finish(self.now) if piece == lone.awaited else None
             if outcome is not None:
                 self._note(Acked([outcome]))
             else:
@@ -267,12 +268,12 @@ class Bench:
     def post_alone(self, queue: QueueCore, number: int) -> bool:
         """Post a message as one at a time is posted; return whether that went, rather than the usual way."""
         message = guid(number), b"%d" % number, int(PutFlags.ACK_REQUESTED), 0, 0
-        data = self.core.post_alone(queue, message)
+        data = self.core.lone.begin(queue, message)
         if data is None:
             self.core.post(queue, guid(number), b"%d" % number, number, self.now)
             return False
         self.broker.take(data)
-        self.core.keep_alone(queue, message, number, self.now)
+        self.core.lone.keep(queue, message, number, self.now)
         return True
 
     def post_many(self, queue: QueueCore, *numbers: int) -> None:

@@ -127,7 +127,7 @@ def situations(walk: Walk) -> list[tuple[Enum, Hashable]]:
     for queue in walk.all:
         if queue.state is not QueueState.CLOSED:
             found.append((queue.state, (int(queue.flags), queue.closing, walk.bench.core.connected)))
-            found.append((queue._service.state, queue.state))
+            found.append((queue.service.state, queue.state))
     return found
 
 

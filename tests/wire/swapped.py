@@ -398,7 +398,7 @@ def _acks(declared: Swapped) -> Iterator[str]:
     for raw, wanted in (
         (ack.encode_acks(acks), acks),
         (ack.pack_acks([ack.encode_queue_acks(-2, _GUIDS)]), accepted),
-        (ack.encode_acceptance(-2, _GUIDS[0]), accepted[:1]),
+        (_GUIDS[0].join(ack.around_acceptance(-2)), accepted[:1]),
     ):
         _equal(declared.parse("AckHeader", raw, start - header), headerWords=1, perMessageWords=each // 4)
         for at, (status, correlation_id, guid, queue_id) in enumerate(wanted):
@@ -406,7 +406,6 @@ def _acks(declared: Swapped) -> Iterator[str]:
                 declared.parse("AckMessage", raw, start + at * each),
                 status=status, correlationId=correlation_id, messageGUID=guid, queueId=queue_id,
             )  # fmt: skip
-    assert ack.encode_acceptance(-2, _GUIDS[0])[ack.ACCEPTED_GUID] == _GUIDS[0]
     yield "encode_acks"
     for words in (each // 4, each // 4 + 1):
         body = declared.build("AckHeader", headerWords=1, perMessageWords=words) + b"".join(

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from bmq.errors import AckStatus, ProtocolError
 from bmq.wire.ack import (
-    ACCEPTED_GUID,
     STATUS_MASK,
     AckMessage,
+    around_acceptance,
     decode_acks,
-    encode_acceptance,
     encode_acks,
     iter_acks,
 )
@@ -82,9 +81,8 @@ ITEM = bytes(4) + GUID + bytes(4)
 
 @given(guids, st.integers(0, 2**31 - 1))
 def test_an_acceptance_is_an_event_of_one_acknowledgement(guid: bytes, queue_id: int) -> None:
-    event = encode_acceptance(queue_id, guid)
-    assert event == encode_acks([(0, 0, guid, queue_id)])
-    assert event[ACCEPTED_GUID] == guid
+    before, after = around_acceptance(queue_id)
+    assert before + guid + after == encode_acks([(0, 0, guid, queue_id)])
 
 
 @given(acks)

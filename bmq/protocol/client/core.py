@@ -43,6 +43,7 @@ from bmq.protocol.client.events import (
 )
 from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake
+from bmq.protocol.client.lone_post import LonePost
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.ports import QueueOwner, Waiter
 from bmq.protocol.client.posts import Posts
@@ -76,7 +77,6 @@ from bmq.wire.control import (
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.push import FLAGS, GUID, Push, decode_push_runs
-from bmq.wire.put import Outgoing
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -182,10 +182,10 @@ class ClientCore(Machine):
         post: accepts one post for a queue, which ends in one outcome (:class:`Acked`); see
             :meth:`bmq.protocol.client.posts.Posts.post`.
         post_many: accepts several posts; see :meth:`bmq.protocol.client.posts.Posts.post_many`.
-        keep_alone: follows :meth:`post_alone`; see :meth:`bmq.protocol.client.posts.Posts.keep_alone`.
         post_event: accepts the posts of an encoded event; see
             :meth:`bmq.protocol.client.posts.Posts.post_event`.
         posts: the posts without an outcome, for reading only.
+        lone: the way of a post while no other post exists; see :mod:`bmq.protocol.client.lone_post`.
         new_properties: whether to write properties in the new encoding.
         ended_by: the error that ended the session; None during the session, and after an end without error.
         read_columns: reads a PUSH event, given the offset of its body, as columns; returns None if the
@@ -207,11 +207,11 @@ class ClientCore(Machine):
         patience = options.liveness / 2 if options.liveness is not None else None
         self.posts = Posts(self._outbox, options.max_unacked_messages, options.max_unacked_bytes, patience)
         self._stalls = Stalls(self.posts, self._requests, patience, self._emit)
+        self.lone = LonePost(self.posts, self._outbox, self._confirms, self._stalls)
         # Bound methods, which save a call for each post.
         self.post = self.posts.post
         self.post_many = self.posts.post_many
         self.post_event = self.posts.post_event
-        self.keep_alone = self.posts.keep_alone
         self._routes: Routes[QueueCore] = Routes()
         self._shared = Shared(
             requests=self._requests,
@@ -402,6 +402,7 @@ class ClientCore(Machine):
         if self._options.liveness is not None:
             self._liveness = Liveness(self._options.liveness, now)
             self._answers = Answers(self._options.liveness, now)
+        self.lone.channel_up(self._framer, self._heartbeat, self._liveness, self._answers)
         self._renewal.authenticated(self._handshake.lifetime, now)
         self._shared.configure_stream = broker.configure_stream
         self.new_properties = broker.new_properties
@@ -424,6 +425,7 @@ class ClientCore(Machine):
         if not self._broken:
             self.note_trouble(ConnectionFailed(f"the connection was lost: {reason}"), now)
         self._broken = True
+        self.lone.channel_down()
         # The old framer may hold half an event, or an error whose traceback refers to much memory.
         self._framer = Framer(self._options.max_incoming_event)
         self._pulse_owed = False
@@ -689,48 +691,6 @@ class ClientCore(Machine):
         elif not queue.at_most_once:
             self._confirms.remember(queue, guids)
 
-    # one post at a time
-
-    def post_alone(self, queue: QueueCore, message: Outgoing) -> list[bytes] | None:
-        """Begin a post while no other post exists; return bytes to send before all other output.
-
-        :meth:`keep_alone` must follow; it does the work that can wait until the post is sent.
-
-        Returns:
-            None if other output has to go first; then this call had no effect.
-
-        Raises:
-            QueueClosed, UsageError, StateError: the queue accepts no posts.
-        """
-        if self._broken or queue.state is not _OPEN:
-            return None
-        return self.posts.send_alone(queue, message)
-
-    def receive_alone(self, data: bytes, now: float) -> Outcome | None:
-        """Process bytes that are exactly the acceptance of the post from :meth:`post_alone`.
-
-        Returns:
-            The outcome; None for any other bytes, and then this call had no effect.
-        """
-        if (
-            data != self.posts.awaited
-            or self.state is not _STARTED
-            or self._broken
-            or self._events
-            or self._framer.pending
-            or self._stalls.causes
-        ):
-            return None
-        outcome = self.posts.accept_alone(now)
-        if outcome is not None:
-            if self._heartbeat is not None:
-                self._heartbeat.heard = True
-            if self._liveness is not None:
-                self._liveness.heard = now
-            if self._answers is not None:
-                self._answers.answer(now)
-        return outcome
-
     # what the queues report
 
     def _emit(self, event: SessionEvent | Signal) -> None:
@@ -755,6 +715,7 @@ class ClientCore(Machine):
         """Request, once, that the connection be closed, because it is unusable."""
         if not self._broken:
             self._broken = True
+            self.lone.channel_down()
             if error is not None:
                 self.note_trouble(error, self._now)
             self._emit(CloseChannel(error))
@@ -965,6 +926,7 @@ class ClientCore(Machine):
         self._patience = None
         self._queues.stop(error, now)
         self._report(self.posts.cancel_all())
+        self.lone.channel_down()
 
     # helpers
 

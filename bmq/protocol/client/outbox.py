@@ -92,7 +92,7 @@ class Outbox:
             if len(messages) == 1:
                 runs.clear()
                 try:
-                    return self.alone(queue_id, messages[0])
+                    return self.encode_one(queue_id, messages[0])
                 except Exception as error:
                     self.unsendable.append((messages[0], error))
         self._close()
@@ -110,10 +110,8 @@ class Outbox:
                     waiting.popleft()
         return taken
 
-    def alone(self, queue_id: int, message: Outgoing) -> list[bytes]:
+    def encode_one(self, queue_id: int, message: Outgoing) -> list[bytes]:
         """Return the output of :meth:`take` with this post added; only confirmations may be pending.
-
-        This is the path of a caller that awaits each post, so every step adds to the caller's latency.
 
         Raises:
             Exception: the post cannot be encoded; the confirmations are still pending.

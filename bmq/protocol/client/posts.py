@@ -23,8 +23,7 @@ tracking such a tuple. Three shortcuts avoid work for each post, with the same o
 - Posts encoded as one event (:class:`PostSlice`) are one entry. Their expected acknowledgements are known in
   advance, so the bytes received are compared with the bytes expected.
 - A post into an empty window is sent before the window keeps it, and its acceptance is one comparison
-  (:meth:`Posts.send_alone`, :attr:`Posts.awaited`). A caller that awaits each post waits for all work between
-  the call and the write.
+  (:class:`bmq.protocol.client.lone_post.LonePost`).
 
 Rejected designs: a window entry that refers to its token and batch object, which the garbage collector visits
 again and again in a deep window; a flush that looks at the posts of all queues at each acknowledgement (now
@@ -46,10 +45,8 @@ from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.ports import PostTarget
 from bmq.protocol.client.slices import PostSlice
 from bmq.wire.ack import (
-    ACCEPTED_GUID,
     ACK_SIZE,
     STATUS_MASK,
-    encode_acceptance,
     iter_acks,
     read_ack,
     read_list_header,
@@ -59,12 +56,12 @@ from bmq.wire.event import Event
 from bmq.wire.guid import guid_to_text
 from bmq.wire.put import Outgoing, PutEvent
 
-__all__ = ["Posts"]
+__all__ = ["Batch", "Entry", "Posts"]
 
 #: One unacknowledged post: the message, ready to be sent again; the number of its batch; its index among the
 #: token's posts. The tuple holds only bytes and numbers: the garbage collector stops tracking such a tuple at
 #: first sight, so a deep window costs no collections.
-_Entry = tuple[Outgoing, int, int]
+Entry = tuple[Outgoing, int, int]
 
 # Interval between checks for posts that have waited too long, in seconds.
 _EXPIRY_INTERVAL = 1.0
@@ -75,7 +72,7 @@ _SUCCESS = AckStatus.SUCCESS
 _UNKNOWN = AckStatus.UNKNOWN
 
 
-class _Batch:
+class Batch:
     """Posts of one call.
 
     Attributes:
@@ -118,14 +115,16 @@ class Posts:
         counts: numbers of other outcomes.
         deadline: time to call :meth:`expire`, or None.
         strange: by GUID, ACK statuses unknown to this version, since :meth:`take_strange`.
-        awaited: the event that accepts a post sent by :meth:`send_alone`; None if there is no such post.
+        one_by_one: whether the latest post found the window empty, as each post of a caller does that awaits
+            one post after the other.
+        entries: the posts, by GUID, in the order of posting; only the window and
+            :class:`bmq.protocol.client.lone_post.LonePost` change them.
+        batches: the batches of these posts, by number, likewise.
+        last_batch: number of the latest batch, likewise.
     """
 
     __slots__ = (
-        "_batches",
-        "_entries",
         "_first",
-        "_last",
         "_max_bytes",
         "_max_messages",
         "_outbox",
@@ -133,10 +132,13 @@ class Posts:
         "_sliced",
         "_slices",
         "accepted",
-        "awaited",
+        "batches",
         "bytes",
         "counts",
         "deadline",
+        "entries",
+        "last_batch",
+        "one_by_one",
         "strange",
     )
 
@@ -146,9 +148,9 @@ class Posts:
         self._outbox = outbox
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._entries: dict[bytes, _Entry] = {}
-        self._batches: dict[int, _Batch] = {}
-        self._last = 0
+        self.entries: dict[bytes, Entry] = {}
+        self.batches: dict[int, Batch] = {}
+        self.last_batch = 0
         # Posts encoded together, by the number of their batch; and the number of these posts without an
         # outcome.
         self._slices: dict[int, PostSlice] = {}
@@ -157,7 +159,7 @@ class Posts:
         self.bytes = 0
         self.counts = PostCounts()
         self.deadline: float | None = None
-        self.awaited: bytes | None = None
+        self.one_by_one = False
         self.strange: dict[bytes, int] = {}
         # The shortest deduplication time of the open queues, in seconds.
         self._shortest: float | None = None
@@ -165,16 +167,16 @@ class Posts:
         self._first = patience
 
     def __len__(self) -> int:
-        return len(self._entries) + self._sliced
+        return len(self.entries) + self._sliced
 
     @property
     def has_room(self) -> bool:
         """Whether the window accepts another post."""
-        return len(self._entries) + self._sliced < self._max_messages and self.bytes < self._max_bytes
+        return len(self.entries) + self._sliced < self._max_messages and self.bytes < self._max_bytes
 
     def oldest(self, queue: PostTarget | None = None) -> float | None:
         """Return the time of the oldest post, of all queues or of one; None if there is no post."""
-        for batch in self._batches.values():
+        for batch in self.batches.values():
             if queue is None or batch.queue is queue:
                 return batch.posted
         return None
@@ -183,18 +185,13 @@ class Posts:
         """Return the time of the oldest post of each queue with posts."""
         found: dict[PostTarget, float] = {}
         left = len(self)
-        for batch in self._batches.values():
+        for batch in self.batches.values():
             if batch.queue not in found:
                 found[batch.queue] = batch.posted
                 left -= batch.queue.unacked
                 if left <= 0:
                     break
         return found
-
-    @property
-    def last_batch(self) -> int:
-        """The number of the latest batch."""
-        return self._last
 
     def first_batch(self, queue: PostTarget, at_least: int | None = None) -> int:
         """Return the number of the oldest batch of a queue with posts in the window.
@@ -207,11 +204,11 @@ class Posts:
         Returns:
             A number beyond :attr:`last_batch` if the queue has no posts in the window.
         """
-        batches = self._batches
+        batches = self.batches
         if at_least is None:
             found = (number for number, batch in batches.items() if batch.queue is queue)
-            return next(found, self._last + 1)
-        while at_least <= self._last:
+            return next(found, self.last_batch + 1)
+        while at_least <= self.last_batch:
             batch = batches.get(at_least)
             if batch is not None and batch.queue is queue:
                 break
@@ -219,6 +216,11 @@ class Posts:
         return at_least
 
     # accepting
+
+    def watch(self, now: float) -> None:
+        """Set the deadline for a post into a window without a deadline."""
+        if self._first is not None:
+            self.deadline = now + self._first
 
     def post(
         self,
@@ -249,20 +251,21 @@ class Posts:
             QueueClosed, UsageError, StateError: the queue accepts no posts.
             UsageError: the GUID is already in the window.
         """
-        if guid in self._entries:
+        if guid in self.entries:
             raise _known(guid)
         sending = queue.admit(1)
         message = guid, data, flags, schema_id, compression
-        self._last = number = self._last + 1
-        self._batches[number] = _Batch(queue, token, now, 1, sending, False)
-        self._entries[guid] = message, number, tag
+        self.one_by_one = not self.batches
+        self.last_batch = number = self.last_batch + 1
+        self.batches[number] = Batch(queue, token, now, 1, sending, False)
+        self.entries[guid] = message, number, tag
         size = len(data)
         self.bytes += size
         queue.unacked_bytes += size
         if sending:
             self._outbox.put(queue.q_id, message)
-        if self.deadline is None and self._first is not None:
-            self.deadline = now + self._first
+        if self.deadline is None:
+            self.watch(now)
 
     def post_many(
         self, queue: PostTarget, messages: list[Outgoing], token: object, now: float, tag: int = 0
@@ -281,24 +284,25 @@ class Posts:
             QueueClosed, UsageError, StateError: the queue accepts no posts.
             UsageError: a GUID is already in the window. The messages before it are posted.
         """
-        number = self._last + 1
-        entries: Iterator[_Entry] = zip(messages, repeat(number), count(tag), strict=False)
+        number = self.last_batch + 1
+        entries: Iterator[Entry] = zip(messages, repeat(number), count(tag), strict=False)
         added = dict(zip(map(_guid_of, messages), entries, strict=False))
-        if len(added) < len(messages) or not self._entries.keys().isdisjoint(added):
+        if len(added) < len(messages) or not self.entries.keys().isdisjoint(added):
             self._refuse_known(queue, messages, token, now, tag)
         sending = queue.admit(len(messages))
         if not messages:
             return
-        self._last = number
-        self._batches[number] = _Batch(queue, token, now, len(messages), sending, True)
-        self._entries.update(added)
+        self.one_by_one = not self.batches and len(messages) == 1
+        self.last_batch = number
+        self.batches[number] = Batch(queue, token, now, len(messages), sending, True)
+        self.entries.update(added)
         size = sum(map(len, map(_data_of, messages)))
         self.bytes += size
         queue.unacked_bytes += size
         if sending:
             self._outbox.put_many(queue.q_id, messages)
-        if self.deadline is None and self._first is not None:
-            self.deadline = now + self._first
+        if self.deadline is None:
+            self.watch(now)
 
     def post_event(self, queue: PostTarget, event: PutEvent, token: object, now: float, tag: int = 0) -> None:
         """Accept the posts of a whole event, each as :meth:`post` does, without work for each post.
@@ -317,80 +321,30 @@ class Posts:
         """
         count = len(event.ends)
         sending = queue.admit(count)
-        self._last = number = self._last + 1
-        self._batches[number] = _Batch(queue, token, now, count, sending, True)
+        self.one_by_one = False
+        self.last_batch = number = self.last_batch + 1
+        self.batches[number] = Batch(queue, token, now, count, sending, True)
         self._slices[number] = PostSlice(queue, event, token, tag)
         self._sliced += count
         self.bytes += event.size
         queue.unacked_bytes += event.size
         if sending:
             self._outbox.event(event.event)
-        if self.deadline is None and self._first is not None:
-            self.deadline = now + self._first
-
-    def send_alone(self, queue: PostTarget, message: Outgoing) -> list[bytes] | None:
-        """Admit a single post to an open queue; return the bytes to send, or None if other posts wait."""
-        outbox = self._outbox
-        if self._entries or self._sliced or outbox.runs or outbox.events:
-            return None
-        queue.admit(1)
-        try:
-            return outbox.alone(queue.q_id, message)
-        except Exception:
-            queue.unacked -= 1
-            # Leave a post that cannot be encoded to the usual path, which gives the post its outcome.
-            return None
-
-    def keep_alone(self, queue: PostTarget, message: Outgoing, token: object, now: float) -> None:
-        """Keep a post from :meth:`send_alone` in the empty window; see :meth:`post` for the arguments.
-
-        The bytes are sent before this call, so that its work overlaps with the broker's.
-        """
-        guid, data, _, _, _ = message
-        self._last = number = self._last + 1
-        self._batches[number] = _Batch(queue, token, now, 1, True, False)
-        self._entries[guid] = message, number, 0
-        size = len(data)
-        self.bytes += size
-        queue.unacked_bytes += size
-        if self.deadline is None and self._first is not None:
-            self.deadline = now + self._first
-        self.awaited = encode_acceptance(queue.q_id, guid)
+        if self.deadline is None:
+            self.watch(now)
 
     def _refuse_known(
         self, queue: PostTarget, messages: list[Outgoing], token: object, now: float, tag: int
     ) -> NoReturn:
         seen: set[bytes] = set()
         for i, (guid, *_) in enumerate(messages):
-            if guid in seen or guid in self._entries:
+            if guid in seen or guid in self.entries:
                 self.post_many(queue, messages[:i], token, now, tag)
                 raise _known(guid)
             seen.add(guid)
         raise AssertionError("no GUID is known")
 
     # ending
-
-    def accept_alone(self, now: float) -> Outcome | None:
-        """Process :attr:`awaited`; return the outcome, or None if the post already had another one."""
-        assert self.awaited is not None
-        guid = self.awaited[ACCEPTED_GUID]
-        self.awaited = None
-        entry = self._entries.pop(guid, None)
-        if entry is None:
-            return None
-        message, number, tag = entry
-        batch = self._batches[number]
-        batch.left -= 1
-        if not batch.left:
-            del self._batches[number]
-        size = len(message[1])
-        self.bytes -= size
-        queue = batch.queue
-        queue.answered_at = now
-        queue.unacked -= 1
-        queue.unacked_bytes -= size
-        queue.counts.answered(1, size, now - batch.posted)
-        return batch.token, tag, guid, _SUCCESS, queue
 
     def acked(self, event: Event, now: float) -> list[Outcome]:
         """Process an ACK event; return the outcomes. Unknown GUIDs are ignored.
@@ -405,7 +359,7 @@ class Posts:
         if self._slices:
             return self._acked_slices(event, now)
         outcomes: list[Outcome] = []
-        batches, pop = self._batches, self._entries.pop
+        batches, pop = self.batches, self.entries.pop
         # Posts of one call are nearly always acknowledged together. Acceptances of the same batch as the
         # previous one are only counted; outcomes of one queue are counted together by their time of posting.
         queue: PostTarget | None = None
@@ -455,10 +409,10 @@ class Posts:
 
     def _accepted(self, number: int, count: int) -> None:
         """Count acceptances of posts of one call."""
-        batch = self._batches[number]
+        batch = self.batches[number]
         batch.left -= count
         if not batch.left:
-            del self._batches[number]
+            del self.batches[number]
         self.accepted.append((batch.token, count))
 
     def _acked_slices(self, event: Event, now: float) -> list[Outcome]:
@@ -473,10 +427,10 @@ class Posts:
             if status is _UNKNOWN:
                 self._note_strange(guid, wire_status)
             count = 1
-            entry = self._entries.pop(guid, None) if self._entries else None
+            entry = self.entries.pop(guid, None) if self.entries else None
             if entry is not None:
                 message, number, tag = entry
-                batch = self._batches[number]
+                batch = self.batches[number]
                 if batch.many and status is _SUCCESS:
                     self.accepted.append((batch.token, 1))
                 else:
@@ -520,10 +474,10 @@ class Posts:
         self._left(number, count, freed, status, now)
 
     def _left(self, number: int, count: int, freed: int, status: AckStatus, now: float) -> None:
-        batch = self._batches[number]
+        batch = self.batches[number]
         batch.left -= count
         if not batch.left:
-            del self._batches[number]
+            del self.batches[number]
         if status is not _SUCCESS:
             batch.queue.counts.not_accepted(status)
         batch.queue.answered_at = now
@@ -566,14 +520,14 @@ class Posts:
     def unsendable(self, message: Outgoing) -> list[Outcome]:
         """End a post that cannot be encoded; other posts are not affected."""
         guid, data, *_ = message
-        entry = self._entries.get(guid)
+        entry = self.entries.get(guid)
         if entry is None or entry[0] is not message:
             return []
-        _, number, tag = self._entries.pop(guid)
-        batch = self._batches[number]
+        _, number, tag = self.entries.pop(guid)
+        batch = self.batches[number]
         batch.left -= 1
         if not batch.left:
-            del self._batches[number]
+            del self.batches[number]
         self.bytes -= len(data)
         batch.queue.posts_given_up(1, len(data), AckStatus.INVALID_ARGUMENT)
         return [(batch.token, tag, guid, AckStatus.INVALID_ARGUMENT, batch.queue)]
@@ -587,19 +541,19 @@ class Posts:
         self.deadline = None
         return self._end(lambda _: True, AckStatus.CANCELED)
 
-    def _end(self, wanted: Callable[[_Batch], bool], status: AckStatus) -> list[Outcome]:
-        batches = {number: batch for number, batch in self._batches.items() if wanted(batch)}
+    def _end(self, wanted: Callable[[Batch], bool], status: AckStatus) -> list[Outcome]:
+        batches = {number: batch for number, batch in self.batches.items() if wanted(batch)}
         if not batches:
             return []
         outcomes: list[Outcome] = []
         sizes = dict.fromkeys(batches, 0)
-        for message, number, tag in self._entries.values():
+        for message, number, tag in self.entries.values():
             if number in batches:
                 batch = batches[number]
                 outcomes.append((batch.token, tag, message[0], status, batch.queue))
                 sizes[number] += len(message[1])
         for _, _, guid, _, _ in outcomes:
-            del self._entries[guid]
+            del self.entries[guid]
         for number in self._slices.keys() & batches.keys():
             posts = self._slices.pop(number)
             self._sliced -= posts.left
@@ -608,7 +562,7 @@ class Posts:
                 (posts.token, posts.tag + row, guid, status, posts.queue) for row, guid in posts.rows()
             ]
         for number, batch in batches.items():
-            del self._batches[number]
+            del self.batches[number]
             batch.queue.posts_given_up(batch.left, sizes[number], status)
             self.bytes -= sizes[number]
         return outcomes
@@ -635,7 +589,7 @@ class Posts:
                     self._outbox.event(posted.event())
                 else:
                     self._outbox.put(queue.q_id, posted)
-            for batch in self._batches.values():
+            for batch in self.batches.values():
                 if batch.queue in queues:
                     if batch.sent:
                         batch.queue.counts.sent_again(batch.left)
@@ -644,11 +598,11 @@ class Posts:
     def __iter__(self) -> Iterator[tuple[PostTarget, Outgoing | PostSlice]]:
         """Iterate over (queue, post) in the order of posting."""
         slices = deque(self._slices.items())
-        for message, number, _ in self._entries.values():
+        for message, number, _ in self.entries.values():
             while slices and slices[0][0] < number:
                 _, posts = slices.popleft()
                 yield posts.queue, posts
-            yield self._batches[number].queue, message
+            yield self.batches[number].queue, message
         for _, posts in slices:
             yield posts.queue, posts
 

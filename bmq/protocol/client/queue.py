@@ -377,6 +377,7 @@ class QueueCore(Machine):
         writable: whether the queue is open for writing.
         owner: the object of the layer above.
         state: the current state.
+        service: whether the queue takes part, as the host's health demands.
         wanted: the subscriptions requested by the application.
         agreed: the subscriptions that the broker accepted last, restored after a refusal.
         committed: the subscriptions at the broker; none while the queue is suspended.
@@ -405,7 +406,6 @@ class QueueCore(Machine):
         "_refusals",
         "_repeated_at",
         "_request",
-        "_service",
         "_shared",
         "_siblings",
         "_suspends",
@@ -426,6 +426,7 @@ class QueueCore(Machine):
         "readable",
         "repeated",
         "revived",
+        "service",
         "sub_app_id",
         "sub_id",
         "unacked",
@@ -484,7 +485,7 @@ class QueueCore(Machine):
         # Number of times that the broker refused to reopen the queue on this connection, or did not answer.
         self._refusals = 0
         self._suspends = False
-        self._service = Service(in_service=True)
+        self.service = Service(in_service=True)
         # Operations that callers wait for: opening, closing, changes in the outstanding request, and later
         # changes.
         self._opening: Operation | None = None
@@ -529,12 +530,12 @@ class QueueCore(Machine):
     @property
     def suspended(self) -> bool:
         """Whether the queue has to be out of service because the host is unhealthy."""
-        return self._service.state in (_V.SUSPENDING, _V.SUSPENDED)
+        return self.service.state in (_V.SUSPENDING, _V.SUSPENDED)
 
     @property
     def reported_suspended(self) -> bool:
         """Whether the suspension was reported to the application."""
-        return self._service.state in (_V.SUSPENDED, _V.RESUMING)
+        return self.service.state in (_V.SUSPENDED, _V.RESUMING)
 
     @property
     def sending(self) -> bool:
@@ -600,7 +601,7 @@ class QueueCore(Machine):
         self.owner = self.anybody.owner = owner
         self.wanted = subscriptions
         self._suspends = suspends
-        self._service = Service(in_service=healthy or not suspends)
+        self.service = Service(in_service=healthy or not suspends)
         self._opening = self._watch(operation)
         if behind:
             self._siblings.behind[self] = None
@@ -679,7 +680,7 @@ class QueueCore(Machine):
         """
         state = self.state
         at_once = (state is _OPEN or state is _RECONFIGURING) and self.writable
-        if not at_once or self._service.state is not _IN_SERVICE:
+        if not at_once or self.service.state is not _IN_SERVICE:
             self.check_posts()
         self.unacked += count
         return at_once
@@ -757,7 +758,7 @@ class QueueCore(Machine):
         """Suspend or resume the queue, depending on the health of the host."""
         if not self._suspends:
             return
-        self._service.fire(_VI.HEALTHY if healthy else _VI.UNHEALTHY)
+        self.service.fire(_VI.HEALTHY if healthy else _VI.UNHEALTHY)
         if self.state in _STREAMING and (self.wanted or self.committed):
             self._shared.changed[self] = None
         elif self.in_use:
@@ -959,7 +960,7 @@ class QueueCore(Machine):
         self._waiting.clear()
         self._shared.changed.pop(self, None)
         error = self._refused(ConfigureQueueError, "configure", refusal, request)
-        if self._service.state in (_V.SUSPENDING, _V.RESUMING):
+        if self.service.state in (_V.SUSPENDING, _V.RESUMING):
             # No caller waits for this request. Drop the connection: the reconnect synchronises both sides.
             what = "suspend" if self.suspended else "resume"
             self._shared.fail_channel(ConnectionFailed(f"could not {what} queue {self.uri}: {error}"))
@@ -1136,9 +1137,9 @@ class QueueCore(Machine):
             self._report_service()
 
     def _report_service(self) -> None:
-        if self._service.state in (_V.SUSPENDING, _V.RESUMING):
+        if self.service.state in (_V.SUSPENDING, _V.RESUMING):
             uri, suspended = self.uri_text, self.suspended
-            self._service.fire(_VI.DONE)
+            self.service.fire(_VI.DONE)
             self._shared.emit(QueueSuspended(uri) if suspended else QueueResumed(uri))
 
     def _watch(self, operation: Operation) -> Operation:

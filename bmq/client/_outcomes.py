@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outcomes of posts: who learns them, and as what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+
+from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
+from bmq.errors import AckStatus, Error, PostError
+from bmq.protocol.client.events import Acked
+from bmq.protocol.client.ports import PostTarget
+from bmq.wire.guid import guid_to_text
+
+if TYPE_CHECKING:
+    from bmq.protocol.client.core import ClientCore
+
+__all__ = ["PostBatch", "PostFuture", "Settler", "Several", "Single", "post_error"]
+
+PostFuture = asyncio.Future[Ack]
+
+
+class Single(Protocol):
+    """The receiver of the outcome of one post, as its future."""
+
+    def done(self) -> bool:
+        """Whether no outcome is wanted any more."""
+        ...
+
+    def set_result(self, result: Ack, /) -> None:
+        """The broker has accepted the post."""
+        ...
+
+    def set_exception(self, exception: PostError, /) -> None:
+        """The post was not accepted."""
+        ...
+
+
+class Several:
+    """The receiver of the outcomes of posts that were made together: a number, and each failure."""
+
+    __slots__ = ()
+
+    def accepted(self, count: int) -> None:
+        """Count posts that were acknowledged."""
+        raise NotImplementedError
+
+    def failed(self, index: int, error: PostError) -> None:
+        """Note that one post was not accepted."""
+        raise NotImplementedError
+
+
+class PostBatch(Several):
+    """The outcomes of one ``post_many``, counted.
+
+    Attributes:
+        report: the result for the caller.
+        pending: number of posts without an outcome.
+        late: a message with a delay, which the caller posts to the delay queue.
+    """
+
+    __slots__ = ("_waiter", "late", "pending", "report")
+
+    def __init__(self) -> None:
+        self.report = PostReport()
+        self.pending = 0
+        self.late: PutMessage | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def accepted(self, count: int) -> None:
+        """Count posts that were acknowledged."""
+        self.report.acknowledged += count
+        self._settled(count)
+
+    def failed(self, index: int, error: PostError) -> None:
+        """Note that one post was not accepted."""
+        self.report.failures.append(FailedPost(index, error))
+        self._settled(1)
+
+    def _settled(self, count: int) -> None:
+        self.pending -= count
+        if not self.pending and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until every post has its outcome."""
+        if self.pending:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+
+class Settler:
+    """Gives each post's future its outcome, and each ``post_many`` its numbers (see Receipts).
+
+    Attributes:
+        ack: makes the result of a post that was accepted.
+    """
+
+    __slots__ = ("ack",)
+
+    def __init__(self) -> None:
+        self.ack = Ack
+
+    def settle(self, acked: Acked, core: ClientCore) -> None:
+        """Posts have their outcomes; the core knows the error of the connection."""
+        for token, tag, guid, status, queue in cast("list[_Outcome]", acked.outcomes):
+            if status is AckStatus.SUCCESS:
+                single = cast("Single", token)  # posts that learn their outcomes together are counted below
+                if not single.done():
+                    single.set_result(Ack(guid, queue.uri_text))
+                continue
+            # A post that is given up on a live connection has another cause.
+            dead = status is AckStatus.TIMEOUT or not core.connected
+            error = post_error(guid, status, queue, core.trouble if dead else None, acked.strange)
+            if isinstance(token, Several):
+                token.failed(tag, error)
+            elif not token.done():
+                token.set_exception(error)
+        for several, count in cast("list[tuple[Several, int]]", acked.accepted):
+            several.accepted(count)
+
+
+_Outcome: TypeAlias = "tuple[Single | Several, int, bytes, AckStatus, PostTarget]"
+
+
+def post_error(
+    guid: bytes,
+    status: AckStatus,
+    queue: PostTarget,
+    trouble: Error | None = None,
+    strange: Mapping[bytes, int] | None = None,
+) -> PostError:
+    """Return the error for a post that was not accepted.
+
+    Args:
+        guid: the post's GUID.
+        status: its outcome.
+        queue: where it was posted to.
+        trouble: the error of the connection, for posts without an answer.
+        strange: numbers of the broker that are no status here, by GUID.
+    """
+    text = guid_to_text(guid)
+    why = _REASONS.get(status, "the broker refused it without saying why")
+    cause = trouble if status in _UNANSWERED else None
+    if cause is not None:
+        why += f"; {cause}"
+    elif strange is not None and guid in strange:
+        why = f"the broker answered with status {strange[guid]}, which this version does not know"
+    error = PostError(
+        f"message {text} to {queue.uri} was not accepted: {why} ({status.name})",
+        status=status,
+        guid=text,
+        queue_uri=str(queue.uri),
+    )
+    error.__cause__ = cause
+    return error
+
+
+# These are made here: no answer came.
+_UNANSWERED = frozenset({AckStatus.TIMEOUT, AckStatus.CANCELED})
+
+
+_REASONS = {
+    AckStatus.LIMIT_MESSAGES: "the queue or its domain holds as many messages as it may",
+    AckStatus.LIMIT_BYTES: "the queue or its domain holds as many bytes as it may",
+    AckStatus.STORAGE_FAILURE: "the broker could not store it",
+    AckStatus.NOT_READY: "the broker is not ready",
+    AckStatus.INVALID_ARGUMENT: "it could not be encoded, and was not sent; the log has the error",
+    AckStatus.TIMEOUT: "no answer came for as long as the broker recognises its GUID",
+    AckStatus.CANCELED: "its queue or session was closed before an answer came; the broker may have it",
+}
