@@ -56,6 +56,7 @@ from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore, Service
+from bmq.protocol.client.subscription_set import SubscriptionSet
 from bmq.wire import constants, layout
 from bmq.wire.anatomy import read_control
 from bmq.wire.constants import EventType, PropertyType
@@ -357,6 +358,7 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
         "Session": ClientCore.TRANSITIONS,
         "Queue": QueueCore.TRANSITIONS,
         "Service": Service.TRANSITIONS,
+        "Subscriptions": SubscriptionSet.TRANSITIONS,
         "Consumer": ConsumerLife.TRANSITIONS,
         "App": Life.TRANSITIONS,
         "Broker": BrokerSession.TRANSITIONS,

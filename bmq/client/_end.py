@@ -60,8 +60,6 @@ class QueueEnd:
         handlers: messages in the hands of handlers.
         subscriptions: consumers.
         options: default limits and priority of consumers.
-        over: whether consumers receive no more messages, because the queue is closing or has failed. The
-            protocol's queue begins to close later, after handlers and posts.
         default: line of the default subscription, or None.
     """
 
@@ -85,7 +83,6 @@ class QueueEnd:
         self.handlers = Handlers()
         self.default: Line | None = None
         self.subscriptions: Subscriptions = Subscriptions(self)
-        self.over = False
         self._close_task: asyncio.Task[None] | None = None
 
     def opened(self, core: QueueCore) -> None:
@@ -97,7 +94,8 @@ class QueueEnd:
     @property
     def closed(self) -> bool:
         """Whether the queue is closed or closing."""
-        return self.over or self.core.state is QueueState.CLOSED or self.core.closing
+        core = self.core
+        return core.leaving or core.state is QueueState.CLOSED
 
     @property
     def in_line(self) -> tuple[int, int]:
@@ -186,7 +184,7 @@ class QueueEnd:
             if self.core.state is QueueState.CLOSED:
                 return
             seconds = self.driver.options.close_timeout if timeout is None else timeout
-            closing = self._close(self.connection.now() + seconds, asyncio.current_task(), at_once)
+            closing = self._close(self.connection.loop.time() + seconds, asyncio.current_task(), at_once)
             self._close_task = self.driver.keep(closing)
             self.core.leaving = True  # from now on, an open of the same queue waits
         await asyncio.shield(self._close_task)
@@ -202,7 +200,7 @@ class QueueEnd:
                 left_over(self.core.unacked, handlers),
                 extra={"queue": self.uri, "broker": self.driver.address},
             )
-            deadline = max(deadline, self.connection.now() + _FOR_THE_ANSWER)
+            deadline = max(deadline, self.connection.loop.time() + _FOR_THE_ANSWER)
         try:
             await self.driver.close_queue(self.core, deadline, at_once=at_once)
         except QueueClosed:
@@ -210,7 +208,8 @@ class QueueEnd:
 
     def shut(self, error: Error | None) -> None:
         """End the consumers of a queue that is closing or closed."""
-        self.over = True
+        if self.driver.queues.get(self.core) is self:  # a later opening may have taken the core over
+            self.core.leaving = True
         lines = dict.fromkeys(self.subscriptions.members)
         if self.default is not None:
             lines[self.default] = None

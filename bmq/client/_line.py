@@ -280,7 +280,7 @@ class Line(ConsumerLife):
 
     def _now(self) -> Arrival:
         """The arrival for messages that join now."""
-        return self.connection.now(), self.end.received.losses
+        return self.connection.loop.time(), self.end.received.losses
 
     # life cycle
 

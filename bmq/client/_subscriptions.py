@@ -58,7 +58,7 @@ class Subscriptions:
         self.members: dict[Line, None] = {}
         self.unclaimed = Unclaimed(driver.backlog)
         self.in_hand = InHand()
-        self._limited = LogLimit(logger, clock=driver.connection.now)
+        self._limited = LogLimit(logger, clock=driver.connection.loop.time)
         self._mention: asyncio.TimerHandle | None = None
         # The next check of an idle default subscription.
         self._watching: asyncio.TimerHandle | None = None
@@ -71,7 +71,7 @@ class Subscriptions:
     @property
     def committed(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
-        has = _definitions(self._end.core.committed)
+        has = _definitions(self._end.core.subscriptions.committed)
         return [line.consumer for line in self.active if line in has]
 
     def wanted(self) -> list[SubscriptionCore]:
@@ -245,8 +245,9 @@ class Subscriptions:
         line.definition = definition
         if line.state is not _OPEN and line.state is not _OPENING:
             return
-        with self._driver.backlog.moving():
-            self._place_unclaimed()
+        if self.unclaimed.bytes:
+            with self._driver.backlog.moving():
+                self._place_unclaimed()
         try:
             await self._ask()
         except Exception as error:
@@ -261,7 +262,7 @@ class Subscriptions:
         Consumers that have closed since stay closed.
         """
         if failed:
-            agreed = _definitions(self._end.core.agreed)
+            agreed = _definitions(self._end.core.subscriptions.agreed)
             for line in self.active:
                 if line in agreed:
                     line.definition = agreed[line]
@@ -270,20 +271,20 @@ class Subscriptions:
             return
         opening = [line for line in self.members if line.state is _OPENING]
         if opening:
-            agreed = _definitions(self._end.core.agreed)
+            agreed = _definitions(self._end.core.subscriptions.agreed)
             for line in opening:
                 if line in agreed:
                     line.fire(_I.AGREED)
 
     def _restore(self, lines: Iterable[Line]) -> None:
         """Restore the definitions that the broker has accepted."""
-        agreed = _definitions(self._end.core.agreed)
+        agreed = _definitions(self._end.core.subscriptions.agreed)
         for line in lines:
             line.definition = agreed.get(line, line.definition)
 
     def _has_left(self) -> bool:
         """Whether the broker has the subscription of a consumer that has closed here."""
-        return any(not line.active for line in _definitions(self._end.core.agreed))
+        return any(not line.active for line in _definitions(self._end.core.subscriptions.agreed))
 
     def _ask(self) -> asyncio.Future[None]:
         """Request the present subscriptions of the consumers."""
@@ -320,7 +321,7 @@ class Subscriptions:
         broker delivers those first, and nothing else until a consumer takes them: consumers that do not match
         them would starve. So they stay here, unconfirmed, until a consumer matches them or the queue closes.
         """
-        if self._end.over or not messages:
+        if self._end.closed or not messages:
             return
         shares: dict[Line, list[Numbered]] = {}
         unwanted: list[bytes] = []

@@ -227,7 +227,7 @@ class Message:
     @property
     def age(self) -> float:
         """Seconds since the arrival of the message."""
-        return max(0.0, self._line.connection.now() - self._arrival[0])
+        return max(0.0, self._line.connection.loop.time() - self._arrival[0])
 
     @property
     def context(self) -> dict[Any, Any]:

@@ -117,7 +117,7 @@ class Queue(OpenQueue):
             flags,
             end.subscriptions,
             opened,
-            end.connection.now(),
+            end.connection.loop.time(),
             deadline,
             subscriptions=end.subscriptions.wanted(),
             suspends=suspends,

@@ -95,7 +95,7 @@ class RawMessages:
         await self._consumer.wait(timeout)
         taken = self._consumer.line.take(max_rows, _MAX_BYTES)
         self._out.append(taken.receipt())
-        clock = _world.time() - self._consumer.line.connection.now()
+        clock = _world.time() - self._consumer.line.connection.loop.time()
         times = [int((clock + arrived) * 1e6) for _, (arrived, _) in taken.arrivals]
         received = np.repeat(np.array(times, np.int64), [count for count, _ in taken.arrivals])
         return RawBatch(taken.columns, received)
@@ -103,7 +103,7 @@ class RawMessages:
     def message(self, batch: RawBatch, row: int) -> Message:
         """Return a single message of a batch."""
         (push,) = batch.columns.part(row, row + 1).pushes()
-        return Message(self._consumer.line, push, (self._consumer.line.connection.now(), 0))
+        return Message(self._consumer.line, push, (self._consumer.line.connection.loop.time(), 0))
 
     def confirm(self, rows: int | None = None) -> int:
         """Confirm messages that were handed out, the earliest first; return their number.

@@ -152,8 +152,8 @@ class Session:
             if self.state is SessionState.CLOSED:
                 return CloseReport()
             seconds = driver.options.disconnect_timeout if timeout is None else timeout
-            driver.core.drain(driver.connection.now())  # rejects new queues from now on
-            closing = self._close(driver.connection.now() + seconds, asyncio.current_task())
+            driver.core.drain(driver.connection.loop.time())  # rejects new queues from now on
+            closing = self._close(driver.connection.loop.time() + seconds, asyncio.current_task())
             self._close_task = driver.keep(closing)
             # Use a callback: a task cancelled before its first step never runs its coroutine.
             self._close_task.add_done_callback(self._closed)
@@ -166,7 +166,7 @@ class Session:
         for queue in queues:
             queue.shut(None)
         await drain(queues, deadline, closer)
-        driver.core.seal(driver.connection.now())
+        driver.core.seal(driver.connection.loop.time())
         handlers = sum(queue.handlers.busy(closer) for queue in queues)
         posts = len(driver.core.posts)
         unclosed: list[str] = []
@@ -318,7 +318,7 @@ class Session:
             suspends=suspends,
             compression=compression,
             delay_queue_uri=delay_queue,
-            deadline=self._driver.connection.now() + seconds,
+            deadline=self._driver.connection.loop.time() + seconds,
         )
         for _ in range(_TURNS_OF_A_CANCELLATION):
             try:
@@ -340,10 +340,10 @@ class Session:
         try:
             await opened
         except BaseException as error:
-            mine = driver.forget(end.core, end)
             end.shut(None)
+            mine = driver.forget(end.core, end)
             if mine and isinstance(error, asyncio.CancelledError):
-                now = connection.now()
+                now = connection.loop.time()
                 driver.core.abandon_queue(end.core, now, now + driver.options.close_timeout)
                 connection.transmit_soon()
             raise

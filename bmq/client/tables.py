@@ -400,7 +400,7 @@ class Tables:
         """
         consumer, line = self._consumer, self._consumer.line
         most = self._maker.max_rows if max_rows is None else min(max_rows, self._maker.max_rows)
-        began, left = line.connection.now(), timeout
+        began, left = line.connection.loop.time(), timeout
         late: int | None = None
         while True:
             if self._made is not None or self._rest is not None:
@@ -416,7 +416,7 @@ class Tables:
                 return batch
             if timeout is None or idle:
                 continue
-            left = max(0.0, began + timeout - line.connection.now())
+            left = max(0.0, began + timeout - line.connection.loop.time())
             if not left:
                 # After the timeout, only messages that have already arrived are examined.
                 late = (before if late is None else late) - before + self.buffered
@@ -446,7 +446,7 @@ class Tables:
 
     def _make(self, taken: Taken) -> _Made:
         """Build rows from messages, and remove unreadable messages."""
-        batch, rows, errors = self._maker.make(taken, self._consumer.line.connection.now())
+        batch, rows, errors = self._maker.make(taken, self._consumer.line.connection.loop.time())
         self._rest = taken.part(rows, taken.columns.count) if rows < taken.columns.count else None
         if rows < taken.columns.count:
             taken = taken.part(0, rows)

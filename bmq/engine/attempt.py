@@ -92,7 +92,7 @@ class Attempt:
 
         Cancelling the call closes the connection.
         """
-        timeout = max(0.0, deadline - self._connection.now())
+        timeout = max(0.0, deadline - self._connection.loop.time())
         channel: Channel | None = None
         try:
             async with asyncio.timeout_at(deadline):

@@ -126,7 +126,7 @@ class Backlog:
             self._read()
 
     def restored(self) -> None:
-        """Handle the reopening of all queues, whose answers are no longer awaited."""
+        """Read on if reading waits for the answers of reopened queues: this queue may be the last one."""
         if self._slow:
             self._read()
 

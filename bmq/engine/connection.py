@@ -102,10 +102,6 @@ class Connection:
 
     # the clock and the event loop
 
-    def now(self) -> float:
-        """The loop's time."""
-        return self.loop.time()
-
     def clock(self) -> tuple[float, int]:
         """Return the loop's time, and nanoseconds since the session was started, for GUIDs.
 
@@ -262,7 +258,7 @@ class Connection:
         Raises:
             SessionClosed: the session is over.
         """
-        self.core.channel_opened(greeting, self.now())
+        self.core.channel_opened(greeting, self.loop.time())
         self._channel = channel
         channel.hand_over(self)
         self.transmit()
@@ -309,12 +305,12 @@ class Connection:
         self._channel = None
         self.writable = True
         self.close_reason = ""
-        self.core.channel_closed(reason, self.now())
+        self.core.channel_closed(reason, self.loop.time())
         self.transmit()
 
     def set_reading(self, reading: bool) -> None:
         """Pause or resume reading."""
-        self.core.pause_reading(not reading, self.now())
+        self.core.pause_reading(not reading, self.loop.time())
         self.transmit_soon()
         if self._channel is not None:
             self._channel.set_reading(reading)
@@ -335,7 +331,7 @@ class Connection:
         """Disconnect from the broker, and wait until the channel is gone."""
         done: asyncio.Future[None] = self.loop.create_future()
         channel = self._channel
-        self.core.stop(done, self.now(), deadline)
+        self.core.stop(done, self.loop.time(), deadline)
         self.transmit()
         await done
         if channel is not None:
@@ -344,7 +340,7 @@ class Connection:
     def give_up(self, reason: str) -> None:
         """End the session at once, unless it is over; see :meth:`ClientCore.give_up`."""
         if self.core.state is not SessionState.CLOSED:
-            self.core.give_up(reason, self.now())
+            self.core.give_up(reason, self.loop.time())
             self.transmit()
 
     def finish(self) -> None:

@@ -21,7 +21,7 @@ import logging
 import socket
 import ssl as ssl_module
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -169,7 +169,7 @@ class Dialer:
                 extra={"broker": str(self.address)},
             )
             credentials = None
-        connection.core.reauthenticate(credentials, connection.now())
+        connection.core.reauthenticate(credentials, connection.loop.time())
         connection.transmit_soon()
 
     async def _get_credentials(self) -> Credentials | None:
@@ -228,7 +228,7 @@ class Dialer:
             ConnectionFailed: too many consecutive connections ended because of the peer's data.
         """
         self.last_failure = error
-        self._connection.core.note_trouble(error, self._connection.now())
+        self._connection.core.note_trouble(error, self._connection.loop.time())
         self._violations.note(error, self.target)
 
     def _forget_failure(self) -> None:
@@ -248,7 +248,9 @@ class Dialer:
             return
         if not self._options.reconnect:
             core = connection.core
-            core.give_up(f"the connection was lost: {core.lost_because}", connection.now(), core.trouble)
+            core.give_up(
+                f"the connection was lost: {core.lost_because}", connection.loop.time(), core.trouble
+            )
             connection.transmit_soon()
         else:
             self._task = asyncio.ensure_future(self._reconnect())
@@ -285,7 +287,7 @@ class Dialer:
         else:
             reason, cause = task.result()
         if reason:
-            self._connection.core.give_up(reason, self._connection.now(), cause)
+            self._connection.core.give_up(reason, self._connection.loop.time(), cause)
             self._connection.transmit()
         else:
             # The connection may have been lost again immediately.
@@ -293,7 +295,7 @@ class Dialer:
 
     async def _attempts(self) -> None:
         connection = self._connection
-        now = connection.now()
+        now = connection.loop.time()
         flapping = len(self._losses) == _BURST and now - self._losses[0] < _BURST_SECONDS
         self._losses.append(now)
         self._violations.lasted(now - self._up_at)
@@ -329,10 +331,10 @@ class Dialer:
     async def _try_all(self) -> None:
         """Try all addresses within ``connect_timeout``, and use the first negotiated connection."""
         addresses, timeout = self._in_order(), self._options.connect_timeout
-        deadline = self._connection.now() + timeout
+        deadline = self._connection.loop.time() + timeout
         begun: list[Address] = []
         runners = [partial(self._try_address, address, deadline, begun) for address in addresses]
-        await race(runners, _head_start(timeout, len(addresses)), self._racing)
+        await self._first_of(runners, timeout)
         if self._current is not None:
             # Addresses whose head start has ended without success.
             for address in begun[: begun.index(self._current[0])]:
@@ -342,7 +344,7 @@ class Dialer:
         """Try the IP addresses of a host."""
         begun.append(address)
         connection = self._connection
-        timeout = max(0.0, deadline - connection.now())
+        timeout = max(0.0, deadline - connection.loop.time())
         try:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -351,10 +353,17 @@ class Dialer:
                 raise ConnectionFailed(f"{address.host} was not resolved within {timeout:.2g} s") from None
             hosts.sort(key=lambda host: self._failed.get((address, host), 0))
             runners = [partial(self._try, address, host, deadline) for host in hosts]
-            await race(runners, _head_start(deadline - connection.now(), len(hosts)), self._racing)
+            await self._first_of(runners, deadline - connection.loop.time())
         except ConnectionFailed:
             self._put_last(address)
             raise
+
+    async def _first_of(self, runners: Sequence[Callable[[], Awaitable[None]]], timeout: float) -> None:
+        """Wait for the first success; a single runner needs no race, and no task of its own."""
+        if len(runners) == 1:
+            await runners[0]()
+        else:
+            await race(runners, _head_start(timeout, len(runners)), self._racing)
 
     async def _try(self, address: Address, host: str, deadline: float) -> None:
         """Try one IP address."""
@@ -369,7 +378,7 @@ class Dialer:
         if self._current is not None:
             return False
         self._current = attempt.address, attempt.host
-        self._up_at = self._connection.now()
+        self._up_at = self._connection.loop.time()
         try:
             self._connection.adopt(channel, greeting)
         except Error:

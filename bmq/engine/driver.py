@@ -242,7 +242,7 @@ class Driver(Generic[Q]):
     def ages(self) -> Ages:
         """Return the ages of the oldest post, message and byte that the session waits for."""
         self.confirming.finish()
-        now = self.connection.now()
+        now = self.connection.loop.time()
 
         def age(begun: float | None) -> float | None:
             return None if begun is None else max(0.0, now - begun)
@@ -255,12 +255,12 @@ class Driver(Generic[Q]):
 
     def health_report(self) -> Health:
         """Return the present health of the session."""
-        return self.health.report(self.ages(), self.core.stalls(self.connection.now()))
+        return self.health.report(self.ages(), self.core.stalls(self.connection.loop.time()))
 
     @property
     def seconds_disconnected(self) -> float:
         """Time without a connection, after the first one, in seconds."""
-        now = 0.0 if self._lost_at is None else self.connection.now() - self._lost_at
+        now = 0.0 if self._lost_at is None else self.connection.loop.time() - self._lost_at
         return self._disconnected + now
 
     def configure(self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore]) -> asyncio.Future[None]:
@@ -269,7 +269,7 @@ class Driver(Generic[Q]):
         The request is sent at the end of this turn of the event loop.
         """
         done: asyncio.Future[None] = self.loop.create_future()
-        deadline = self.connection.now() + self.options.configure_timeout
+        deadline = self.connection.loop.time() + self.options.configure_timeout
         self.core.configure_queue(queue, subscriptions, done, deadline)
         self.backlog.expect(done)
         self.connection.transmit_soon()
@@ -280,7 +280,7 @@ class Driver(Generic[Q]):
         done: asyncio.Future[None] = self.loop.create_future()
         known = self.queues.get(queue)
         try:
-            self.core.close_queue(queue, done, self.connection.now(), deadline, at_once=at_once)
+            self.core.close_queue(queue, done, self.connection.loop.time(), deadline, at_once=at_once)
             self.flow.room.closed(queue)
             self.backlog.expect(done)
             self.connection.transmit_soon()
@@ -473,8 +473,7 @@ class Driver(Generic[Q]):
         if isinstance(event, StateRestored):
             self.backlog.restored()
         elif isinstance(event, QueueReopened):
-            if self.core.restored:
-                self.backlog.restored()  # the queue may have been delayed beyond StateRestored
+            self.backlog.restored()  # the queue may have been delayed beyond StateRestored
         elif isinstance(event, QueueReopenFailed):
             for core, queue in list(self.queues.items()):
                 # Reading and writing may be two queues; another opening of the queue may be in progress.
@@ -484,7 +483,7 @@ class Driver(Generic[Q]):
         elif isinstance(event, Reconnected):
             self._disconnected, self._lost_at = self.seconds_disconnected, None
         elif isinstance(event, ConnectionLost):
-            self._lost_at = self.connection.now()
+            self._lost_at = self.connection.loop.time()
             self.confirming.finish()
             self.received.losses += 1
             self.received.pending.clear()

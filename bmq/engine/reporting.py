@@ -190,8 +190,10 @@ class Reporter:
                 logger.info("the host is unhealthy", extra=_about(driver))
             case HostHealthRestored():
                 logger.info("the host is healthy again", extra=_about(driver))
-            case _:
+            case _ if logger.isEnabledFor(logging.DEBUG):
                 logger.debug("%r", event, extra=_about(driver, getattr(event, "queue_uri", None)))
+            case _:
+                pass
 
     def not_connected_yet(self, error: Exception) -> None:
         """Log a failed attempt of the first connect; others follow."""
@@ -206,18 +208,19 @@ class Reporter:
             return  # lost again before the end of the restoration
         if not driver.options.reconnect:
             return  # the line about the end of the session reports it
+        queues, posts, about = len(driver.open_queues), len(driver.core.posts), _about(driver)
         logger.warning(
             "the connection to %s was lost: %s; reconnecting, %s and %s are kept",
-            driver.dialer.address,
+            about["broker"],
             reason,
-            _count(len(driver.open_queues), "queue"),
-            _count(len(driver.core.posts), "post"),
-            extra=_about(driver),
+            _count(queues, "queue"),
+            _count(posts, "post"),
+            extra=about,
         )
         self._begin(driver)
 
     def _begin(self, driver: Reported) -> None:
-        self._down_since = driver.connection.now()
+        self._down_since = driver.connection.loop.time()
         self._interval = _FIRST_REMINDER
         self._arm(driver)
 
@@ -235,7 +238,7 @@ class Reporter:
         logger.warning(
             "no connection to %s for %s; still trying, with %s kept%s",
             driver.dialer.target,
-            _seconds(driver.connection.now() - self._down_since),
+            _seconds(driver.connection.loop.time() - self._down_since),
             posts,
             f" (last: {last})" if last else "",
             extra=_about(driver),
@@ -251,17 +254,18 @@ class Reporter:
     def _restored(self, driver: Reported, what: str) -> None:
         if self._down_since is None:
             return
-        done = [f"{_count(len(driver.open_queues), 'queue')} opened again"] if driver.open_queues else []
+        queues, about = len(driver.open_queues), _about(driver)
+        done = [f"{_count(queues, 'queue')} opened again"] if queues else []
         again = driver.core.posts.counts.retransmitted - self._sent_again
         if again:
             done.append(f"{_count(again, 'post')} sent again")
         logger.warning(
             "the connection to %s was %s after %s%s",
-            driver.dialer.address,
+            about["broker"],
             what,
-            _seconds(driver.connection.now() - self._down_since),
+            _seconds(driver.connection.loop.time() - self._down_since),
             f": {', '.join(done)}" if done else "",
-            extra=_about(driver),
+            extra=about,
         )
         self._over()
 
@@ -296,7 +300,7 @@ class Reporter:
             )
 
     def _slow(self, driver: Reported, messages: int, size: int) -> None:
-        now = driver.connection.now()
+        now = driver.connection.loop.time()
         if now - self._slow_said < _SLOW_EVERY:
             self._slow_unsaid += 1
             return
@@ -315,7 +319,7 @@ class Reporter:
 
     def _recovered(self, driver: Reported, event: SlowConsumerRecovered) -> None:
         if self._slow_since is not None:
-            after = _seconds(driver.connection.now() - self._slow_since)
+            after = _seconds(driver.connection.loop.time() - self._slow_since)
             if driver.backlog.sheds:
                 logger.warning(
                     "reading from %s resumes after %s, although %s (%s bytes) match no consumer here; "

@@ -116,7 +116,7 @@ async def test_discarded_redeliveries_are_counted(broker: bmq.broker.Broker) -> 
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True)
         async with queue.subscribe(bmq.TagFilter(any_of=["a"]), discard_unmatched=True) as consumer:
-            for subscription in queue._core.committed:
+            for subscription in queue._core.subscriptions.committed:
                 session._driver.handle(ConfirmedAgain(URI, subscription.owner, 2))
-            assert consumer.stats().confirmed_again == 2 * len(queue._core.committed) > 2
+            assert consumer.stats().confirmed_again == 2 * len(queue._core.subscriptions.committed) > 2
             assert session.stats().confirmed_again == consumer.stats().confirmed_again

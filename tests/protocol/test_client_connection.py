@@ -336,7 +336,7 @@ def test_an_old_broker_is_not_sent_what_it_cannot_do() -> None:
         assert isinstance(error, ConfigureQueueError)
         assert "ConfigureStream" not in bench.broker.log
         assert bench.failures == []
-        assert [sub.expression for sub in queue.committed] == [""]
+        assert [sub.expression for sub in queue.subscriptions.committed] == [""]
 
 
 def test_answers_to_nothing_are_ignored() -> None:

@@ -187,7 +187,7 @@ def test_changes_made_while_a_queue_is_delayed_go_out_with_its_reopening(refuse:
     bench.wait(0.1)
     bench.answer_all()
     assert bench.completed["change"] == [None]
-    assert [sub.expression for sub in queue.committed] == ["x > 1"]
+    assert [sub.expression for sub in queue.subscriptions.committed] == ["x > 1"]
 
 
 @both_steps

@@ -86,7 +86,7 @@ def test_a_queue_opened_on_an_unhealthy_host_asks_for_nothing() -> None:
     bench.pump()
     assert bench.answer_all() == ["ConfigureStream"]
     assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
-    assert queue.committed
+    assert queue.subscriptions.committed
 
 
 def test_a_suspended_queue_that_is_reopened_asks_for_nothing() -> None:
@@ -124,7 +124,7 @@ def test_a_failed_suspend_or_resume_drops_the_connection(healthy: bool) -> None:
     bench.connect()
     bench.answer_all()
     assert "StateRestored" in bench.names
-    assert bool(queue.committed) is healthy
+    assert bool(queue.subscriptions.committed) is healthy
     assert bench.names.count("QueueSuspended") == 1
     assert bench.names.count("QueueResumed") == int(healthy)
 
@@ -138,7 +138,7 @@ def test_health_that_flickers_ends_as_it_is() -> None:
         bench.core.host_health(True)
         bench.pump()
     bench.answer_all()
-    assert queue.committed
+    assert queue.subscriptions.committed
     assert bench.names[-1] == "HostHealthRestored"
     assert bench.names.count("QueueSuspended") == bench.names.count("QueueResumed")
 

@@ -194,7 +194,7 @@ def test_many_redeliveries_are_recognised_after_reading_was_paused() -> None:
 def test_columns_are_not_handed_out_again_either() -> None:
     bench = connected()
     queue = bench.open(URI)
-    queue.wanted[0].columns = True
+    queue.subscriptions.wanted[0].columns = True
     asked: list[int] = []
 
     def read_columns(event: bytes, body: int) -> Columns:

@@ -448,7 +448,7 @@ def test_a_refused_configuration_leaves_the_one_before() -> None:
     bench.refuse()
     (error,) = bench.completed[("x > 1",)]
     assert isinstance(error, ConfigureQueueError)
-    assert [sub.expression for sub in queue.wanted] == [""]
+    assert [sub.expression for sub in queue.subscriptions.wanted] == [""]
     assert queue.state is QueueState.OPEN
     bench.push(queue, 1, s_id=old)
     assert bench.numbers_received == [1]
@@ -577,7 +577,7 @@ def test_reopening_commits_the_changes_that_waited() -> None:
     bench.configure(queue, "b > 1")  # while the stream is being restored with a > 1
     bench.answer_all()
     assert bench.completed[("a > 1",)] == bench.completed[("b > 1",)] == [None]
-    assert [sub.expression for sub in queue.committed] == ["b > 1"]
+    assert [sub.expression for sub in queue.subscriptions.committed] == ["b > 1"]
 
 
 # what the layer above hears
@@ -607,7 +607,7 @@ def test_a_change_that_fails_takes_those_that_wait_behind_it_along(how: str) -> 
     queue = bench.open(URI)
     bench.configure(queue, "agreed > 1")
     bench.answer()
-    agreed = queue.wanted
+    agreed = queue.subscriptions.wanted
     bench.configure(queue, "a > 1", timeout=5)
     bench.configure(queue, "b > 1")
     bench.configure(queue)
@@ -622,8 +622,8 @@ def test_a_change_that_fails_takes_those_that_wait_behind_it_along(how: str) -> 
         assert isinstance(outcome, error)
     assert bench.signals[-4:] == ["StreamConfigured", "Completed", "Completed", "Completed"]
     # Exactly what was agreed to: wanted here, known there, and nothing more is sent.
-    assert queue.wanted is queue.agreed is agreed
-    assert [sub.expression for sub in queue.committed] == ["agreed > 1"]
+    assert queue.subscriptions.wanted is queue.subscriptions.agreed is agreed
+    assert [sub.expression for sub in queue.subscriptions.committed] == ["agreed > 1"]
     assert not bench.broker.requests
     bench.lose()
     bench.connect()
@@ -639,10 +639,10 @@ def test_a_change_after_a_refusal_starts_from_what_was_agreed() -> None:
     bench.configure(queue, "b > 1")
     bench.answer()
     assert bench.completed[("b > 1",)] == [None]
-    assert [sub.expression for sub in queue.agreed] == ["b > 1"]
+    assert [sub.expression for sub in queue.subscriptions.agreed] == ["b > 1"]
     bench.configure(queue, "c > 1")
     bench.refuse()
-    assert [sub.expression for sub in queue.wanted] == ["b > 1"]
+    assert [sub.expression for sub in queue.subscriptions.wanted] == ["b > 1"]
 
 
 # open again, while the posts of others are waited for

@@ -162,7 +162,7 @@ def test_a_repetition_that_is_refused_changes_nothing() -> None:
     bench.wait(1)
     bench.refuse()
     assert queue.state is QueueState.OPEN
-    assert [each.expression for each in queue.wanted] == ["x == 1"]
+    assert [each.expression for each in queue.subscriptions.wanted] == ["x == 1"]
     bench.push(queue, 1)
     assert bench.numbers_received == [1]
 

@@ -165,7 +165,7 @@ class Walk(RuleBasedStateMachine):
         except QueueClosed:
             self.tokens.discard(token)
         else:
-            assert queue.wanted is wanted
+            assert queue.subscriptions.wanted is wanted
         if pump:
             self.bench.pump()
 
@@ -304,8 +304,8 @@ class Walk(RuleBasedStateMachine):
         """With all requests answered, the broker has the client's subscriptions."""
         for queue in self.all:
             if queue.state is QueueState.OPEN and queue in self.current:
-                wanted = [] if queue.suspended else [each.expression for each in queue.wanted]
-                assert [each.expression for each in queue.committed] == wanted
+                wanted = [] if queue.suspended else [each.expression for each in queue.subscriptions.wanted]
+                assert [each.expression for each in queue.subscriptions.committed] == wanted
                 assert list(self.current[queue]) == wanted, "the broker has something else"
 
     @precondition(lambda self: self.bench.up and self.bench.broker.puts)

@@ -291,7 +291,7 @@ class ClientCore(Machine):
         """Return the time of the next :meth:`tick`, or None."""
         first: float | None = None
         for deadline in (
-            self._requests.next_deadline(),
+            self._requests.deadlines.first(),
             self._shared.operations.first(),
             self._shared.watched.first(),
             self._shared.delayed.first(),

@@ -55,6 +55,7 @@ _IN_SERVICE = ServiceState.IN_SERVICE
 _SUCCESS = AckStatus.SUCCESS
 # Stands for the queue while there is no lone post.
 _NO_QUEUE = cast("PostTarget", None)
+_NOTHING = b"", b""
 
 
 class LonePost(Batch):
@@ -96,11 +97,12 @@ class LonePost(Batch):
         self._liveness: Liveness | None = None
         self._answers: Answers | None = None
         self.awaited: bytes | None = None
+        # The GUID of the post in flight. The queue of the latest lone post, and the event that accepts a post
+        # to the queue, around the GUID.
+        self._guid: bytes
+        self._q_id: int
+        self._around: tuple[bytes, bytes]
         self._release()
-        self._guid = b""
-        # The queue of the latest lone post, and the event that accepts a post to the queue, around the GUID.
-        self._q_id = -1
-        self._around = b"", b""
         self.sent = True
         self.many = False
 
@@ -118,7 +120,8 @@ class LonePost(Batch):
 
     def _release(self) -> None:
         """Keep nothing alive that is over."""
-        self.queue, self.token = _NO_QUEUE, None
+        self.queue, self.token, self._guid = _NO_QUEUE, None, b""
+        self._q_id, self._around = -1, _NOTHING
 
     def begin(self, queue: QueueCore, message: Outgoing) -> list[bytes] | None:
         """Admit a post; return the bytes to write, or None if the post has to take the usual way.

@@ -13,9 +13,8 @@ Invariants:
 - Only :meth:`QueueCore.fire` changes the state. The session and the registry call methods that fire inputs.
 - Each :class:`Operation` ends exactly once: with success, with an error, or with the session's end. Every
   state accepts STOP, so no caller waits for ever.
-- ``wanted`` is the application's request, ``committed`` is the broker's state, ``agreed`` is the last request
-  that the broker accepted. A refusal restores ``agreed``. Changes made before the next write go out as one
-  configureStream.
+- The subscriptions have an owner and a table of their own (:mod:`bmq.protocol.client.subscription_set`).
+  Changes made before the next write go out as one configureStream.
 - A subscription keeps its sId while it exists, and an sId is never reused: the broker counts unconfirmed
   messages for each sId, so a new sId would give an unchanged subscription all its room once more.
 - After an answer in doubt (a timeout), the broker may have the old or the new subscriptions. Routes of both
@@ -77,6 +76,7 @@ from bmq.protocol.client.redelivery import Confirmations, Confirmed
 from bmq.protocol.client.requests import Request, RequestKind, Requests
 from bmq.protocol.client.routes import Routes
 from bmq.protocol.client.subscription import Numbered, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.subscription_set import SetInput, SubscriptionSet
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.constants import PushFlags
@@ -162,15 +162,17 @@ class Siblings:
     """The queues that share one URI without its application id, and therefore one qId.
 
     Attributes:
+        uri: the URI without an application id.
         q_id: the number; never used for another URI in the same session.
         members: the queues.
         behind: the members that wait until earlier members are closed, in this order.
         unclear: whether the broker may still have a member that is gone here.
     """
 
-    __slots__ = ("_sub_ids", "behind", "members", "q_id", "unclear")
+    __slots__ = ("_sub_ids", "behind", "members", "q_id", "unclear", "uri")
 
-    def __init__(self, q_id: int) -> None:
+    def __init__(self, uri: str, q_id: int) -> None:
+        self.uri = uri
         self.q_id = q_id
         self._sub_ids: dict[str, int] = {}
         self.members: dict[QueueCore, None] = {}
@@ -326,8 +328,9 @@ class Service(Machine):
     }
 
 
-_S, _I = QueueState, QueueInput
+_S, _I, _W = QueueState, QueueInput, SetInput
 _OPEN, _RECONFIGURING = QueueState.OPEN, QueueState.RECONFIGURING
+_CLOSED = QueueState.CLOSED
 _IN_SERVICE = ServiceState.IN_SERVICE
 _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
     RequestKind.OPEN: (OpenQueueResponse,),
@@ -378,9 +381,7 @@ class QueueCore(Machine):
         owner: the object of the layer above.
         state: the current state.
         service: whether the queue takes part, as the host's health demands.
-        wanted: the subscriptions requested by the application.
-        agreed: the subscriptions that the broker accepted last, restored after a refusal.
-        committed: the subscriptions at the broker; none while the queue is suspended.
+        subscriptions: the subscriptions: wanted, asked, agreed and committed.
         at_most_once: whether the broker stores no messages, so that confirmations are not needed.
         deduplication_time: seconds during which the broker recognises a GUID.
         unacked: number of posts without an outcome.
@@ -390,7 +391,8 @@ class QueueCore(Machine):
         answered_at: time of the latest acknowledgement, or of the resending of posts.
         counts: numbers of the other posts' outcomes.
         anybody: receiver of messages with an unknown subscription.
-        leaving: whether the application has begun to close the queue; the request may follow later.
+        leaving: whether the application has begun to close the queue. The request follows when handlers and
+            posts are done; until then the queue's state is what it is for the broker.
         repeated: number of repetitions of subscriptions without messages.
         revived: number of messages that arrived right after a repetition.
     """
@@ -398,7 +400,6 @@ class QueueCore(Machine):
     __slots__ = (
         "_answered_at",
         "_arrived",
-        "_asked",
         "_closing",
         "_configuring",
         "_opening",
@@ -410,11 +411,9 @@ class QueueCore(Machine):
         "_siblings",
         "_suspends",
         "_waiting",
-        "agreed",
         "answered_at",
         "anybody",
         "at_most_once",
-        "committed",
         "confirmed",
         "counts",
         "deduplication_time",
@@ -429,11 +428,11 @@ class QueueCore(Machine):
         "service",
         "sub_app_id",
         "sub_id",
+        "subscriptions",
         "unacked",
         "unacked_bytes",
         "uri",
         "uri_text",
-        "wanted",
         "writable",
     )
 
@@ -461,10 +460,7 @@ class QueueCore(Machine):
         self.writable = bool(flags & QueueFlags.WRITE)
         self.owner: QueueOwner = NOBODY
         self.anybody = SubscriptionCore("", _NOTHING.options, NOBODY)
-        self.wanted: Sequence[SubscriptionCore] = ()
-        self._asked: Sequence[SubscriptionCore] = ()
-        self.agreed: Sequence[SubscriptionCore] = ()
-        self.committed: Sequence[SubscriptionCore] = ()
+        self.subscriptions = SubscriptionSet()
         self.at_most_once = False
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
@@ -566,7 +562,7 @@ class QueueCore(Machine):
         """The queue's parameters in openQueue and closeQueue."""
         info = SubQueueIdInfo(sub_id=self.sub_id, app_id=self.uri.app_id) if self.sub_id else None
         return QueueHandleParameters(
-            uri=self.uri_text if self.sub_id else self.uri.canonical,
+            uri=self.uri_text if self.sub_id else self._siblings.uri,
             q_id=self.q_id,
             sub_id_info=info,
             flags=int(self.flags),
@@ -576,9 +572,17 @@ class QueueCore(Machine):
         )
 
     def fire(self, event: Enum, *arguments: Any) -> None:
-        """Make a transition, and notify the session."""
+        """Make a transition, and notify the session if the transition may concern other queues.
+
+        Other queues may wait behind this one, and a queue that closes leaves the session. The host counts as
+        healthy again once the last suspended queue is in service.
+        """
+        delayed = self.state in _DELAYED
         super().fire(event, *arguments)
-        self._shared.moved(self)
+        if delayed and self.state not in _DELAYED:
+            self._shared.delayed.discard(self)
+        if self.state is _CLOSED or self._siblings.behind or self._suspends:
+            self._shared.moved(self)
 
     # requests of callers
 
@@ -599,7 +603,8 @@ class QueueCore(Machine):
         self.leaving = False
         self._closing = None
         self.owner = self.anybody.owner = owner
-        self.wanted = subscriptions
+        self.subscriptions = SubscriptionSet()
+        self.subscriptions.fire(_W.WANT, subscriptions)
         self._suspends = suspends
         self.service = Service(in_service=healthy or not suspends)
         self._opening = self._watch(operation)
@@ -635,7 +640,7 @@ class QueueCore(Machine):
         """
         if self._closing is not None or (self.state, _I.CONFIGURE) not in self.TRANSITIONS:
             raise QueueClosed(f"queue {self.uri} is {self.state.value}")
-        self.wanted = subscriptions
+        self.subscriptions.fire(_W.WANT, subscriptions)
         self._waiting.append(self._watch(operation))
         self._shared.changed[self] = None
         if self.state is not QueueState.OPEN:
@@ -725,6 +730,7 @@ class QueueCore(Machine):
         """Note the loss of the connection: outstanding requests get no answer."""
         self._request = None
         self._refusals = 0
+        self.subscriptions.fire(_W.LOSE)
         self._waiting.extendleft(reversed(self._configuring))
         self._configuring.clear()
         self._shared.routes.remove(self)
@@ -733,7 +739,7 @@ class QueueCore(Machine):
 
     def _take_back(self) -> None:
         """End changes that only remove subscriptions: without a connection no broker has them."""
-        if self.state is QueueState.LOST and set(map(id, self.wanted)) <= set(map(id, self.agreed)):
+        if self.state is QueueState.LOST and self._waiting and self.subscriptions.removes_only:
             while self._waiting:
                 self._complete(self._waiting.popleft(), None)
 
@@ -759,7 +765,7 @@ class QueueCore(Machine):
         if not self._suspends:
             return
         self.service.fire(_VI.HEALTHY if healthy else _VI.UNHEALTHY)
-        if self.state in _STREAMING and (self.wanted or self.committed):
+        if self.state in _STREAMING and (self.subscriptions.wanted or self.subscriptions.committed):
             self._shared.changed[self] = None
         elif self.in_use:
             self._report_service()
@@ -828,11 +834,11 @@ class QueueCore(Machine):
 
     def _shortest_window(self) -> int:
         """Return the minimum number of messages that arrive before a subscription stops being served."""
-        return min((_FLOWING, *(sub.options.max_unconfirmed_messages for sub in self.committed)))
+        return min((_FLOWING, *(sub.options.max_unconfirmed_messages for sub in self.subscriptions.committed)))
 
     def _watch_streams(self, now: float, pause: float = math.inf) -> None:
         """Start or stop watching subscriptions with expressions; the first repetition follows a pause."""
-        if self._shared.repeat_after > 0 and any(sub.expression for sub in self.committed):
+        if self._shared.repeat_after > 0 and any(sub.expression for sub in self.subscriptions.committed):
             self._pause = min(pause, self._shared.repeat_after)
             self._shared.watched.set(self, now + self._pause)
         else:
@@ -936,8 +942,8 @@ class QueueCore(Machine):
         if self._opening:
             deadlines.append(self._opening.deadline)
         deadline = max(deadlines, default=now + self._shared.reopen_timeout)
-        self._asked = self.wanted
-        self._request_configure(() if self.suspended else self.wanted, deadline)
+        self.subscriptions.fire(_W.ASK)
+        self._request_configure(() if self.suspended else self.subscriptions.asked, deadline)
 
     def _commit_configure(self, now: float, request: Request) -> None:
         self._commit(request)
@@ -965,7 +971,7 @@ class QueueCore(Machine):
             what = "suspend" if self.suspended else "resume"
             self._shared.fail_channel(ConnectionFailed(f"could not {what} queue {self.uri}: {error}"))
         else:
-            self.wanted = self.agreed
+            self.subscriptions.fire(_W.REFUSE)
             self._shared.emit(StreamConfigured(self.owner, failed=True))
         for operation in failed:
             self._complete(operation, error)
@@ -1004,6 +1010,7 @@ class QueueCore(Machine):
             self._shared.routes.doubt(self, request.numbered)
         else:
             self._shared.routes.drop(self, request.numbered)
+        self.subscriptions.fire(_W.DELAY)
         self._delay(now, request, refusal)
 
     def _not_reopened(self, refusal: Refusal | None, request: Request) -> Error:
@@ -1088,7 +1095,14 @@ class QueueCore(Machine):
                         else ExpressionVersion.E_UNDEFINED,
                         text=sub.expression,
                     ),
-                    consumers=(consumer_info(sub.options),),
+                    consumers=(
+                        ConsumerInfo(
+                            max_unconfirmed_messages=sub.options.max_unconfirmed_messages,
+                            max_unconfirmed_bytes=sub.options.max_unconfirmed_bytes,
+                            consumer_priority=sub.options.priority,
+                            consumer_priority_count=1,
+                        ),
+                    ),
                 )
                 for s_id, sub in numbered
             ),
@@ -1121,19 +1135,20 @@ class QueueCore(Machine):
 
     def _commit(self, request: Request) -> None:
         """Note the subscriptions that the broker now has; a stream without configuration has none."""
-        numbered: Numbered = request.numbered if request.kind is RequestKind.CONFIGURE else []
-        self.committed = [sub for _, sub in numbered]
         if request.kind is RequestKind.CONFIGURE:
-            self._shared.routes.settle(self, numbered)
-            self.agreed = self._asked
+            self._shared.routes.settle(self, request.numbered)
+            self.subscriptions.fire(_W.AGREE, request.numbered)
             self._shared.emit(StreamConfigured(self.owner, failed=False))
+        else:
+            self.subscriptions.clear()
 
     def _closing_deadline(self, now: float) -> float:
         return self._closing.deadline if self._closing else now + self._shared.reopen_timeout
 
     def _report_service_if_settled(self) -> None:
         """Report a suspension or resumption to the application once the broker has confirmed it."""
-        if not self.committed if self.suspended else (self.committed or not self.wanted):
+        has, wants = self.subscriptions.committed, self.subscriptions.wanted
+        if not has if self.suspended else (has or not wants):
             self._report_service()
 
     def _report_service(self) -> None:
@@ -1171,7 +1186,7 @@ class QueueCore(Machine):
 
     def _end(self, error: Error | None) -> None:
         self._request = None
-        self.committed = ()
+        self.subscriptions.clear()
         self._fail_operations(self._was_closed())
         self._give_up_posts()
         self._complete(self._closing, error)
@@ -1327,16 +1342,6 @@ def _in_words(body: ControlBody | None) -> str:
     if body is None:
         return "a message that this version does not know"
     return "a status of success" if isinstance(body, Status) else selection_name(type(body))
-
-
-def consumer_info(options: SubscriptionOptions) -> ConsumerInfo:
-    """One consumer with these limits; every valid priority has a count of 1."""
-    return ConsumerInfo(
-        max_unconfirmed_messages=options.max_unconfirmed_messages,
-        max_unconfirmed_bytes=options.max_unconfirmed_bytes,
-        consumer_priority=options.priority,
-        consumer_priority_count=1,
-    )
 
 
 def _text_of(error: Exception) -> str:

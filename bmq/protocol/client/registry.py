@@ -63,7 +63,8 @@ class QueueRegistry:
             StateError: the queue is open already.
         """
         app_id = uri.app_id if flags & QueueFlags.READ else ""
-        siblings = self._siblings.get(uri.canonical)
+        canonical = uri.canonical
+        siblings = self._siblings.get(canonical)
         others = [other for other in (siblings.members if siblings else ()) if other.excludes(app_id, flags)]
         for other in others:
             if _stays_open(other):
@@ -73,7 +74,7 @@ class QueueRegistry:
             queue = others.pop()
         else:
             if siblings is None:
-                siblings = self._siblings[uri.canonical] = Siblings(self._next_q_id)
+                siblings = self._siblings[canonical] = Siblings(canonical, self._next_q_id)
                 self._by_q_id[self._next_q_id] = siblings
                 self._next_q_id += 1
             queue = QueueCore(self._shared, siblings, uri, app_id, flags)
@@ -92,15 +93,13 @@ class QueueRegistry:
 
     def moved(self, queue: QueueCore, now: float, *, connected: bool) -> None:
         """Handle a transition of a queue: forget a closed queue, and let waiting openings proceed."""
-        siblings = self._siblings[queue.uri.canonical]
-        if not queue.delayed:
-            self._shared.delayed.discard(queue)
+        siblings = self._by_q_id[queue.q_id]
         if queue.state is not QueueState.BEHIND:
             siblings.behind.pop(queue, None)
         if queue.state is QueueState.CLOSED:
             siblings.members.pop(queue, None)
             if not siblings.members and not siblings.unclear:
-                del self._siblings[queue.uri.canonical]
+                del self._siblings[siblings.uri]
                 del self._by_q_id[siblings.q_id]
             del self._queues[queue]
             self._shared.changed.pop(queue, None)
@@ -181,7 +180,9 @@ class QueueRegistry:
         if len(readers) != 1:
             return None
         queue = readers[0]
-        return queue, queue.committed[0] if len(queue.committed) == 1 else queue.anybody
+        return queue, queue.subscriptions.committed[0] if len(
+            queue.subscriptions.committed
+        ) == 1 else queue.anybody
 
 
 def _stays_open(queue: QueueCore) -> bool:

@@ -83,6 +83,7 @@ class Requests:
         outbox: receives requests to send.
 
     Attributes:
+        deadlines: the timeouts, by request id; for reading only.
         fresh: requests whose time of sending is not yet recorded.
     """
 
@@ -90,7 +91,7 @@ class Requests:
         self._outbox = outbox
         self._next = 1
         self._outstanding: dict[int, Request] = {}
-        self._deadlines: Deadlines[int] = Deadlines()
+        self.deadlines: Deadlines[int] = Deadlines()
         self._expired: deque[int] = deque()
         self.fresh: list[Request] = []
 
@@ -125,9 +126,9 @@ class Requests:
             event = encode_event(ControlMessage(r_id=request.r_id, body=body), Codec.JSON)
         except Exception as error:
             request.failure = error
-            self._deadlines.set(request.r_id, _AT_ONCE)
+            self.deadlines.set(request.r_id, _AT_ONCE)
         else:
-            self._deadlines.set(request.r_id, deadline)
+            self.deadlines.set(request.r_id, deadline)
             self._outbox.event(event)
             self.fresh.append(request)
         return request
@@ -141,19 +142,19 @@ class Requests:
         request.failure = error
         self._next += 1
         self._outstanding[request.r_id] = request
-        self._deadlines.set(request.r_id, _AT_ONCE)
+        self.deadlines.set(request.r_id, _AT_ONCE)
         return request
 
     def extend(self, request: Request, deadline: float) -> None:
         """Move the timeout of a request to ``deadline``, because a caller waits for its answer again."""
         if request.r_id in self._outstanding and request.failure is None:
-            self._deadlines.set(request.r_id, deadline)
+            self.deadlines.set(request.r_id, deadline)
 
     def resolve(self, r_id: int | None) -> Request | None:
         """Return the request for an answer, including timed-out requests; None for an unknown id."""
         if r_id is None:
             return None
-        self._deadlines.discard(r_id)
+        self.deadlines.discard(r_id)
         return self._outstanding.pop(r_id, None)
 
     def stamp(self, now: float) -> None:
@@ -165,28 +166,24 @@ class Requests:
     def oldest(self) -> Request | None:
         """Return the oldest unanswered request that has not timed out."""
         for r_id, request in self._outstanding.items():
-            if r_id in self._deadlines and request.sent < inf and request.kind is not RequestKind.DISCONNECT:
+            if r_id in self.deadlines and request.sent < inf and request.kind is not RequestKind.DISCONNECT:
                 return request
         return None
 
-    def next_deadline(self) -> float | None:
-        """Return the time of the next timeout."""
-        return self._deadlines.first()
-
     def expire(self, now: float) -> list[Request]:
         """Return the requests whose deadline has passed; their late answers still resolve."""
-        expired = [self._outstanding[r_id] for r_id in self._deadlines.due(now)]
+        expired = [self._outstanding[r_id] for r_id in self.deadlines.due(now)]
         for request in expired:
             self._expired.append(request.r_id)
             if len(self._expired) > _MAX_EXPIRED:
                 oldest = self._expired.popleft()
-                if oldest not in self._deadlines:
+                if oldest not in self.deadlines:
                     self._outstanding.pop(oldest, None)
         return expired
 
     def clear(self) -> None:
         """Forget all outstanding requests: the connection is gone."""
         self._outstanding.clear()
-        self._deadlines.clear()
+        self.deadlines.clear()
         self._expired.clear()
         self.fresh.clear()

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The subscriptions of a queue: what the application wants, and what the broker has.
+
+The problem: a broker takes all subscriptions of a queue in one request, and may refuse, answer late, or lose
+the request with the connection. Meanwhile the application changes its mind. Four sets can then differ: the
+set that the application wants, the set in the outstanding request, the set that the broker accepted last, and
+the set that the broker has at this moment. This object owns the four, and one table says which of them moves
+when.
+
+Invariants:
+
+- ``wanted`` changes by WANT alone, and returns to ``agreed`` by REFUSE alone: a refusal is undone in one
+  place.
+- At most one request with subscriptions is outstanding. Later changes wait for its answer (OVERTAKEN), and go
+  out together.
+- A lost connection asks nothing of the application: the set that it wants is asked for again.
+- ``committed`` is empty while the queue is suspended, closing or closed, whatever the application wants.
+
+Rejected designs: the sets as fields of the queue, moved by whichever method had an answer in its hands, so
+that the rollback was spread over three methods; a state of the queue for each state of the set, which
+multiplies the queue's table by four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import ClassVar
+
+from bmq.protocol.client.subscription import Numbered, SubscriptionCore
+from bmq.protocol.machine import Machine, Transition
+
+__all__ = ["SetInput", "SetState", "SubscriptionSet"]
+
+
+class SetState(Enum):
+    """How the application's set relates to the broker's."""
+
+    AGREED = "the broker has accepted the set that the application wants"
+    CHANGED = "the application wants another set, which was not sent"
+    ASKED = "the wanted set is in an outstanding request"
+    OVERTAKEN = "a request is outstanding, and the application wants another set than that"
+
+
+class SetInput(Enum):
+    """The inputs of a set's table."""
+
+    WANT = "the application wants a set"
+    ASK = "a request with the wanted set is sent"
+    AGREE = "the broker has accepted the request"
+    REFUSE = "the broker has refused the request, or has not answered in time"
+    DELAY = "the broker refuses for now while the queue is restored: the request is repeated"
+    LOSE = "the connection is lost"
+
+
+_S, _I = SetState, SetInput
+
+
+class SubscriptionSet(Machine):
+    """The subscriptions of one queue.
+
+    Attributes:
+        state: how the wanted set relates to the broker's.
+        wanted: the subscriptions that the application wants.
+        asked: the subscriptions of the latest request.
+        agreed: the subscriptions that the broker accepted last.
+        committed: the subscriptions at the broker.
+    """
+
+    __slots__ = ("agreed", "asked", "committed", "wanted")
+
+    state: SetState
+
+    def __init__(self) -> None:
+        self.state = SetState.AGREED
+        self.wanted: Sequence[SubscriptionCore] = ()
+        self.asked: Sequence[SubscriptionCore] = ()
+        self.agreed: Sequence[SubscriptionCore] = ()
+        self.committed: Sequence[SubscriptionCore] = ()
+
+    @property
+    def removes_only(self) -> bool:
+        """Whether the wanted set has no subscription that the broker has not accepted."""
+        return set(map(id, self.wanted)) <= set(map(id, self.agreed))
+
+    def clear(self) -> None:
+        """The broker has no subscriptions: the stream has none, or the queue is closed."""
+        self.committed = ()
+
+    # actions
+
+    def _want(self, subscriptions: Sequence[SubscriptionCore]) -> None:
+        self.wanted = subscriptions
+
+    def _ask(self) -> None:
+        self.asked = self.wanted
+
+    def _agree(self, numbered: Numbered) -> None:
+        self.agreed = self.asked
+        self.committed = [subscription for _, subscription in numbered]
+
+    def _take_back(self) -> None:
+        self.wanted = self.agreed
+
+    TRANSITIONS: ClassVar = {
+        (_S.AGREED, _I.WANT): Transition(_want, _S.CHANGED),
+        (_S.AGREED, _I.ASK): Transition(_ask, _S.ASKED),
+        (_S.AGREED, _I.LOSE): Transition(None, _S.AGREED),
+        (_S.CHANGED, _I.WANT): Transition(_want, _S.CHANGED),
+        (_S.CHANGED, _I.ASK): Transition(_ask, _S.ASKED),
+        (_S.CHANGED, _I.LOSE): Transition(None, _S.CHANGED),
+        (_S.ASKED, _I.WANT): Transition(_want, _S.OVERTAKEN),
+        (_S.ASKED, _I.AGREE): Transition(_agree, _S.AGREED),
+        (_S.ASKED, _I.REFUSE): Transition(_take_back, _S.AGREED),
+        (_S.ASKED, _I.DELAY): Transition(None, _S.CHANGED),
+        (_S.ASKED, _I.LOSE): Transition(None, _S.CHANGED),
+        (_S.OVERTAKEN, _I.WANT): Transition(_want, _S.OVERTAKEN),
+        (_S.OVERTAKEN, _I.AGREE): Transition(_agree, _S.CHANGED),
+        (_S.OVERTAKEN, _I.REFUSE): Transition(_take_back, _S.AGREED),
+        (_S.OVERTAKEN, _I.DELAY): Transition(None, _S.CHANGED),
+        (_S.OVERTAKEN, _I.LOSE): Transition(None, _S.CHANGED),
+    }

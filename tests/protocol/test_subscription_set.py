@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of a queue's subscriptions: walks of every length up to six, beside a model of the two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from bmq.errors import StateError
+from bmq.protocol.client.ports import NOBODY
+from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.subscription_set import SetInput, SetState, SubscriptionSet
+
+TABLE = SubscriptionSet.TRANSITIONS
+OUTSTANDING = {SetState.ASKED, SetState.OVERTAKEN}
+
+
+def subscriptions(number: int) -> Sequence[SubscriptionCore]:
+    return [SubscriptionCore(f"x == {number}", SubscriptionOptions(1, 1, 0), NOBODY)]
+
+
+def walks(length: int) -> Iterator[list[SetInput]]:
+    """Every sequence of possible inputs of this length."""
+    found: list[tuple[SetState, list[SetInput]]] = [(SetState.AGREED, [])]
+    for _ in range(length):
+        found = [
+            (step.next_state, [*inputs, event])
+            for state, inputs in found
+            for (before, event), step in TABLE.items()
+            if before is state
+        ]
+    return (inputs for _, inputs in found)
+
+
+def test_every_walk_over_the_table_keeps_the_invariants() -> None:
+    taken: set[tuple[SetState, SetInput]] = set()
+    for inputs in walks(6):
+        each = SubscriptionSet()
+        wanted = agreed = committed = asked = each.wanted
+        for number, event in enumerate(inputs):
+            taken.add((each.state, event))
+            if event is SetInput.WANT:
+                wanted = subscriptions(number)
+                each.fire(event, wanted)
+            elif event is SetInput.AGREE:
+                agreed = committed = asked
+                each.fire(event, list(enumerate(asked)))
+            else:
+                asked = wanted if event is SetInput.ASK else asked
+                wanted = agreed if event is SetInput.REFUSE else wanted
+                each.fire(event)
+            assert each.wanted is wanted
+            assert each.agreed is agreed
+            assert list(each.committed) == list(committed)
+            assert each.state is not SetState.AGREED or wanted is agreed
+            assert each.state is not SetState.ASKED or asked is wanted
+            assert each.removes_only == (wanted is agreed or not wanted)
+            assert ((each.state, SetInput.ASK) in TABLE) == (each.state not in OUTSTANDING)
+    assert taken == set(TABLE)
+
+
+@pytest.mark.parametrize("state", SetState)
+@pytest.mark.parametrize("event", SetInput)
+def test_an_input_that_is_not_in_the_table_is_an_error(state: SetState, event: SetInput) -> None:
+    if (state, event) in TABLE:
+        return
+    each = SubscriptionSet()
+    each.state = state
+    with pytest.raises(StateError, match=f"{event.name} is not possible in state SetState.{state.name}"):
+        each.fire(event)
+    assert each.state is state
