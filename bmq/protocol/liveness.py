@@ -142,8 +142,8 @@ class Answers:
         now: the time.
 
     Attributes:
-        answered: when the last answer arrived: an acknowledgement, a response, or a heartbeat response. The owner
-            may set the time, with ``received`` as 0, where :meth:`answer` would be one call too many.
+        answered: when the last answer arrived: an acknowledgement, a response, or a heartbeat response. The
+            owner may set the time, with ``received`` as 0, where :meth:`answer` would be one call too many.
         received: bytes received since the clock was started; to be counted by the owner.
     """
 

@@ -834,7 +834,9 @@ class QueueCore(Machine):
 
     def _shortest_window(self) -> int:
         """Return the minimum number of messages that arrive before a subscription stops being served."""
-        return min((_FLOWING, *(sub.options.max_unconfirmed_messages for sub in self.subscriptions.committed)))
+        return min(
+            (_FLOWING, *(sub.options.max_unconfirmed_messages for sub in self.subscriptions.committed))
+        )
 
     def _watch_streams(self, now: float, pause: float = math.inf) -> None:
         """Start or stop watching subscriptions with expressions; the first repetition follows a pause."""
