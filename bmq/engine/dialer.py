@@ -21,7 +21,7 @@ import logging
 import socket
 import ssl as ssl_module
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
@@ -334,7 +334,7 @@ class Dialer:
         deadline = self._connection.loop.time() + timeout
         begun: list[Address] = []
         runners = [partial(self._try_address, address, deadline, begun) for address in addresses]
-        await self._first_of(runners, timeout)
+        await race(runners, _head_start(timeout, len(addresses)), self._racing)
         if self._current is not None:
             # Addresses whose head start has ended without success.
             for address in begun[: begun.index(self._current[0])]:
@@ -353,17 +353,11 @@ class Dialer:
                 raise ConnectionFailed(f"{address.host} was not resolved within {timeout:.2g} s") from None
             hosts.sort(key=lambda host: self._failed.get((address, host), 0))
             runners = [partial(self._try, address, host, deadline) for host in hosts]
-            await self._first_of(runners, deadline - connection.loop.time())
+            left = deadline - connection.loop.time()
+            await race(runners, _head_start(left, len(hosts)), self._racing)
         except ConnectionFailed:
             self._put_last(address)
             raise
-
-    async def _first_of(self, runners: Sequence[Callable[[], Awaitable[None]]], timeout: float) -> None:
-        """Wait for the first success; a single runner needs no race, and no task of its own."""
-        if len(runners) == 1:
-            await runners[0]()
-        else:
-            await race(runners, _head_start(timeout, len(runners)), self._racing)
 
     async def _try(self, address: Address, host: str, deadline: float) -> None:
         """Try one IP address."""

@@ -79,7 +79,7 @@ def test_requests_count_up_and_resolve_once() -> None:
     assert requests.resolve(2) is second
     assert requests.resolve(2) is None
     assert requests.resolve(None) is None
-    assert requests.next_deadline() == 10.0
+    assert requests.deadlines.first() == 10.0
 
 
 def test_late_responses_resolve_and_only_so_many_are_waited_for() -> None:
@@ -98,11 +98,11 @@ def test_a_request_can_be_waited_for_again() -> None:
     request = requests.send(RequestKind.OPEN, Disconnect(), "q", 1.0)
     requests.expire(1.0)
     requests.extend(request, 5.0)
-    assert requests.next_deadline() == 5.0
+    assert requests.deadlines.first() == 5.0
     assert requests.expire(5.0) == [request]
     requests.resolve(request.r_id)
     requests.extend(request, 9.0)  # answered: there is nothing to wait for
-    assert requests.next_deadline() is None
+    assert requests.deadlines.first() is None
 
 
 # the outbox
