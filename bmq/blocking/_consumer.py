@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._line import Line, following
@@ -19,6 +19,7 @@ from bmq.protocol.client.subscription import SubscriptionOptions
 if TYPE_CHECKING:
     from bmq.blocking._end import QueueEnd
     from bmq.blocking._queue import Queue
+    from bmq.client.limits import ConsumerLimits
     from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Batches", "Consumer", "Messages", "received_many", "received_nowait"]
@@ -211,10 +212,7 @@ class Consumer:
     def configure(
         self,
         expression: ExpressionInput = None,
-        *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
+        **limits: Unpack[ConsumerLimits],
     ) -> None:
         """Change the subscription during delivery, as :meth:`bmq.Consumer.configure` does.
 
@@ -227,9 +225,7 @@ class Consumer:
         self._portal.run(
             lambda: self._consumer.configure(
                 expression,
-                priority=priority,
-                max_unconfirmed_messages=max_unconfirmed_messages,
-                max_unconfirmed_bytes=max_unconfirmed_bytes,
+                **limits,
             )
         )
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bmq.blocking._session import Session
     from bmq.blocking._tables import Tables
     from bmq.blocking._typed import TypedQueue
+    from bmq.client.limits import ConsumerLimits
     from bmq.client.message import GuidsOf
     from bmq.client.options import TablesOptions
     from bmq.codecs import Codec
@@ -411,11 +412,9 @@ class Queue:
         self,
         expression: ExpressionInput = None,
         *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
         discard_unmatched: bool = False,
         strict: bool = True,
+        **limits: Unpack[ConsumerLimits],
     ) -> Consumer:
         """Create a consumer for matching messages, as :meth:`bmq.Queue.subscribe` does.
 
@@ -427,11 +426,9 @@ class Queue:
         """
         consumer = self._queue.subscribe(
             expression,
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
             strict=strict,
+            **limits,
         )
         self._consumers = {each: made for each, made in self._consumers.items() if not each.closed}
         return self._own(consumer)
@@ -510,13 +507,7 @@ class Queue:
             if isinstance(message, Message):
                 message.confirmed = True
 
-    def configure(
-        self,
-        *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
-    ) -> None:
+    def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change the options of the queue, as :meth:`bmq.Queue.configure` does.
 
         Raises:
@@ -527,9 +518,7 @@ class Queue:
         """
         self._portal.run(
             lambda: self._queue.configure(
-                priority=priority,
-                max_unconfirmed_messages=max_unconfirmed_messages,
-                max_unconfirmed_bytes=max_unconfirmed_bytes,
+                **limits,
             )
         )
 

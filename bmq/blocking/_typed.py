@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bmq.blocking._consumer import Consumer
     from bmq.blocking._group import Group
     from bmq.blocking._queue import Queue
+    from bmq.client.limits import ConsumerLimits
     from bmq.client.stats import ConsumerStats, QueueStats
     from bmq.groups import GroupOptions, GroupStats
     from bmq.subscriptions import ExpressionInput
@@ -213,11 +214,9 @@ class TypedQueue(Generic[T]):
         self,
         expression: ExpressionInput = None,
         *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
         discard_unmatched: bool = False,
         strict: bool = True,
+        **limits: Unpack[ConsumerLimits],
     ) -> TypedConsumer[T]:
         """Create a consumer for matching messages, as :meth:`Queue.subscribe` does.
 
@@ -241,11 +240,9 @@ class TypedQueue(Generic[T]):
             self._shape.check(expression)
         consumer = self.queue.subscribe(
             expression,
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
             strict=strict,
+            **limits,
         )
         return TypedConsumer(consumer, self._shape)
 
@@ -272,18 +269,10 @@ class TypedQueue(Generic[T]):
         )
         return TypedGroup(group, self._shape)
 
-    def configure(
-        self,
-        *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
-    ) -> None:
+    def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change priority and limits, as :meth:`Queue.configure` does."""
         self.queue.configure(
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            **limits,
         )
 
     def stats(self) -> QueueStats:
@@ -328,10 +317,7 @@ class TypedConsumer(Generic[T]):
     def configure(
         self,
         expression: ExpressionInput = None,
-        *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
+        **limits: Unpack[ConsumerLimits],
     ) -> None:
         """Change the subscription or its limits, as :meth:`Consumer.configure` does.
 
@@ -342,9 +328,7 @@ class TypedConsumer(Generic[T]):
         self._shape.check(expression)
         self.consumer.configure(
             expression,
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            **limits,
         )
 
     def pause(self) -> None:

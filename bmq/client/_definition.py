@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from bmq import _checks
 from bmq.errors import ProtocolError
 from bmq.protocol.client.ports import Arrival, Places
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
@@ -26,17 +25,11 @@ __all__ = [
     "Numbered",
     "RoutedMessage",
     "Unread",
-    "changed_options",
     "check_expression_input",
-    "checked_options",
     "compile_expression_input",
     "numbered",
     "properties_of",
 ]
-
-# The range of the official SDKs: half of the field's range, so that sums do not overflow.
-_MAX_PRIORITY = 2**30
-_MIN_PRIORITY = -(2**30)
 
 # Maximum number of property bytes that this client decompresses to route a message. Real properties take less
 # than a kilobyte, and compress to a fifth. A broker's megabyte must not become a gigabyte here.
@@ -190,34 +183,6 @@ def check_expression_input(expression: object) -> None:
         from bmq.subscriptions import check_expression_type
 
         check_expression_type(expression)
-
-
-def checked_options(messages: object, size: object, priority: object) -> SubscriptionOptions:
-    """Return checked limits and priority.
-
-    Raises:
-        UsageError: a value is not an integer, or out of range.
-    """
-    return SubscriptionOptions(
-        _checks.integer("max_unconfirmed_messages", messages),
-        _checks.integer("max_unconfirmed_bytes", size),
-        _checks.integer("priority", priority, _MIN_PRIORITY, _MAX_PRIORITY),
-    )
-
-
-def changed_options(
-    base: SubscriptionOptions, priority: object, messages: object, size: object
-) -> SubscriptionOptions:
-    """Return options with some values changed.
-
-    Raises:
-        UsageError: a value is not an integer, or out of range.
-    """
-    return checked_options(
-        base.max_unconfirmed_messages if messages is None else messages,
-        base.max_unconfirmed_bytes if size is None else size,
-        base.priority if priority is None else priority,
-    )
 
 
 def numbered(messages: list[Push], places: Places) -> Iterator[Numbered]:

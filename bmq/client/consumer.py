@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from bmq import _checks
 from bmq._renamed import renamed, renamed_arguments
 from bmq.client._definition import (
     Definition,
-    changed_options,
     check_expression_input,
     compile_expression_input,
 )
 from bmq.client._line import ConsumerState, Line
+from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch
 from bmq.client.stats import ConsumerStats, consumer_stats
 from bmq.errors import UsageError
@@ -72,15 +72,22 @@ class Subscription:
         boolean, set_value = _checks.boolean, object.__setattr__
         set_value(self, "discard_unmatched", boolean("discard_unmatched", self.discard_unmatched))
         set_value(self, "strict", boolean("strict", self.strict))
-        changed_options(_ANY, self.priority, self.max_unconfirmed_messages, self.max_unconfirmed_bytes)
+        checked_limits(self.limits, _ANY)
+
+    @property
+    def limits(self) -> ConsumerLimits:
+        """The limits and the priority."""
+        return {
+            "priority": self.priority,
+            "max_unconfirmed_messages": self.max_unconfirmed_messages,
+            "max_unconfirmed_bytes": self.max_unconfirmed_bytes,
+        }
 
 
 def line_for(subscription: Subscription, end: QueueEnd, options: SubscriptionOptions) -> Line:
     """Create the line of a subscription; ``options`` has the defaults."""
     each = subscription
-    changed = changed_options(
-        options, each.priority, each.max_unconfirmed_messages, each.max_unconfirmed_bytes
-    )
+    changed = checked_limits(each.limits, options)
     expression, expressions, discard = compile_expression_input(
         each.expression, discard=each.discard_unmatched, strict=each.strict
     )
@@ -348,10 +355,7 @@ class Consumer:
     async def configure(
         self,
         expression: ExpressionInput = None,
-        *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
+        **limits: Unpack[ConsumerLimits],
     ) -> None:
         """Change the subscription during delivery. Omitted options stay unchanged.
 
@@ -370,7 +374,7 @@ class Consumer:
         before = line.definition
         expressions, complement = before.expressions, before.discard
         check_expression_input(expression)
-        options = changed_options(before.options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        options = checked_limits(limits, before.options)
         if expression is None:
             expression = before.expression
         else:

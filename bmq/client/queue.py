@@ -13,7 +13,7 @@ from bmq import _checks
 from bmq._pace import paced
 from bmq._renamed import renamed, renamed_arguments
 from bmq.client._deadline import within
-from bmq.client._definition import Definition, changed_options
+from bmq.client._definition import Definition
 from bmq.client._end import QueueEnd
 from bmq.client._line import Line
 from bmq.client._observing import Interception
@@ -23,6 +23,7 @@ from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed
 from bmq.client._posting import Poster
 from bmq.client._shortcuts import group_of, tables_of, typed_queue
 from bmq.client.consumer import Consumer, Subscription, line_for
+from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Ack, GuidsOf, Message, MessageBatch, PostReport, PutMessage, line_of
 from bmq.client.stats import QueueStats, queue_stats
 from bmq.engine.room import Want
@@ -48,8 +49,8 @@ __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", 
 
 T = TypeVar("T")
 
-DEFAULT_MAX_UNCONFIRMED_MESSAGES = 1000
-DEFAULT_MAX_UNCONFIRMED_BYTES = 33_554_432
+DEFAULT_MAX_UNCONFIRMED_MESSAGES = DEFAULT_LIMITS.max_unconfirmed_messages
+DEFAULT_MAX_UNCONFIRMED_BYTES = DEFAULT_LIMITS.max_unconfirmed_bytes
 # Deadlines are transmitted in milliseconds: this many seconds are three thousand years.
 _LONGEST_REQUEST = 1e11
 
@@ -561,11 +562,9 @@ class Queue(OpenQueue):
         self,
         expression: ExpressionInput = None,
         *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
         discard_unmatched: bool = False,
         strict: bool = True,
+        **limits: Unpack[ConsumerLimits],
     ) -> Consumer:
         """Create a consumer for matching messages.
 
@@ -577,17 +576,13 @@ class Queue(OpenQueue):
             expression: an expression as text or :class:`bmq.Expression`, a filter built with ``bmq.P``, a
                 :class:`bmq.TagFilter` or :class:`bmq.subscriptions.CmqTags`; None or "" for all messages. A
                 filter too large for one expression is split into several, if these can have the same meaning.
-            priority: the consumer with the highest priority among the matching ones receives a message; None
-                for the queue's priority.
-            max_unconfirmed_messages: limit of delivered messages without a confirmation; None for the queue's
-                limit.
-            max_unconfirmed_bytes: limit of delivered bytes without a confirmation; None for the queue's
-                limit.
             discard_unmatched: confirm all messages that do not match, instead of leaving them for others.
                 This confirms *all* of these messages, even those that match other consumers. Use it only for
                 a queue (or an appId) whose consumers all have this filter.
             strict: if False, an expression that does not compile is sent unchanged; the broker then delivers
                 all messages.
+            limits: ``priority``, ``max_unconfirmed_messages`` and ``max_unconfirmed_bytes``; those of the
+                queue where none are given.
 
         Raises:
             UsageError: the queue was not opened for reading, or a limit is out of range.
@@ -597,11 +592,9 @@ class Queue(OpenQueue):
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
         subscription = Subscription(
             expression,
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
             strict=strict,
+            **limits,
         )
         return Consumer(self, line_for(subscription, self._end, self._end.options))
 
@@ -696,13 +689,7 @@ class Queue(OpenQueue):
         if guids:
             self._end.confirm_guids(guids)
 
-    async def configure(
-        self,
-        *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
-    ) -> None:
+    async def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change the options of the queue and of its default subscription. None keeps an option unchanged.
 
         Consumers of :meth:`subscribe` keep their options; see :meth:`bmq.Consumer.configure`.
@@ -719,7 +706,7 @@ class Queue(OpenQueue):
             raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to configure")
         self._end.check_open()
         before = self._end.options
-        options = changed_options(before, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        options = checked_limits(limits, before)
         self._end.options = options
         default = self._end.default
         if default is None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from bmq import _checks, _world
 from bmq.client._columns import ColumnConsumer, Receipt
-from bmq.client._definition import checked_options
+from bmq.client._open_queue import end_of
+from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.message import Message
 from bmq.wire.columns import Array
 from bmq.wire.push_columns import PushColumns
@@ -63,7 +64,12 @@ class RawMessages:
         max_unconfirmed_bytes: int,
         priority: int = 0,
     ) -> None:
-        options = checked_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
+        limits: ConsumerLimits = {
+            "priority": priority,
+            "max_unconfirmed_messages": max_unconfirmed_messages,
+            "max_unconfirmed_bytes": max_unconfirmed_bytes,
+        }
+        options = checked_limits(limits, end_of(queue).options)
         self._consumer = ColumnConsumer(queue, expression, options)
         self._out: deque[Receipt] = deque()
 

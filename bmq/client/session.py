@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from bmq import _checks
 from bmq._renamed import renamed, renamed_arguments
-from bmq.client._definition import checked_options
 from bmq.client._end import QueueEnd, drain, left_over
 from bmq.client._open_queue import end_of
 from bmq.client._outcomes import Settler
 from bmq.client.consumer import Subscription
 from bmq.client.interceptors import Handling, Hooks, Interceptor
+from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
@@ -300,7 +300,12 @@ class Session:
             if delay_queue_uri is None
             else QueueUri.parse(delay_queue_uri).canonical
         )
-        options = checked_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
+        limits: ConsumerLimits = {
+            "priority": priority,
+            "max_unconfirmed_messages": max_unconfirmed_messages,
+            "max_unconfirmed_bytes": max_unconfirmed_bytes,
+        }
+        options = checked_limits(limits, DEFAULT_LIMITS)
         wanted = [each if isinstance(each, Subscription) else Subscription(each) for each in subscriptions]
         flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
         seconds = self._driver.options.open_timeout if timeout is None else timeout

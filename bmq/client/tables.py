@@ -15,11 +15,12 @@ import numpy as np
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
 from bmq.client._columns import ColumnConsumer, Receipt, Taken
-from bmq.client._definition import checked_options
 from bmq.client._open_queue import OpenQueue, end_of
 from bmq.client.dead_letters import described
+from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.poison import Poison, PoisonKind, PutAside, check_dead_letters
 from bmq.errors import ProtocolError, TimedOut, UsageError
+from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.columns import Array
 from bmq.wire.constants import PushFlags
 from bmq.wire.guid import guid_to_text
@@ -27,7 +28,6 @@ from bmq.wire.push_table import MAP, TableDecoder, guid_texts, to_arrow
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
-    from bmq.protocol.client.subscription import SubscriptionOptions
     from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Tables"]
@@ -332,13 +332,14 @@ class Tables:
             max_rows=max_rows,
         )
         self.schema: ArrowSchema = self._maker.schema
-        if max_unconfirmed_messages is None:
-            max_unconfirmed_messages = _BATCHES_UNCONFIRMED * max_rows
-        options = checked_options(
-            max_unconfirmed_messages,
-            _UNCONFIRMED_BYTES if max_unconfirmed_bytes is None else max_unconfirmed_bytes,
-            end_of(queue).options.priority if priority is None else priority,
-        )
+        limits: ConsumerLimits = {
+            "priority": priority,
+            "max_unconfirmed_messages": max_unconfirmed_messages,
+            "max_unconfirmed_bytes": max_unconfirmed_bytes,
+        }
+        most = min(_BATCHES_UNCONFIRMED * max_rows, _checks.INT32_MAX)
+        usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, end_of(queue).options.priority)
+        options = checked_limits(limits, usual)
         self._consumer = ColumnConsumer(queue, expression, options)
         # Received messages; built rows not handed out; rows handed out and not confirmed.
         self._rest: Taken | None = None

@@ -12,6 +12,7 @@ from bmq import _checks
 from bmq._renamed import renamed_arguments
 from bmq.client._outcomes import PostFuture
 from bmq.client._payload import checked_properties
+from bmq.client.limits import ConsumerLimits
 from bmq.client.message import (
     Ack,
     Message,
@@ -290,11 +291,9 @@ class TypedQueue(Generic[T]):
         self,
         expression: ExpressionInput = None,
         *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
         discard_unmatched: bool = False,
         strict: bool = True,
+        **limits: Unpack[ConsumerLimits],
     ) -> TypedConsumer[T]:
         """Create a consumer for matching messages, as :meth:`bmq.Queue.subscribe` does.
 
@@ -304,11 +303,9 @@ class TypedQueue(Generic[T]):
         Args:
             expression: selects messages. This and all following arguments are as for
                 :meth:`bmq.Queue.subscribe`.
-            priority: the consumer with the highest priority among the matching ones receives a message.
-            max_unconfirmed_messages: limit of delivered messages without a confirmation.
-            max_unconfirmed_bytes: limit of delivered bytes without a confirmation.
             discard_unmatched: confirm all messages that do not match.
             strict: if False, an expression is sent unchanged, and not checked against the type.
+            limits: priority and limits.
 
         Raises:
             InvalidExpression: the filter is not legal, or does not fit the type.
@@ -318,11 +315,9 @@ class TypedQueue(Generic[T]):
             self._shape.check(expression)
         consumer = self.queue.subscribe(
             expression,
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
             strict=strict,
+            **limits,
         )
         return TypedConsumer(consumer, self._shape)
 
@@ -349,18 +344,10 @@ class TypedQueue(Generic[T]):
         )
         return TypedGroup(group, self._shape)
 
-    async def configure(
-        self,
-        *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
-    ) -> None:
+    async def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change priority and limits, as :meth:`bmq.Queue.configure` does."""
         await self.queue.configure(
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            **limits,
         )
 
     def stats(self) -> QueueStats:
@@ -405,10 +392,7 @@ class TypedConsumer(Generic[T]):
     async def configure(
         self,
         expression: ExpressionInput = None,
-        *,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
+        **limits: Unpack[ConsumerLimits],
     ) -> None:
         """Change the subscription or its limits, as :meth:`bmq.Consumer.configure` does.
 
@@ -419,9 +403,7 @@ class TypedConsumer(Generic[T]):
         self._shape.check(expression)
         await self.consumer.configure(
             expression,
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            **limits,
         )
 
     async def pause(self) -> None:

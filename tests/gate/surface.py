@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmq.arrow import TablesOptions
+from bmq.client.limits import ConsumerLimits
 from bmq.client.options import ConnectOptions
 from bmq.engine.options import SessionFields
 from bmq.groups import GroupOptions
@@ -42,7 +43,10 @@ MODULES = (
     "bmq.workers",
 )
 # What ``**options: Unpack[...]`` of a signature stands for.
-_UNPACKED = {each.__name__: each for each in (ConnectOptions, GroupOptions, SessionFields, TablesOptions)}
+_UNPACKED = {
+    each.__name__: each
+    for each in (ConnectOptions, ConsumerLimits, GroupOptions, SessionFields, TablesOptions)
+}
 
 
 @dataclass(frozen=True)
