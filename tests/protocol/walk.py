@@ -204,7 +204,7 @@ class Walk(RuleBasedStateMachine):
                         self.bench.post_alone(queue, n)
                     else:
                         self.bench.core.post(queue, guid(n), b"%d" % n, n, self.bench.now)
-        except UsageError:
+        except (UsageError, StateError):
             assert not usable, f"a usable queue refused a post: {queue.state}"
         else:
             assert usable, f"a queue took a post: {queue.state}"
