@@ -141,7 +141,38 @@ def _difference(now: Any, before: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerStats(_Stats):
+class _Received(_Stats):
+    """The receiving side of every scope: consumer, queue and session."""
+
+    received: int = _counter()
+    received_bytes: int = _counter()
+    redelivered: int = _counter()
+    confirmed: int = _counter()
+    confirmed_again: int = _counter()
+    unconfirmed: int = _now()
+    buffered_messages: int = _now()
+    buffered_bytes: int = _now()
+    confirm_seconds: Histogram = field(default_factory=Histogram, metadata=_COUNTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exchanged(_Received):
+    """Both sides, in the scopes that also post: queue and session."""
+
+    posted: int = _counter()
+    posted_bytes: int = _counter()
+    acknowledged: int = _counter()
+    refused: Mapping[AckStatus, int] = _by_status()
+    retransmitted: int = _counter()
+    unacked_messages: int = _now()
+    unacked_bytes: int = _now()
+    buffer_full_waits: int = _counter()
+    buffer_full_errors: int = _counter()
+    ack_seconds: Histogram = field(default_factory=Histogram, metadata=_COUNTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStats(_Received):
     """Counters and levels of a consumer.
 
     ``unconfirmed``, ``buffered_messages`` and ``buffered_bytes`` are levels. All other fields are counters,
@@ -163,19 +194,9 @@ class ConsumerStats(_Stats):
         confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
     """
 
-    received: int = _counter()
-    received_bytes: int = _counter()
-    redelivered: int = _counter()
-    confirmed: int = _counter()
-    confirmed_again: int = _counter()
-    unconfirmed: int = _now()
-    buffered_messages: int = _now()
-    buffered_bytes: int = _now()
-    confirm_seconds: Histogram = field(default_factory=Histogram, metadata=_COUNTER)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStats(_Stats):
+class QueueStats(_Exchanged):
     """Counters and levels of a queue, for posted and received messages.
 
     ``unacked_messages``, ``unacked_bytes``, ``unconfirmed``, ``buffered_messages`` and ``buffered_bytes`` are
@@ -209,29 +230,9 @@ class QueueStats(_Stats):
         confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
     """
 
-    posted: int = _counter()
-    posted_bytes: int = _counter()
-    acknowledged: int = _counter()
-    refused: Mapping[AckStatus, int] = _by_status()
-    retransmitted: int = _counter()
-    unacked_messages: int = _now()
-    unacked_bytes: int = _now()
-    buffer_full_waits: int = _counter()
-    buffer_full_errors: int = _counter()
-    ack_seconds: Histogram = field(default_factory=Histogram, metadata=_COUNTER)
-    received: int = _counter()
-    received_bytes: int = _counter()
-    redelivered: int = _counter()
-    confirmed: int = _counter()
-    confirmed_again: int = _counter()
-    unconfirmed: int = _now()
-    buffered_messages: int = _now()
-    buffered_bytes: int = _now()
-    confirm_seconds: Histogram = field(default_factory=Histogram, metadata=_COUNTER)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionStats(_Stats):
+class SessionStats(_Exchanged):
     """Counters and levels of a session: the sums of all its queues, including closed queues.
 
     ``state``, ``queues``, ``unacked_messages``, ``unacked_bytes``, ``unconfirmed``, ``buffered_messages``,
@@ -280,25 +281,6 @@ class SessionStats(_Stats):
 
     state: SessionState = field(metadata=_NOW)
     queues: int = _now()
-    posted: int = _counter()
-    posted_bytes: int = _counter()
-    acknowledged: int = _counter()
-    refused: Mapping[AckStatus, int] = _by_status()
-    retransmitted: int = _counter()
-    unacked_messages: int = _now()
-    unacked_bytes: int = _now()
-    buffer_full_waits: int = _counter()
-    buffer_full_errors: int = _counter()
-    ack_seconds: Histogram = field(default_factory=Histogram, metadata=_COUNTER)
-    received: int = _counter()
-    received_bytes: int = _counter()
-    redelivered: int = _counter()
-    confirmed: int = _counter()
-    confirmed_again: int = _counter()
-    unconfirmed: int = _now()
-    buffered_messages: int = _now()
-    buffered_bytes: int = _now()
-    confirm_seconds: Histogram = field(default_factory=Histogram, metadata=_COUNTER)
     write_buffer_bytes: int = _now()
     bytes_sent: int = _counter()
     bytes_received: int = _counter()
