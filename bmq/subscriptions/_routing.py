@@ -22,9 +22,9 @@ Invariants of a :class:`Decision`: ``candidates`` come from a single group (exce
 at the broker. This module uses the order of the list, and reports other matching groups of the priority in
 ``also``.
 
-Rejected designs: a single name as the answer, which would be right by chance where groups have equal priority;
-groups by the meaning of expressions instead of their bytes, because two spellings are two groups at the
-broker; a state over several messages (unconfirmed messages, the next turn in a group), because the module
+Rejected designs: a single name as the answer, which would be right by chance where groups have equal
+priority; groups by the meaning of expressions instead of their bytes, because two spellings are two groups at
+the broker; a state over several messages (unconfirmed messages, the next turn in a group), because the module
 would then be a second broker. ``full`` is an argument instead.
 """
 
