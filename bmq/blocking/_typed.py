@@ -226,11 +226,9 @@ class TypedQueue(Generic[T]):
         Args:
             expression: selects messages. This and all following arguments are as for
                 :meth:`Queue.subscribe`.
-            priority: the consumer with the highest priority among the matching ones receives a message.
-            max_unconfirmed_messages: limit of delivered messages without a confirmation.
-            max_unconfirmed_bytes: limit of delivered bytes without a confirmation.
             discard_unmatched: confirm all messages that do not match.
             strict: if False, an expression is sent unchanged, and not checked against the type.
+            limits: priority and limits.
 
         Raises:
             InvalidExpression: the filter is not legal, or does not fit the type.

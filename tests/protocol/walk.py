@@ -501,6 +501,8 @@ class Walk(RuleBasedStateMachine):
             self.look()
             bench.wait(4)
             self.look()
+        if bench.state is SessionState.SEALED_LOST:
+            return  # no connection follows: posts end with the session
         self.answer_everything()  # quiet subscriptions may just have been repeated
         assert not len(bench.core.posts), "posts nobody answers"
         waiting = self.tokens - set(bench.completed) - self.abandoned
