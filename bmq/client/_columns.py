@@ -318,8 +318,8 @@ class ColumnConsumer(Consumer):
         expression: as for :meth:`bmq.Queue.subscribe`.
         options: limits and priority.
 
-        Attributes:
-            line: line of the consumer.
+    Attributes:
+        line: line of the consumer.
     """
 
     def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:

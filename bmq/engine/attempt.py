@@ -51,9 +51,9 @@ class Attempt:
         address: address of the broker.
         host: IP address of the broker.
 
-        Attributes:
-            address: address of the broker.
-            host: IP address of the broker.
+    Attributes:
+        address: address of the broker.
+        host: IP address of the broker.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Attempt:
             credentials: returns the client's credentials.
             deadline: time of the timeout, by the loop's clock.
 
-            Raises:
-                ConnectionFailed: no broker answered, in time or at all, or the broker refused.
+        Raises:
+            ConnectionFailed: no broker answered, in time or at all, or the broker refused.
 
         Cancelling the call closes the connection.
         """

@@ -50,10 +50,10 @@ class Backlog:
         publish: passes an event to the application.
         in_line: returns the number of messages in line; consumers report here only occasionally.
 
-        Attributes:
-            messages: number of held messages.
-            bytes: bytes of the held messages.
-            sheds: whether messages without a consumer are left to the broker while the limits are reached.
+    Attributes:
+        messages: number of held messages.
+        bytes: bytes of the held messages.
+        sheds: whether messages without a consumer are left to the broker while the limits are reached.
     """
 
     def __init__(

@@ -74,9 +74,9 @@ class Room:
         max_messages: limit of posts in the window.
         max_bytes: limit of their bytes.
 
-        Attributes:
-            queues: number of queues open for writing.
-            lines: queues with tasks that wait, or that were woken and have not run yet; read-only.
+    Attributes:
+        queues: number of queues open for writing.
+        lines: queues with tasks that wait, or that were woken and have not run yet; read-only.
     """
 
     def __init__(self, connection: Connection, max_messages: int, max_bytes: int) -> None:

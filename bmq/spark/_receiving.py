@@ -89,9 +89,9 @@ class SourceReceiver:
     Args:
         settings: settings of the source.
 
-        Attributes:
-            schema: columns of the rows.
-            sessions: sessions, after opening.
+    Attributes:
+        schema: columns of the rows.
+        sessions: sessions, after opening.
     """
 
     def __init__(self, settings: SourceSettings) -> None:

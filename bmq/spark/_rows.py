@@ -72,12 +72,12 @@ class RowMaker:
         on_invalid: handling of undecodable messages. Dead letters were put aside before the log was written;
             an undecodable message in the log nevertheless becomes a row.
 
-        Raises:
-            UsageError: a column does not exist, or has a type that no property can have.
+    Raises:
+        UsageError: a column does not exist, or has a type that no property can have.
 
-        Attributes:
-            arrow_schema: columns.
-            dropped: number of undecodable messages that were omitted.
+    Attributes:
+        arrow_schema: columns.
+        dropped: number of undecodable messages that were omitted.
     """
 
     def __init__(self, schema: StructType, on_invalid: OnInvalidMessage = OnInvalidMessage.ROW) -> None:

@@ -30,12 +30,12 @@ class Greeting:
         identity: client's identity in the negotiation.
         max_incoming_event: largest event accepted, in bytes.
 
-        Attributes:
-            handshake: state of the handshake, and its results.
-            framer: splits the stream into events; belongs to the connection.
-            error: failure of the handshake, or None.
-            rest: events after the broker's answer.
-            skipped: elements that only a newer broker sends, each once.
+    Attributes:
+        handshake: state of the handshake, and its results.
+        framer: splits the stream into events; belongs to the connection.
+        error: failure of the handshake, or None.
+        rest: events after the broker's answer.
+        skipped: elements that only a newer broker sends, each once.
     """
 
     __slots__ = ("error", "framer", "handshake", "rest", "skipped")
