@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session's connection: one TCP (or TLS) channel after another, under one core and one timer."""
+"""The connection of a session: one TCP or TLS channel after another, with one core and one timer."""
 
 from __future__ import annotations
 
@@ -23,56 +23,57 @@ __all__ = ["Connection", "Owner"]
 
 logger = logging.getLogger("bmq.client")
 
-# No event is added to a write that has this much. An event has up to a megabyte.
+# # A write of this size is not extended by further events. An event has at most a megabyte.
 _WRITE = 512 * 1024
-# A backlog of so many bytes says nothing about the peer.
+# # A backlog below this size says nothing about the peer.
 _SMALL_BACKLOG = 64 * 1024
 
 
 class Owner(Protocol):
-    """What a connection reports to."""
+    """The receiver of a connection's reports."""
 
     def handle(self, event: SessionEvent | Signal) -> None:
-        """The core reports something."""
+        """Process an event of the core."""
         ...
 
     def disconnected(self) -> None:
-        """The connection is gone; the core knows."""
+        """Note that the connection is lost; the core has been informed."""
         ...
 
     def writable(self) -> None:
-        """The connection takes more again."""
+        """Note that the connection accepts more data."""
         ...
 
     def accepted(self, outcome: Outcome) -> None:
-        """The post that was made alone is accepted."""
+        """Process the acceptance of a lone post."""
         ...
 
     def crashed(self) -> None:
-        """The session ends because of a bug in this library."""
+        """Note that the session ends because of a bug in this library."""
         ...
 
 
 class Connection:
-    """A core on an event loop: its present channel, what it sends, and its timer.
+    """A core on an event loop: its present channel, its output, and its timer.
 
-    The loop does not keep it alive: neither its channel nor its timer does.
+    Neither the channel nor the timer keeps the connection alive.
 
     Args:
-        core: the protocol.
-        owner: what it reports to.
-        busy_poll: for how long the event loop is kept awake after traffic, in seconds.
+            core: the protocol.
+            owner: receives the reports.
+            busy_poll: seconds for which the event loop stays awake after traffic.
 
     Attributes:
         core: the protocol.
         loop: the event loop.
-        thread: the number of its thread.
-        epoch: when the session was started, in nanoseconds of the monotonic clock.
-        writable: whether the transport takes more.
-        scheduled: whether something is sent at the end of this turn of the event loop.
-        turn: the loop's time, and nanoseconds since the session was started, when that was asked for. Another
-            object in every turn.
-        close_reason: why this side closed the channel, "" if it did not.
+            thread: identifier of the event loop's thread.
+            epoch: start of the session, in nanoseconds of the monotonic clock.
+            writable: whether the transport accepts more data.
+            scheduled: whether output is sent at the end of this turn of the event loop.
+            turn: the loop's time, and nanoseconds since the start of the session, as returned by the latest
+                call of
+                :meth:`clock`. A new object in every turn.
+            close_reason: reason for which this side closed the channel; otherwise "".
     """
 
     def __init__(self, core: ClientCore, owner: Owner, busy_poll: float) -> None:
@@ -90,32 +91,32 @@ class Connection:
         self.turn = 0.0, 0
         self._sent_before = 0
         self._received_before = 0
-        # How many bytes the peer had not taken yet, and had taken, when the timer ran last.
+        # # Sizes of the backlog and of the data taken by the peer, at the last run of the timer.
         self._backlog = 0
         self._taken = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._crashed = False
-        # Whether the event loop is being kept awake, and until when.
+        # # Whether the event loop is kept awake, and until when.
         self._awake = False
         self._awake_until = 0.0
 
     # the clock and the event loop
 
     def clock(self) -> tuple[float, int]:
-        """Return the loop's time, and nanoseconds since the session was started, for GUIDs.
+        """Return the loop's time, and nanoseconds since the start of the session, for GUIDs.
 
-        While something waits to be sent at the end of a turn of the event loop, both stand still.
+        Both values stay the same while output waits for the end of a turn of the event loop.
         """
         if self.scheduled:
             return self.turn
         return self.loop.time(), self.monotonic_ns() - self.epoch
 
     def check_loop(self) -> None:
-        """Raise unless this is the event loop the session belongs to.
+        """Raise unless the call comes from the session's event loop.
 
         Raises:
-            UsageError: it is not.
+            UsageError: the call comes from another loop, or from outside any loop.
         """
         try:
             if get_running_loop() is self.loop:
@@ -131,7 +132,7 @@ class Connection:
     # transmitting
 
     def transmit_soon(self) -> None:
-        """Send what has gathered at the end of this turn of the event loop."""
+        """Send the collected output at the end of this turn of the event loop."""
         if not self.scheduled:
             self.turn = self.clock()
             self.scheduled = True
@@ -142,13 +143,14 @@ class Connection:
         self.transmit()
 
     def post_alone(self, queue: QueueCore, message: Outgoing, token: object) -> bool:
-        """Write a post at once; confirmations that wait go with it.
+        """Write a post at once, together with waiting confirmations.
 
-        A caller that awaits one post after another gains a turn of the event loop. The posts of a caller that
-        makes several in a turn leave in one event, but for the first post after a time of one by one.
+        A caller that awaits one post after another saves a turn of the event loop. Several posts in one turn
+        leave
+        together in one event, except for the first post after a series of lone posts.
 
         Returns:
-            Whether the post was made; if not, the post has to take the usual way.
+            Whether the post was written. If not, the post has to take the usual way.
         """
         core, channel = self.core, self._channel
         if channel is None or not self.writable:
@@ -157,7 +159,7 @@ class Connection:
         if data is None:
             return False
         channel.write(data)
-        # From here on the broker has something to do.
+        # # The broker is busy from here on.
         core.lone.keep(queue, message, token, self.loop.time())
         if self._busy_poll:
             self._stay_awake()
@@ -167,14 +169,14 @@ class Connection:
         return True
 
     def transmit(self) -> None:
-        """Hand over what the core reports, send what it has to send, and arm its timer."""
+        """Pass on the core's reports, send its output, and start its timer."""
         try:
             self._transmit()
         except Exception as error:
             self._crash(error)
 
     def _hand_over(self) -> None:
-        """Hand over what the core reports."""
+        """Pass the core's reports to the owner."""
         core, handle = self.core, self._owner.handle
         while events := core.events():
             for event in events:
@@ -185,7 +187,8 @@ class Connection:
         self._hand_over()
         channel = self._channel
         if channel is not None:
-            # What the transport does not take now stays in the core, which holds no second copy of posts.
+            # # Data that the transport does not accept now stays in the core, which keeps no second copy of
+            # posts.
             now = self.loop.time()
             while self.writable and (data := core.data_to_send(now, _WRITE)):
                 if channel.write(data) < _WRITE:
@@ -195,7 +198,7 @@ class Connection:
         self._arm(core.next_deadline())
 
     def _arm(self, deadline: float | None) -> None:
-        """Have the timer run at a deadline, unless it runs before that."""
+        """Run the timer at a deadline, unless it runs earlier."""
         if deadline is not None and (self._timer is None or deadline < self._timer_at):
             if self._timer is not None:
                 self._timer.cancel()
@@ -203,7 +206,7 @@ class Connection:
             self._timer = self.loop.call_at(deadline, _tick, weakref.ref[Connection](self))
 
     def on_timer(self) -> None:
-        """Do what is due."""
+        """Perform the actions that are due."""
         self._timer = None
         now = self.loop.time()
         try:
@@ -215,17 +218,18 @@ class Connection:
         self.transmit()
 
     def _has_written(self) -> bool:
-        """Whether the peer's kernel has taken, since the last call, some of a backlog."""
+        """Whether the peer's kernel has taken part of a backlog since the last call."""
         waiting = self._channel.backlog if self._channel is not None else 0
         taken = self.bytes_sent - waiting
-        # The kernel of a process that hangs acknowledges small writes too, as long as it has room for them.
+        # # The kernel of a hung process acknowledges small writes too, while its buffer has space.
         moved = self._backlog > _SMALL_BACKLOG and taken > self._taken
         self._backlog, self._taken = waiting, taken
         return moved
 
     def _stay_awake(self) -> None:
-        """Keep the event loop from sleeping for a while: it never sleeps while it has a callback to run."""
-        # Not the loop's own time: uvloop's has whole milliseconds, and stands still while callbacks run.
+        """Keep the event loop awake for a while: a loop with a scheduled callback does not sleep."""
+        # # Not the loop's own time: uvloop's clock has a resolution of a millisecond, and stands still during
+        # callbacks.
         self._awake_until = _world.monotonic() + self._busy_poll
         if not self._awake:
             self._awake = True
@@ -237,7 +241,7 @@ class Connection:
             self.loop.call_soon(self._poll)
 
     def _crash(self, error: Exception) -> None:
-        """End the session because of a bug in this library: else callers might wait for ever."""
+        """End the session because of a bug in this library; otherwise callers might wait forever."""
         logger.critical("internal error; the session ends", exc_info=error)
         if self._crashed:
             return
@@ -253,7 +257,7 @@ class Connection:
     # the channel (see Receiver)
 
     def adopt(self, channel: Channel, greeting: Greeting) -> None:
-        """Use a channel that is negotiated from now on.
+        """Use a negotiated channel from now on.
 
         Raises:
             SessionClosed: the session is over.
@@ -264,7 +268,7 @@ class Connection:
         self.transmit()
 
     def channel_data(self, channel: Channel, data: bytes) -> None:
-        """Bytes arrived."""
+        """Process received bytes."""
         if channel is self._channel:
             try:
                 core, now = self.core, self.loop.time()
@@ -283,7 +287,7 @@ class Connection:
             self.transmit()
 
     def channel_lost(self, channel: Channel, error: Exception | None) -> None:
-        """The channel is gone."""
+        """Process the loss of the channel."""
         if channel is self._channel:
             reason = (
                 "the broker closed the connection" if error is None else str(error) or type(error).__name__
@@ -292,7 +296,7 @@ class Connection:
             self._owner.disconnected()
 
     def channel_writable(self, channel: Channel, writable: bool) -> None:
-        """The transport's buffer is full, or has room again."""
+        """Note that the transport's buffer is full, or has space again."""
         if channel is self._channel:
             self.writable = writable
             if writable:
@@ -316,7 +320,7 @@ class Connection:
             self._channel.set_reading(reading)
 
     def close_channel(self, error: Error | None) -> None:
-        """Close the channel: at once if there is an error, else once everything written is sent."""
+        """Close the channel: at once after an error, otherwise after all written data is sent."""
         if self._channel is None:
             return
         if error is None:
@@ -338,13 +342,13 @@ class Connection:
             await channel.wait_closed()
 
     def give_up(self, reason: str) -> None:
-        """End the session at once, unless it is over; see :meth:`ClientCore.give_up`."""
+        """End the session at once, unless it has already ended; see :meth:`ClientCore.give_up`."""
         if self.core.state is not SessionState.CLOSED:
             self.core.give_up(reason, self.loop.time())
             self.transmit()
 
     def finish(self) -> None:
-        """The session is over: leave nothing behind in the event loop."""
+        """Clean up after the end of the session: no timer or callback stays in the event loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -359,22 +363,22 @@ class Connection:
     # figures
 
     def fileno(self) -> int:
-        """The file descriptor of the connection; -1 while there is none."""
+        """The file descriptor of the connection; -1 without a connection."""
         return self._channel.fileno() if self._channel else -1
 
     @property
     def write_buffer_size(self) -> int:
-        """How many bytes wait to be taken by the operating system."""
+        """Number of bytes not yet accepted by the operating system."""
         return self._channel.write_buffer_size if self._channel else 0
 
     @property
     def bytes_sent(self) -> int:
-        """How many bytes went out, on all channels."""
+        """Number of bytes sent, on all channels."""
         return self._sent_before + (self._channel.bytes_sent if self._channel else 0)
 
     @property
     def bytes_received(self) -> int:
-        """How many bytes came in, on all channels."""
+        """Number of bytes received, on all channels."""
         return self._received_before + (self._channel.bytes_received if self._channel else 0)
 
 
