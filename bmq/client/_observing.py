@@ -27,10 +27,10 @@ class Seen:
     """Items of a ``post_many``, ready for the interceptors.
 
     Attributes:
-        posts: the messages, as interceptors see them.
-        complete: whether the items ended.
-        late: a message with a delay, which ended the taking.
-        failure: the error of an item that is not legal; the items before it are posted.
+        posts: messages, as shown to interceptors.
+        complete: whether no items are left.
+        late: a message with a delay, which ended the group.
+        failure: error of an illegal item; the items before it are posted.
     """
 
     posts: list[OutgoingMessage] = field(default_factory=list)
@@ -40,23 +40,23 @@ class Seen:
     _compressions: list[Compression | None] = field(default_factory=list)
 
     def add(self, post: OutgoingMessage, compression: Compression | None) -> None:
-        """Add a message, and the compression that its item asks for."""
+        """Add a message, and the compression requested by its item."""
         self.posts.append(post)
         self._compressions.append(compression)
 
     def messages(self) -> Iterator[PutMessage]:
-        """The messages to post, as the interceptors have left them."""
+        """Return the messages to post, with the interceptors' changes."""
         for post, compression in zip(self.posts, self._compressions, strict=True):
             yield PutMessage(post.data, post.properties, post.guid, NO_TAGS, compression)
 
 
 class Interception:
-    """Shows the interceptors of a session the messages that are posted to a queue.
+    """Shows the interceptors of a session the messages posted to a queue.
 
     Args:
-        hooks: the interceptors.
-        queue: the queue.
-        guids: makes the GUIDs, which interceptors see.
+        hooks: interceptors.
+        queue: destination of the messages.
+        guids: generates the GUIDs, which interceptors see.
     """
 
     __slots__ = ("_guids", "_hooks", "_queue")
@@ -74,7 +74,10 @@ class Interception:
         return post, ObservedPost(self._hooks, self._queue, post)
 
     def several(self, items: Iterable[Any], budget: int, tick: int) -> Seen:
-        """Take items of a ``post_many``, up to a budget of bytes, without showing them. Raises nothing."""
+        """Take items of a ``post_many``, up to a budget of bytes, without showing them.
+
+        Never raises.
+        """
         seen = Seen()
         try:
             for item in items:
@@ -110,13 +113,13 @@ class Interception:
 
 
 class ObservedPosts(Several):
-    """Several posts of a ``post_many``, that interceptors saw together.
+    """Several posts of a ``post_many``, shown to interceptors together.
 
     Args:
-        hooks: the interceptors.
-        queue: the queue.
-        posts: the messages, as the interceptors see them.
-        batch: the batch of the caller, which counts the same outcomes.
+        hooks: interceptors.
+        queue: destination of the messages.
+        posts: messages, as shown to the interceptors.
+        batch: the caller's batch, which counts the same outcomes.
     """
 
     __slots__ = ("_batch", "_contexts", "_failures", "_first", "_hooks", "_left", "_outcome", "_queue")
@@ -132,18 +135,18 @@ class ObservedPosts(Several):
         self._contexts = hooks.posts(queue, posts)
 
     def made(self, count: int, error: BaseException | None) -> None:
-        """Note how many were posted; ``error`` is the reason if not all were."""
+        """Record the number of posted messages; ``error`` is the reason if some were not posted."""
         self._outcome = count, error
         self._left = count
         self._settled(0)
 
     def accepted(self, count: int) -> None:
-        """Count posts that were acknowledged."""
+        """Count acknowledged posts."""
         self._batch.accepted(count)
         self._settled(count)
 
     def failed(self, index: int, error: PostError) -> None:
-        """Note that one post was not accepted."""
+        """Record that one post was not accepted."""
         self._batch.failed(index, error)
         self._failures.append(FailedPost(index - self._first, error))
         self._settled(1)
@@ -158,12 +161,12 @@ class ObservedPosts(Several):
 
 
 class ObservedPost:
-    """One post: gets the outcome in place of its future, also if no caller waits for the outcome any more.
+    """One post: receives the outcome for its future, even if no caller waits for the outcome any more.
 
     Args:
-        hooks: the interceptors.
-        queue: the queue.
-        post: the message, as the interceptors see it.
+        hooks: interceptors.
+        queue: destination of the message.
+        post: message, as shown to the interceptors.
     """
 
     __slots__ = ("_contexts", "_future", "_hooks", "_queue")
@@ -176,26 +179,26 @@ class ObservedPost:
         self._contexts = hooks.posts(queue, [post])
 
     def attach(self, future: PostFuture) -> ObservedPost:
-        """Pass the outcome on to a future; return the object itself."""
+        """Also pass the outcome to a future; return the object itself."""
         self._future = future
         return self
 
     def refused(self, error: BaseException) -> None:
-        """The message could not be posted."""
+        """Report that the message could not be posted."""
         self._hooks.outcome(self._contexts, PostOutcome(self._queue, 0, 0, (), error))
 
     def done(self) -> bool:
-        """The outcome is always wanted."""
+        """Always False: the outcome is always wanted."""
         return False
 
     def set_result(self, ack: Ack, /) -> None:
-        """The broker has accepted the post."""
+        """Report that the broker accepted the post."""
         if not self._future.done():
             self._future.set_result(ack)
         self._hooks.outcome(self._contexts, PostOutcome(self._queue, 1, 1))
 
     def set_exception(self, error: PostError, /) -> None:
-        """The post was not accepted."""
+        """Report that the post was not accepted."""
         if not self._future.done():
             self._future.set_exception(error)
         self._hooks.outcome(self._contexts, PostOutcome(self._queue, 1, 0, (FailedPost(0, error),)))

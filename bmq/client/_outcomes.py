@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcomes of posts: who learns them, and as what."""
+"""The outcomes of posts: their receivers, and the form for each of them."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ class Single(Protocol):
     """The receiver of the outcome of one post, as its future."""
 
     def done(self) -> bool:
-        """Whether no outcome is wanted any more."""
+        """Whether the outcome is no longer wanted."""
         ...
 
     def set_result(self, result: Ack, /) -> None:
-        """The broker has accepted the post."""
+        """Report that the broker accepted the post."""
         ...
 
     def set_exception(self, exception: PostError, /) -> None:
-        """The post was not accepted."""
+        """Report that the post was not accepted."""
         ...
 
 
 class Several:
-    """The receiver of the outcomes of posts that were made together: a number, and each failure."""
+    """The receiver of the outcomes of posts in a group: the number of accepted posts, and each failure."""
 
     __slots__ = ()
 
     def accepted(self, count: int) -> None:
-        """Count posts that were acknowledged."""
+        """Count acknowledged posts."""
         raise NotImplementedError
 
     def failed(self, index: int, error: PostError) -> None:
-        """Note that one post was not accepted."""
+        """Record that one post was not accepted."""
         raise NotImplementedError
 
 
@@ -69,12 +69,12 @@ class PostBatch(Several):
         self._waiter: asyncio.Future[None] | None = None
 
     def accepted(self, count: int) -> None:
-        """Count posts that were acknowledged."""
+        """Count acknowledged posts."""
         self.report.acknowledged += count
         self._settled(count)
 
     def failed(self, index: int, error: PostError) -> None:
-        """Note that one post was not accepted."""
+        """Record that one post was not accepted."""
         self.report.failures.append(FailedPost(index, error))
         self._settled(1)
 
@@ -91,10 +91,10 @@ class PostBatch(Several):
 
 
 class Settler:
-    """Gives each post's future its outcome, and each ``post_many`` its numbers (see Receipts).
+    """Passes outcomes to the future of each post, and counts to each ``post_many`` (see Receipts).
 
     Attributes:
-        ack: makes the result of a post that was accepted.
+        ack: creates the result of an accepted post.
     """
 
     __slots__ = ("ack",)
@@ -103,14 +103,14 @@ class Settler:
         self.ack = Ack
 
     def settle(self, acked: Acked, core: ClientCore) -> None:
-        """Posts have their outcomes; the core knows the error of the connection."""
+        """Pass on the outcomes of posts; the core knows the error of the connection."""
         for token, tag, guid, status, queue in cast("list[_Outcome]", acked.outcomes):
             if status is AckStatus.SUCCESS:
                 single = cast("Single", token)  # posts that learn their outcomes together are counted below
                 if not single.done():
                     single.set_result(Ack(guid, queue.uri_text))
                 continue
-            # A post that is given up on a live connection has another cause.
+            # A post given up on a live connection has another cause.
             dead = status is AckStatus.TIMEOUT or not core.connected
             error = post_error(guid, status, queue, core.trouble if dead else None, acked.strange)
             if isinstance(token, Several):
@@ -131,14 +131,14 @@ def post_error(
     trouble: Error | None = None,
     strange: Mapping[bytes, int] | None = None,
 ) -> PostError:
-    """Return the error for a post that was not accepted.
+    """Return the error for a rejected post.
 
     Args:
-        guid: the post's GUID.
-        status: its outcome.
-        queue: where it was posted to.
-        trouble: the error of the connection, for posts without an answer.
-        strange: numbers of the broker that are no status here, by GUID.
+        guid: GUID of the post.
+        status: outcome of the post.
+        queue: destination of the post.
+        trouble: error of the connection, for posts without an answer.
+        strange: the broker's numbers for unknown statuses, by GUID.
     """
     text = guid_to_text(guid)
     why = _REASONS.get(status, "the broker refused it without saying why")
@@ -157,7 +157,7 @@ def post_error(
     return error
 
 
-# These are made here: no answer came.
+# Statuses from the client itself: no answer arrived.
 _UNANSWERED = frozenset({AckStatus.TIMEOUT, AckStatus.CANCELED})
 
 

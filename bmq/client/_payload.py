@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads and properties, as applications give them."""
+"""Payloads and properties, as given by applications."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bmq.wire.properties import PropertyInput
 
 __all__ = ["NO_TAGS", "as_bytes", "checked_properties", "completed", "wrong_size"]
 
-#: The default of ``tags``: a post with this very tuple has none, and nothing looks at it.
+#: The default of ``tags``: posts with this very tuple have no tags, and skip all work for tags.
 NO_TAGS: tuple[str, ...] = ()
 
 
 def completed(
     properties: Mapping[str, PropertyInput] | None, tags: Iterable[str], key: Key | None
 ) -> Mapping[str, PropertyInput] | None:
-    """Return properties with tags and the bucket of a key among them."""
+    """Return properties, extended by tags and the bucket of a key."""
     from bmq.subscriptions import tag_properties
 
     added: dict[str, PropertyInput] = dict(tag_properties(tags))
@@ -31,10 +31,10 @@ def completed(
 
 
 def checked_properties(properties: Mapping[str, PropertyInput] | None) -> Mapping[str, PropertyInput]:
-    """Return properties; none for None. Names and values are checked when they are encoded.
+    """Return properties; an empty mapping for None. Names and values are checked during encoding.
 
     Raises:
-        InvalidProperty: the value is no mapping.
+        InvalidProperty: the value is not a mapping.
     """
     if properties is None:
         return {}
@@ -47,7 +47,7 @@ def as_bytes(payload: object) -> bytes:
     """Return a payload as bytes.
 
     Raises:
-        InvalidPayload: it is none.
+        InvalidPayload: the value is not bytes.
     """
     if isinstance(payload, bytes | bytearray | memoryview):
         return _checks.octets("payload", payload)  # pyright: ignore[reportUnknownArgumentType]
@@ -56,7 +56,7 @@ def as_bytes(payload: object) -> bytes:
 
 
 def wrong_size(size: int) -> InvalidPayload:
-    """Return the error for a payload of a size that no message has."""
+    """Return the error for a payload with an impossible size."""
     if not size:
         return InvalidPayload("the payload is empty; BlazingMQ messages have at least one byte")
     return InvalidPayload(

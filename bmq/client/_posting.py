@@ -6,14 +6,14 @@ Every post passes the same stages, alone or with many others:
 1. *Intercept*, if the session has interceptors of posts: :class:`bmq.client._observing.Interception` shows
    them the message, which may change, and watches for its outcome.
 2. *Encode*: the payload and the properties become application data. A ``post_many`` of messages that differ
-   in nothing but their data takes a shorter loop, and has its GUIDs made together.
-3. *Admit*: the window takes the message. A single post may go out at once, in front of its place in the
-   window, see :mod:`bmq.protocol.client.lone_post`.
+   only in their data takes a shorter loop, and creates its GUIDs together.
+3. *Admit*: the window takes the message. A single post may be written at once, before it enters the window;
+   see :mod:`bmq.protocol.client.lone_post`.
 
-A post that is refused in a later stage is an outcome for the interceptors that saw the post in the first.
+If a later stage refuses a post, the interceptors that saw the post receive the refusal as its outcome.
 
-Rejected designs: a second poster for sessions with interceptors, whose own pipeline lagged behind this; one
-encoder that is called for each message of a ``post_many``, which costs a tenth of the whole post.
+Rejected designs: a second poster for sessions with interceptors, whose separate pipeline lagged behind this
+one; one encoder called for each message of a ``post_many``, which costs a tenth of the whole post.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ __all__ = ["Poster"]
 _STARTED = SessionState.STARTED
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
-# post_many lets the event loop run after this much: acknowledgements are handled while it goes on. Either
-# takes a millisecond or two; what a turn costs besides, and caches that a write has emptied, are shared.
+# After this many messages or bytes, post_many lets the event loop run, so that acknowledgements are handled
+# in between. So much work takes a millisecond or two, enough to spread the fixed cost of a turn, and of caches
+# emptied by a write.
 _TURN_MESSAGES = 500
 _TURN_BYTES = 4 * 1024 * 1024
-# Room for a post whose size is not known yet.
+# Required space for a post of unknown size.
 _ONE = Want(1, 1, 1)
 
 
@@ -68,8 +69,8 @@ class Poster:
     Args:
         driver: the session.
         core: the protocol's queue.
-        compression: how payloads are compressed; None for the session's default.
-        interception: the first stage; None if no interceptor wants posts.
+        compression: compression of payloads; None for the session's default.
+        interception: the first stage; None if no interceptor handles posts.
     """
 
     __slots__ = (
@@ -111,7 +112,7 @@ class Poster:
     ) -> PostFuture:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         connection = self._connection
-        # Driver.check_open() is called where it may raise: the question costs a call, and a system call.
+        # Driver.check_open() is called only where it may raise: the check costs a call, and a system call.
         if connection.core.state is not _STARTED or connection.scheduled:
             self._driver.check_open()
         else:
@@ -152,7 +153,7 @@ class Poster:
 
         Args:
             items: payloads and messages.
-            delayed: returns what posts a message with a delay, and the message to post.
+            delayed: returns the poster for a message with a delay, and the message to post.
         """
         batch = PostBatch()
         if isinstance(items, AsyncIterable):
@@ -184,7 +185,7 @@ class Poster:
         poster._take((message,), 1, batch)
 
     async def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
-        """Post messages that are encoded already; see :meth:`bmq.Queue.post_encoded`."""
+        """Post encoded messages; see :meth:`bmq.Queue.post_encoded`."""
         if self._interception is not None:
             return await self.post_many(_decoded(slices))  # interceptors see messages
         batch = PostBatch()
@@ -249,7 +250,7 @@ class Poster:
     async def _post_as_they_come(
         self, items: AsyncIterable[Any], batch: PostBatch, delayed: Delayed | None
     ) -> None:
-        """Post each item as it comes, without waiting for the next, which may come late."""
+        """Post each item at once, without waiting for the next item, which may be late."""
         connection, room = self._connection, self._room
         async for item in items:
             if room.lines or not (connection.writable and connection.core.posts.has_room):
@@ -261,7 +262,7 @@ class Poster:
                 await asyncio.sleep(0)
 
     def _take(self, items: Iterable[Any], budget: int, batch: PostBatch) -> bool:
-        """Post items, up to a budget of bytes; return whether these were all of them."""
+        """Post items, up to a budget of bytes; return whether no items are left."""
         self._check()
         now, tick = self._connection.clock()
         if self._interception is None:
@@ -286,10 +287,10 @@ class Poster:
     def _post_some(
         self, items: Iterable[Any], budget: float, batch: PostBatch, token: Several, now: float, tick: int
     ) -> bool:
-        """Encode and admit items, up to a budget of bytes; return whether these were all of them."""
+        """Encode and admit items, up to a budget of bytes; return whether no items are left."""
         driver = self._driver
         messages: list[Outgoing] = []
-        # Application data of messages that are alike in all the rest: nearly always all of them are.
+        # Application data of messages that differ only in their data: nearly always all of them.
         run: list[bytes] = []
         run_schema = 0
         ids = driver.schema_ids
@@ -345,13 +346,13 @@ class Poster:
                     return False
             return True
         finally:
-            # Also when an item is not legal: those before it are posted.
+            # Also after an illegal item: the items before it are posted.
             self._end_run(run, run_schema, messages, tick)
             batch.report.bytes += size
             self._admit_many(messages, batch, token, now)
 
     def _end_run(self, run: list[bytes], schema_id: int, messages: list[Outgoing], tick: int) -> None:
-        """Make messages of application data that differ in nothing else."""
+        """Create messages from application data, with all other values equal."""
         if run:
             guids = self._driver.guids.next_list(tick, len(run))
             flags = _WITH_PROPERTIES if schema_id else _PLAIN
@@ -366,7 +367,7 @@ class Poster:
         return joined, schema_id
 
     def _admit_many(self, messages: list[Outgoing], batch: PostBatch, token: Several, now: float) -> None:
-        """Put messages into the window."""
+        """Add messages to the window."""
         core, connection, report = self._core, self._connection, batch.report
         before = core.unacked
         try:
@@ -378,7 +379,7 @@ class Poster:
             connection.transmit_soon()
 
     def _check(self) -> None:
-        """Raise unless the queue can be posted to."""
+        """Raise unless the queue accepts posts."""
         self._driver.check_open()
         self._core.check_posts()
 
@@ -390,7 +391,7 @@ class Poster:
         tick: int,
         wanted: Compression | None,
     ) -> Outgoing:
-        """Check a message and bring it into the form in which it travels."""
+        """Check a message, and return it in the form for transmission."""
         if not 0 < len(data) <= MAX_APPLICATION_DATA:
             raise wrong_size(len(data))
         driver = self._driver
@@ -425,7 +426,7 @@ class Poster:
 
 
 def _decoded(slices: Iterable[EncodedPosts]) -> Iterator[PutMessage]:
-    """The messages of slices, as the application could have posted them."""
+    """Return the messages of slices, as if posted by the application."""
     for each in slices:
         for payload, properties, guid in each.decoded():
             yield PutMessage(payload, properties, None if guid is None else guid_to_text(guid))

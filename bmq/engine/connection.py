@@ -23,9 +23,9 @@ __all__ = ["Connection", "Owner"]
 
 logger = logging.getLogger("bmq.client")
 
-# # A write of this size is not extended by further events. An event has at most a megabyte.
+# A write of this size is not extended by further events. An event has at most a megabyte.
 _WRITE = 512 * 1024
-# # A backlog below this size says nothing about the peer.
+# A backlog below this size says nothing about the peer.
 _SMALL_BACKLOG = 64 * 1024
 
 
@@ -59,21 +59,20 @@ class Connection:
     Neither the channel nor the timer keeps the connection alive.
 
     Args:
-            core: the protocol.
-            owner: receives the reports.
-            busy_poll: seconds for which the event loop stays awake after traffic.
+        core: the protocol.
+        owner: receives the reports.
+        busy_poll: seconds for which the event loop stays awake after traffic.
 
     Attributes:
         core: the protocol.
         loop: the event loop.
-            thread: identifier of the event loop's thread.
-            epoch: start of the session, in nanoseconds of the monotonic clock.
-            writable: whether the transport accepts more data.
-            scheduled: whether output is sent at the end of this turn of the event loop.
-            turn: the loop's time, and nanoseconds since the start of the session, as returned by the latest
-                call of
-                :meth:`clock`. A new object in every turn.
-            close_reason: reason for which this side closed the channel; otherwise "".
+        thread: identifier of the event loop's thread.
+        epoch: start of the session, in nanoseconds of the monotonic clock.
+        writable: whether the transport accepts more data.
+        scheduled: whether output is sent at the end of this turn of the event loop.
+        turn: the loop's time, and nanoseconds since the start of the session, as returned by the latest call
+            of :meth:`clock`. A new object in every turn.
+        close_reason: reason for which this side closed the channel; otherwise "".
     """
 
     def __init__(self, core: ClientCore, owner: Owner, busy_poll: float) -> None:
@@ -91,13 +90,13 @@ class Connection:
         self.turn = 0.0, 0
         self._sent_before = 0
         self._received_before = 0
-        # # Sizes of the backlog and of the data taken by the peer, at the last run of the timer.
+        # Sizes of the backlog and of the data taken by the peer, at the last run of the timer.
         self._backlog = 0
         self._taken = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._crashed = False
-        # # Whether the event loop is kept awake, and until when.
+        # Whether the event loop is kept awake, and until when.
         self._awake = False
         self._awake_until = 0.0
 
@@ -146,8 +145,7 @@ class Connection:
         """Write a post at once, together with waiting confirmations.
 
         A caller that awaits one post after another saves a turn of the event loop. Several posts in one turn
-        leave
-        together in one event, except for the first post after a series of lone posts.
+        leave together in one event, except for the first post after a series of lone posts.
 
         Returns:
             Whether the post was written. If not, the post has to take the usual way.
@@ -159,7 +157,7 @@ class Connection:
         if data is None:
             return False
         channel.write(data)
-        # # The broker is busy from here on.
+        # The broker is busy from here on.
         core.lone.keep(queue, message, token, self.loop.time())
         if self._busy_poll:
             self._stay_awake()
@@ -187,7 +185,7 @@ class Connection:
         self._hand_over()
         channel = self._channel
         if channel is not None:
-            # # Data that the transport does not accept now stays in the core, which keeps no second copy of
+            # Data that the transport does not accept now stays in the core, which keeps no second copy of
             # posts.
             now = self.loop.time()
             while self.writable and (data := core.data_to_send(now, _WRITE)):
@@ -221,14 +219,14 @@ class Connection:
         """Whether the peer's kernel has taken part of a backlog since the last call."""
         waiting = self._channel.backlog if self._channel is not None else 0
         taken = self.bytes_sent - waiting
-        # # The kernel of a hung process acknowledges small writes too, while its buffer has space.
+        # The kernel of a hung process acknowledges small writes too, while its buffer has space.
         moved = self._backlog > _SMALL_BACKLOG and taken > self._taken
         self._backlog, self._taken = waiting, taken
         return moved
 
     def _stay_awake(self) -> None:
         """Keep the event loop awake for a while: a loop with a scheduled callback does not sleep."""
-        # # Not the loop's own time: uvloop's clock has a resolution of a millisecond, and stands still during
+        # Not the loop's own time: uvloop's clock has a resolution of a millisecond, and stands still during
         # callbacks.
         self._awake_until = _world.monotonic() + self._busy_poll
         if not self._awake:
