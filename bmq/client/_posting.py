@@ -51,8 +51,8 @@ _STARTED = SessionState.STARTED
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
 # After this many messages or bytes, post_many lets the event loop run, so that acknowledgements are handled
-# in between. So much work takes a millisecond or two, enough to spread the fixed cost of a turn, and of caches
-# emptied by a write.
+# in between. This much work takes a millisecond or two, enough to spread the fixed cost of a turn, and of the
+# caches emptied by a write.
 _TURN_MESSAGES = 500
 _TURN_BYTES = 4 * 1024 * 1024
 # Required space for a post of unknown size.
