@@ -119,7 +119,7 @@ class BmqBroker(AsyncBroker):
             self._uri.canonical,
             self._delay_queue or delay_queue_of(self._uri.canonical),
         ):
-            raise UsageError(f"dead letters of {self._uri} would come back; name another queue for them")
+            raise UsageError(f"dead letters of {self._uri} would return to it; name another queue for them")
         self._session: Session | None = None
         self._output: Queue | None = None
         self._input: Queue | None = None

@@ -500,7 +500,15 @@ RECEIVING = (
         "events",
     ),
 )
-MODULES: tuple[ModuleType, ...] = (bmq, bmq.arrow, bmq.delays, bmq.groups, bmq.taskiq, bmq.workers)
+MODULES: tuple[ModuleType, ...] = (
+    bmq,
+    bmq.arrow,
+    bmq.delays,
+    bmq.groups,
+    bmq.taskiq,
+    bmq.typed,
+    bmq.workers,
+)
 
 
 def receiving_callables() -> Iterator[str]:

@@ -29,6 +29,7 @@ MODULES = (
     "bmq.console",
     "bmq.conventions",
     "bmq.delays",
+    "bmq.errors",
     "bmq.groups",
     "bmq.health",
     "bmq.interceptors",
