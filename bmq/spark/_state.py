@@ -214,7 +214,7 @@ async def look_for_others(settings: SourceSettings) -> None:
         await asyncio.sleep(_PAUSE)
     listed = "; ".join(f"{uri}: {', '.join(readers)}" for uri, readers in others.items())
     if others and settings.exclusive:
-        raise StateError(f"option exclusive: others read the same queue: {listed}")
+        raise StateError(f"option exclusive: other consumers read the same queue: {listed}")
     if others:
         logger.warning(
             "other consumers read the same queue, and each message goes to only one reader: %s. For a "

@@ -59,7 +59,7 @@ _NOTHING = b"", b""
 
 
 class LonePost(Batch):
-    """The lone post of a session: the one in flight, if there is one, and the way of the next one.
+    """The lone post of a session: the one in flight, if any, and the preparation of the next one.
 
     Args:
         posts: the window.
@@ -91,14 +91,14 @@ class LonePost(Batch):
         self._outbox = outbox
         self._confirms = confirms
         self._stalls = stalls
-        # The connection: none while its bytes are neither read nor written.
+        # Parts of the connection; None without a connection.
         self._framer: Framer | None = None
         self._heartbeat: Heartbeat | None = None
         self._liveness: Liveness | None = None
         self._answers: Answers | None = None
         self.awaited: bytes | None = None
-        # The GUID of the post in flight. The queue of the latest lone post, and the event that accepts a post
-        # to the queue, around the GUID.
+        # The GUID of the post in flight; the queue of the latest lone post; and the two parts, before and after
+        # the GUID, of the event that accepts a post to this queue.
         self._guid: bytes
         self._q_id: int
         self._around: tuple[bytes, bytes]
@@ -109,17 +109,17 @@ class LonePost(Batch):
     def channel_up(
         self, framer: Framer, heartbeat: Heartbeat, liveness: Liveness | None, answers: Answers | None
     ) -> None:
-        """A connection can be used."""
+        """Use a connection."""
         self._framer, self._heartbeat, self._liveness, self._answers = framer, heartbeat, liveness, answers
 
     def channel_down(self) -> None:
-        """The connection cannot be used any more: the acknowledgement takes the usual way on the next one."""
+        """Stop using the connection; an acknowledgement on the next one takes the usual way."""
         self._framer = self._heartbeat = self._liveness = self._answers = self.awaited = None
         if not self._posts.batches:
             self._release()
 
     def _release(self) -> None:
-        """Keep nothing alive that is over."""
+        """Drop the references to the last post."""
         self.queue, self.token, self._guid = _NO_QUEUE, None, b""
         self._q_id, self._around = -1, _NOTHING
 

@@ -133,9 +133,8 @@ _LONGEST_PAUSE = 5.0
 
 
 # The subscription of a reader that wants no messages. Without any subscription, proxies, and nodes of a
-# cluster
-# that do not own the queue, silently drop posts to the queue: at once, or when another node takes the queue
-# over. This subscription has no room, and the lowest valid priority: half of the range of 32 bits.
+# cluster that do not own the queue, silently drop posts to the queue: at once, or when another node takes the
+# queue over. This subscription has no room, and the lowest valid priority: half of the range of 32 bits.
 _NOTHING = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), NOBODY)
 
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subscriptions of a queue: what the application wants, and what the broker has.
+"""The subscriptions of a queue: those wanted by the application, and those known to the broker.
 
 The problem: a broker takes all subscriptions of a queue in one request, and may refuse, answer late, or lose
 the request with the connection. Meanwhile the application changes its mind. Four sets can then differ: the
 set that the application wants, the set in the outstanding request, the set that the broker accepted last, and
-the set that the broker has at this moment. This object owns the four, and one table says which of them moves
-when.
+the set that the broker has at this moment. This object owns all four, and one table defines their changes.
 
 Invariants:
 
@@ -13,7 +12,7 @@ Invariants:
   place.
 - At most one request with subscriptions is outstanding. Later changes wait for its answer (OVERTAKEN), and go
   out together.
-- A lost connection asks nothing of the application: the set that it wants is asked for again.
+- A lost connection needs no action by the application: the wanted set is requested again.
 - ``committed`` is empty while the queue is suspended, closing or closed, whatever the application wants.
 
 Rejected designs: the sets as fields of the queue, moved by whichever method had an answer in its hands, so
@@ -60,7 +59,7 @@ class SubscriptionSet(Machine):
     """The subscriptions of one queue.
 
     Attributes:
-        state: how the wanted set relates to the broker's.
+        state: relation of the wanted set to the broker's.
         wanted: the subscriptions that the application wants.
         asked: the subscriptions of the latest request.
         agreed: the subscriptions that the broker accepted last.
@@ -80,11 +79,11 @@ class SubscriptionSet(Machine):
 
     @property
     def removes_only(self) -> bool:
-        """Whether the wanted set has no subscription that the broker has not accepted."""
+        """Whether the broker has already accepted every subscription of the wanted set."""
         return set(map(id, self.wanted)) <= set(map(id, self.agreed))
 
     def clear(self) -> None:
-        """The broker has no subscriptions: the stream has none, or the queue is closed."""
+        """Note that the broker has no subscriptions: the stream has none, or the queue is closed."""
         self.committed = ()
 
     # actions
