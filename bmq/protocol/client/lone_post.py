@@ -97,8 +97,8 @@ class LonePost(Batch):
         self._liveness: Liveness | None = None
         self._answers: Answers | None = None
         self.awaited: bytes | None = None
-        # The GUID of the post in flight; the queue of the latest lone post; and the two parts, before and after
-        # the GUID, of the event that accepts a post to this queue.
+        # The GUID of the post in flight; the queue of the latest lone post; and the two parts, before and
+        # after the GUID, of the event that accepts a post to this queue.
         self._guid: bytes
         self._q_id: int
         self._around: tuple[bytes, bytes]
