@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceStreamReader
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from bmq.spark import BmqDataSource
 
-__all__ = ["WHOLE", "read", "rows_of", "source", "struct", "travelled", "values_of"]
+__all__ = ["WHOLE", "ask", "read", "rows_of", "source", "struct", "travelled", "values_of"]
 
 
 def struct(**columns: DataType) -> StructType:
@@ -49,6 +49,13 @@ def travelled(value: Any) -> Any:
 
 def read(reader: Any, partition: Any) -> list[dict[str, Any]]:
     return [row for batch in reader.read(partition) for row in batch.to_pylist()]
+
+
+def ask(reader: Any, start: dict[str, Any]) -> dict[str, Any]:
+    """Ask a stream for its latest offset, as engines do since pyspark 4.2: earlier ones have no limits."""
+    limited = hasattr(DataSourceStreamReader, "getDefaultReadLimit")
+    latest: dict[str, Any] = reader.latestOffset(start, reader.getDefaultReadLimit() if limited else None)
+    return latest
 
 
 def rows_of(planned: BmqDataSource, schema: StructType = WHOLE) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from bmq.cli import main
 from bmq.spark import _inlet, _state, repair
 from bmq.spark._standing import Counted, newly_dropped
 from tests.spark.brokers import BrokerThread
-from tests.spark.readers import WHOLE, read, source, struct, travelled
+from tests.spark.readers import WHOLE, ask, read, source, struct, travelled
 from tests.spark.test_datasource import BAD, left_in, numbers, post_bad_between, post_numbers
 
 
@@ -48,7 +48,7 @@ class Query:
         planned = self._folder / "offsets" / f"{self.number}"
         if planned.exists():
             return json.loads(planned.read_text().splitlines()[2])
-        while (end := self.runner.latestOffset(self.start, self.runner.getDefaultReadLimit())) == self.start:
+        while (end := self.ask()) == self.start:
             pass
         planned.write_text(f"v1\n{{}}\n{json.dumps(end)}")
         return end
@@ -70,7 +70,7 @@ class Query:
         return rows
 
     def ask(self) -> dict[str, Any]:
-        return self.runner.latestOffset(self.start, self.runner.getDefaultReadLimit())
+        return ask(self.runner, self.start)
 
     def stop(self) -> None:
         self.runner.stop()
@@ -349,7 +349,7 @@ def test_sources_of_one_query_are_told_apart_by_name(
     options = {"broker": broker.uri, "checkpointLocation": tmp_path, "pollTimeoutMs": 300, "lingerMs": 50}
     one = source(queue=queue, sourceName="one", **options).streamReader(WHOLE)
     two = source(queue=f"{queue}-2", sourceName="two", **options).streamReader(WHOLE)
-    ends = [each.latestOffset(each.initialOffset(), each.getDefaultReadLimit()) for each in (one, two)]
+    ends = [ask(each, each.initialOffset()) for each in (one, two)]
     assert ends == [{"messages": 3, "source": "one"}, {"messages": 0, "source": "two"}]
     (tmp_path / "offsets" / "0").write_text("\n".join(["v1", "{}", *map(json.dumps, reversed(ends))]))
     (tmp_path / "commits" / "0").touch()
