@@ -178,5 +178,5 @@ async def test_a_broker_can_not_play_with_the_log_of_a_client(
         await session.open_queue(URI, read=True)
         peer.refuse.update({"openQueue", "OpenQueue"})
         peer.cut()
-        await eventually(lambda: any("not opened again" in line for line in caplog.messages))
+        await eventually(lambda: any("could not be reopened" in line for line in caplog.messages))
     quiet(caplog)

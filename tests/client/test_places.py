@@ -42,6 +42,7 @@ PLACES = {
     "client/raw.py: RawMessages._out": "what the application holds: GUIDs alone",
     "client/tables.py: Tables._out": "what the application holds: GUIDs alone",
     "blocking/_line.py: Line._messages": "a constant",
+    "blocking/_outbox.py: Outbox._entries": "Outbox.has_room, and confirmations of messages at hand",
     "blocking/_tables.py: Tables._left": "a batch that a call was cancelled for",
     "spark/_inlet.py: _Batch.waiting": "the rows of a file",
     # Taken by tasks that stop taking.

@@ -45,8 +45,8 @@ from tests.subscriptions.strategies import messages, trees
         ("b == true && !b", 10, "this never matches"),
         ('x == 1 || x == "a"', 12, "only end in an error"),
         ("!exists(x) && x == 1", 16, "only end in an error"),
-        ("x == 1 && exists(x)", 10, "ask first"),
-        ("x == 1 || !exists(x)", 11, "ask first"),
+        ("x == 1 && exists(x)", 10, "test first"),
+        ("x == 1 || !exists(x)", 11, "test first"),
     ],
 )
 @pytest.mark.statement("2.4", "2.6")
