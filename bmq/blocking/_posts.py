@@ -8,7 +8,8 @@ import concurrent.futures
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing
 from typing import Any
 
 from bmq.blocking._portal import Portal
@@ -165,7 +166,7 @@ class Feed:
             for item in chunk:
                 yield item
 
-    async def _chunks(self) -> AsyncIterator[list[Any]]:
+    async def _chunks(self) -> AsyncGenerator[list[Any], None]:
         """Yield the available items, at most one turn's worth at a time; wait if there are none."""
         items = self._items
         while True:
@@ -200,14 +201,17 @@ class Feed:
         loop = asyncio.get_running_loop()
         first = 0
         try:
-            async for chunk in self._chunks():
-                taken: asyncio.Future[None] = loop.create_future()
-                task = loop.create_task(self._queue.post_many(_until_taken(chunk, taken)))
-                posting.append((first, task))
-                first += len(chunk)
-                await asyncio.wait((taken, task), return_when=asyncio.FIRST_COMPLETED)
-                while posting and posting[0][1].done():
-                    _add(report, *posting.pop(0))
+            async with aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
+                    taken: asyncio.Future[None] = loop.create_future()
+                    task = loop.create_task(self._queue.post_many(_until_taken(chunk, taken)))
+                    posting.append((first, task))
+                    first += len(chunk)
+                    await asyncio.wait((taken, task), return_when=asyncio.FIRST_COMPLETED)
+                    if not taken.done():
+                        break  # an item is not legal: nothing behind it is posted
+                    while posting and posting[0][1].done():
+                        _add(report, *posting.pop(0))
             while posting:
                 await asyncio.wait((posting[0][1],))
                 _add(report, *posting.pop(0))

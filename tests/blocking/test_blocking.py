@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import pytest
 
 import bmq
+from bmq.blocking import _posts
 from bmq.testing import BackgroundBroker
 
 
@@ -87,6 +88,18 @@ def test_a_slow_generator_holds_nothing_back(queue: bmq.blocking.Queue) -> None:
 
     assert queue.post_many(items()).acknowledged == 6
     assert queue.post_many(items(), rate=1000).acknowledged == 6
+
+
+def test_nothing_behind_an_item_that_is_not_legal_is_posted(
+    queue: bmq.blocking.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even while items before it have no outcome yet; with one item at a time they have none."""
+    monkeypatch.setattr(_posts, "_CHUNK_ITEMS", 1)
+    with pytest.raises(bmq.InvalidPayload, match="a payload is bytes, not str"):
+        queue.post_many(item for item in [b"1", b"2", "three", b"4", b"5"])  # type: ignore[misc]
+    queue.flush()
+    assert [queue.receive(timeout=10).data for _ in range(2)] == [b"1", b"2"]
+    assert queue.receive_nowait() is None
 
 
 def test_an_item_that_is_not_legal_ends_it_and_those_before_are_posted(queue: bmq.blocking.Queue) -> None:
