@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service of message handlers: a session, its queues, an orderly shutdown; and apps as its parts."""
+"""A service of message handlers: a session, queues, an orderly shutdown; and apps as parts of an app."""
 
 from __future__ import annotations
 
@@ -73,27 +73,27 @@ class App(Generic[S]):
         bmq.run(app.run())
 
     Creating an app and registering handlers opens nothing and needs no event loop. Handlers remain plain
-    functions that tests can call.
+    functions, so tests can call them directly.
 
     Args:
         broker: as for :func:`bmq.connect`.
-        grace: seconds that handlers have to finish when the service stops.
+        grace: seconds for handlers to finish when the service stops.
         on_error: called with a :class:`bmq.workers.Failure` after each unsuccessful attempt of any handler.
         clock: clock for the pauses between attempts.
-        health: ``HOST:PORT`` of an HTTP server that runs with the app. ``/livez`` answers while the event
-            loop runs, ``/readyz`` reports :meth:`bmq.Session.health` (503 if not ready), ``/metrics`` returns
-            the result of ``metrics``. Port 0 selects a free port; see :attr:`health_uri`.
-        metrics: function that returns metrics in Prometheus' text format. Called in the event loop, once for
+        health: ``HOST:PORT`` of an HTTP server to run with the app. ``/livez`` answers while the event loop
+            runs, ``/readyz`` reports :meth:`bmq.Session.health` (503 if not ready), ``/metrics`` returns the
+            result of ``metrics``. Port 0 selects a free port; see :attr:`health_uri`.
+        metrics: function returning metrics in Prometheus' text format. Called in the event loop, once for
             each request.
-        state: object that the handlers share. With a class of your own, type checkers check ``app.state``. If
-            None, the app creates a namespace that accepts any name.
+        state: object shared by the handlers. With a class of your own, type checkers check ``app.state``. By
+            default, a namespace accepting any name.
         options: further options of :func:`bmq.connect`; for example ``retry_first_connect=True`` to wait for
             the broker at startup.
 
     Attributes:
         state: the object given as ``state``, or a namespace. Set its attributes in a function of
-            :meth:`on_startup`. Reading an unset attribute raises an ``AttributeError`` that lists the
-            attributes that are set.
+            :meth:`on_startup`. Reading an unset attribute raises an ``AttributeError`` with a list of the set
+            attributes.
 
     Raises:
         UsageError: ``health`` is not an address, ``metrics`` is given without ``health``, or ``state`` is a
@@ -151,17 +151,17 @@ class App(Generic[S]):
             async def copy(message: bmq.Message) -> None:
                 await (await us.queue("bmq://bmq.test.mem.priority/orders")).post(message.data)
 
-        A part has its own session, queues, handlers, options and state, and may have parts itself. Parts
-        start and stop with this app. They connect first; once all are connected, their startup functions run.
+        A part has a session, queues, handlers, options and state of its own, and may include further apps.
+        Parts start and stop with this app. All parts connect first, and then run their startup functions.
         Their shutdown functions run last. A part that fails ends the whole app, and :meth:`stop` of any part
         stops all parts. A part without handlers is a session for posting.
 
         Args:
-            app: the other app. It can still run by itself, but not at the same time.
+            app: the other app. Running the part alone remains possible, but not at the same time.
 
         Raises:
             UsageError: ``app`` is already a part of an app, or this app is a part of ``app``.
-            StateError: one of them is running.
+            StateError: either app is running.
         """
         self._check_stopped("register its handlers before")
         _checks.choice("app", app, App)._check_stopped("register its handlers before")
@@ -170,7 +170,7 @@ class App(Generic[S]):
         self._parts.append(app)
 
     def _all(self) -> list[App[Any]]:
-        """The app's parts, their parts, and the app itself."""
+        """The app's parts, with nested parts, and the app itself."""
         return [*(each for part in self._parts for each in part._all()), self]
 
     @renamed_arguments
@@ -201,8 +201,8 @@ class App(Generic[S]):
 
         Args:
             queue: the queue's URI.
-            expression: what to receive; None for everything. This and all that follows as for
-                :func:`bmq.consume`.
+            expression: selects messages; None for all messages. See :func:`bmq.consume` for this and the
+                further arguments.
             priority: of the subscription.
             max_unconfirmed_messages: limit of unconfirmed messages.
             max_unconfirmed_bytes: limit of unconfirmed bytes.
@@ -212,12 +212,12 @@ class App(Generic[S]):
                 stay in order.
             ack: when a message is confirmed.
             retry: policy for messages whose handler fails; None for the default of :func:`bmq.consume`.
-            quarantine: URI of the queue for messages that end their process; None for no quarantine.
-            after: number of processes that may end, or lose their connection, while they handle a message.
+            quarantine: URI of the queue for messages that crash the process; None for no quarantine.
+            after: number of processes that may end, or lose the connection, while handling a message.
             timeout: seconds for one attempt of the handler.
             rate: maximum number of messages a second.
             codec: decodes messages without a content type, for a handler of values.
-            undecodable: called instead of the handler with messages that cannot be decoded.
+            undecodable: called instead of the handler with undecodable messages.
             on_error: called after each unsuccessful attempt, in place of the app's hook.
 
         Raises:
@@ -264,7 +264,7 @@ class App(Generic[S]):
         max_unconfirmed_bytes: int = 256 * 1024 * 1024,
         by: str | None = None,
     ) -> Sweeper:
-        """Put aside or hold the messages that match no subscription of a queue, while the app runs.
+        """Put aside or hold the unclaimed messages of a queue, while the app runs.
 
         The sweepers of an app start after the subscriptions of its handlers, and use a separate session.
 
@@ -277,7 +277,7 @@ class App(Generic[S]):
             by: property for the counts of ``stats().by``.
 
         Returns:
-            The sweeper; its ``stats()`` report its counts.
+            The sweeper, with counts from ``stats()``.
 
         Raises:
             UsageError, InvalidURI: as for :class:`bmq.workers.Sweeper`.
@@ -326,25 +326,25 @@ class App(Generic[S]):
                 ...
 
         When the handler returns, all messages of the batch are confirmed. When the handler raises, all
-        messages have failed, or those that a :class:`bmq.PartlyFailed` names. The retry policy decides
-        whether failed messages are retried together or given up one by one. Messages that cannot be decoded
-        are given up at once and are not in the list.
+        messages have failed, or only the messages named by a :class:`bmq.PartlyFailed`. The retry policy
+        decides whether failed messages are retried together or given up one by one. Undecodable messages are
+        given up at once and are not in the list.
 
         Args:
             queue: the queue's URI.
             max_messages: maximum number of messages in a batch.
             max_wait: seconds to wait for a full batch, from the arrival of its first message.
-            expression: what to receive; None for everything. This and all that follows as for
-                :meth:`consumer`.
+            expression: selects messages; None for all messages. See :meth:`consumer` for this and the further
+                arguments.
             priority: of the subscription.
-            max_unconfirmed_messages: limit of unconfirmed messages. If None, enough for ``concurrency``
-                batches and one more that waits, and at least 1,000.
+            max_unconfirmed_messages: limit of unconfirmed messages. By default enough for ``concurrency`` + 1
+                batches, and at least 1,000.
             max_unconfirmed_bytes: limit of unconfirmed bytes.
             discard_unmatched: confirm messages that match no consumer without calling the handler.
             concurrency: number of batches handled at the same time.
             retry: policy for failed messages.
-            quarantine: URI of the queue for messages that end their process; None for no quarantine.
-            after: number of processes that may end, or lose their connection, while they handle a message.
+            quarantine: URI of the queue for messages that crash the process; None for no quarantine.
+            after: number of processes that may end, or lose the connection, while handling a message.
             timeout: seconds for one batch.
             rate: maximum number of messages a second.
             codec: decodes messages without a content type, for a handler of values.
@@ -395,8 +395,8 @@ class App(Generic[S]):
         """Register a function to be called when the app starts, and return the function unchanged.
 
         The function takes no arguments and may be ``async def``. The app calls the function after connecting
-        and opening its queues, and before any handler. Several functions run one after another. An exception
-        ends the app.
+        and opening the queues, and before any handler. Several functions run in order of registration. An
+        exception ends the app.
 
         Raises:
             StateError: the app is running.
@@ -411,7 +411,7 @@ class App(Generic[S]):
 
         The function takes no arguments and may be ``async def``. The app calls the function after the last
         handler has ended, while the session is still open. Several functions run in reverse order of
-        registration. They also run after a startup function has failed.
+        registration, also if a startup function has failed.
 
         Raises:
             StateError: the app is running.
@@ -422,7 +422,7 @@ class App(Generic[S]):
         return function
 
     def _try_out(self, broker: str, clock: Clock, watch: Callable[[Failure], None]) -> Callable[[], None]:
-        """Use a test's broker, clock and hook from now on; return the function that undoes this."""
+        """Use a test's broker, clock and hook from now on; return an undo function."""
         settings, state = self._settings, self.state
         options = settings.options.copy()
         options.pop("credentials", None)
@@ -455,16 +455,16 @@ class App(Generic[S]):
         """Register the decorated function as the responder of a queue, and return the function unchanged.
 
         See :class:`bmq.workers.Responder`. An exception becomes the reply, and is not retried. Cancellations
-        have a separate subscription of a higher priority, so that they reach a busy responder.
+        have a separate subscription of a higher priority, and reach even a busy responder.
 
         Args:
             queue: the queue's URI.
             expression: an expression; None for all requests.
-            allow: queues that requests may name for their replies, as for :class:`bmq.workers.Responder`.
+            allow: permitted queues for replies, as for :class:`bmq.workers.Responder`.
             concurrency: number of requests handled at the same time.
             max_unconfirmed_messages: limit of unconfirmed requests.
             max_unconfirmed_bytes: limit of unconfirmed bytes.
-            on_error: called for requests that cannot be parsed; not for exceptions of the function, which are
+            on_error: called for malformed requests; not for exceptions of the function, because these are
                 replies.
 
         Raises:
@@ -515,17 +515,17 @@ class App(Generic[S]):
         Args:
             queue: URI of the delay queue; ``bmq://DOMAIN/NAME.delayed`` unless the producers name another
                 queue.
-            allow: destinations that messages may name: patterns such as ``bmq://DOMAIN/*``, or a function of
-                the URI. None allows the domain of the delay queue, and queues for replies.
-            dead_letters: URI of the queue for messages that cannot be passed on; None confirms such messages.
+            allow: permitted destinations of messages: patterns like ``bmq://DOMAIN/*``, or a function of the
+                URI. By default the domain of the delay queue, and queues for replies.
+            dead_letters: URI of the queue for undeliverable messages; None to confirm and drop them.
             longest: longest expected delay in seconds, to be compared with the broker's retention.
-            lookahead: maximum number of seconds that the mover holds a message before its due time.
+            lookahead: maximum number of seconds for holding a message before the due time.
             max_held: limit of held messages.
             max_held_bytes: limit of held bytes.
 
         Raises:
             InvalidURI: the queue is not legal.
-            UsageError: the queue already has a mover, or its dead letters would return to the queue.
+            UsageError: the queue already has a mover, or dead letters would return to the queue.
             StateError: the app is running.
         """
         uri = QueueUri.parse(queue)
@@ -554,7 +554,7 @@ class App(Generic[S]):
 
     @property
     def health_uri(self) -> str | None:
-        """Address of the HTTP server, such as ``http://127.0.0.1:8080``; None if not running."""
+        """Address of the HTTP server, for example ``http://127.0.0.1:8080``; None if not running."""
         return self._probe.uri if self._probe is not None else None
 
     def _health(self) -> Health | None:
@@ -570,7 +570,7 @@ class App(Generic[S]):
     async def queue(self, uri: str) -> Queue:
         """Return a queue for posting, for use in handlers. The first call opens the queue.
 
-        The queue may be one that the app consumes.
+        Queues consumed by the app are allowed, too.
 
         Raises:
             OpenQueueError: the broker refused.
@@ -688,7 +688,7 @@ class App(Generic[S]):
     async def run(self, *, signals: bool = True) -> None:
         """Connect, open the queues, and handle messages until the app stops.
 
-        The app stops after :meth:`stop`, on SIGTERM or SIGINT, when this call is cancelled, and once all
+        The app stops after :meth:`stop`, on SIGTERM or SIGINT, on a cancellation of this call, and once all
         queues are closed. If a queue or the session fails, the app stops and raises the error. Handlers in
         progress may finish within ``grace`` seconds; then the queues and the session are closed. A second
         signal cancels the handlers.
@@ -745,7 +745,7 @@ class App(Generic[S]):
                 ending.push_async_callback(_called, function)
             for function in [function for each in apps for function in each._registry.startup]:
                 await _called(function)
-            # A startup function may stop the app without awaiting. Its cancellation arrives here.
+            # A startup function may stop the app without awaiting: the cancellation arrives here.
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             # The cancellation came from elsewhere, or from elsewhere as well.
@@ -754,7 +754,7 @@ class App(Generic[S]):
             task.uncancel()
 
     async def _work(self, apps: list[App[Any]]) -> None:
-        """Run all handlers until they are done or one has failed, with the sweepers beside them."""
+        """Run all handlers and the sweepers, until all handlers end or the first of them fails."""
         running = [each._running for each in apps if each._running is not None]
         feeding = [task for each in running for task in each.feeding()]
         sweeping = [task for each in running for task in each.sweeping()]
@@ -791,9 +791,9 @@ async def _called(function: Callable[[], object]) -> None:
         await result
 
 
-#: The apps that an app includes, for :class:`bmq.testing.TestApp`.
+#: The included apps, for :class:`bmq.testing.TestApp`.
 parts_of: Callable[[App[Any]], list[App[Any]]] = attrgetter("_parts")
-#: A function that lets an app run with another broker and another clock, and returns the undoing function.
+#: A function to run an app with a test's broker and clock. Returns an undo function.
 trial_of: Callable[[App[Any]], Callable[[str, Clock, Callable[[Failure], None]], Callable[[], None]]] = (
     attrgetter("_try_out")
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers that take batches of messages."""
+"""Handlers of batches."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ BatchHandler: TypeAlias = Callable[[Any], object] | Callable[[Any, Any], object]
 
 
 class PartlyFailed(Exception):
-    """Raised by a handler of batches when only some messages of the batch failed.
+    """Raised by a handler of batches after a partial failure of the batch.
 
-    The other messages are confirmed. The retry policy decides, by the error of each failed message, whether
-    the message is retried in a batch of failed messages or given up. ::
+    All remaining messages are confirmed. The retry policy decides, by the error of each failed message,
+    whether the message is retried in a batch of failed messages or given up. ::
 
         @app.batch_consumer("bmq://bmq.test.mem.priority/orders")
         async def load(orders: list[Order]) -> None:
@@ -67,10 +67,10 @@ class PartlyFailed(Exception):
 
 
 def batch_shape(handler: Callable[..., object], codec: str | Codec[Any] | None) -> Shape[Any] | None:
-    """Return the shape of the values that a handler of batches takes; None if the handler takes messages.
+    """Return the shape of the values of a handler of batches; None for a handler of messages.
 
     Raises:
-        UsageError: the handler takes another argument, or its values cannot be decoded.
+        UsageError: the handler takes another argument, or the values cannot be decoded.
     """
     check_shape(
         handler, "a handler of batches", "a list of messages, or a list of values and one of messages"
@@ -156,7 +156,7 @@ async def feed_batches(
 
 
 def _of_both(handler: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a function of a pair that calls a function of two arguments."""
+    """Convert a function of two arguments to a function of a pair."""
 
     def call(lists: tuple[Any, Any]) -> Any:
         return handler(*lists)
@@ -170,7 +170,7 @@ def _of_both(handler: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 class _BatchWorkers(Workers):
-    """Tasks that take batches from one consumer, each one batch at a time."""
+    """Tasks handling batches of one consumer; each task takes a single batch at a time."""
 
     def __init__(self, *arguments: Any, batches: Batches, both: bool) -> None:
         super().__init__(*arguments)
@@ -245,7 +245,7 @@ class _BatchWorkers(Workers):
     async def _attempt_batch(
         self, values: dict[Message, Any], attempt: int, task: asyncio.Task[None]
     ) -> dict[Message, BaseException]:
-        """Call the handler; return the messages that failed, with their errors."""
+        """Call the handler; return the failed messages with errors."""
         messages = list(values)
         found = list(values.values())
         try:
@@ -270,13 +270,13 @@ class _BatchWorkers(Workers):
         except Exception as error:
             return dict.fromkeys(messages, error)
         if task.cancelling():
-            raise asyncio.CancelledError  # the handler suppressed its cancellation
+            raise asyncio.CancelledError  # the handler suppressed the cancellation
         return {}
 
     async def _failed(
         self, errors: dict[Message, BaseException], size: int, attempt: int, began: float
     ) -> dict[Message, float]:
-        """Report failures, give up messages without a further attempt, and return when to retry others."""
+        """Report failures, give up messages without a further attempt, and return the next retry's time."""
         rests: dict[Message, float] = {}
         together: dict[int, list[Failure]] = {}
         for message, error in errors.items():
@@ -302,7 +302,7 @@ class _BatchWorkers(Workers):
         return rests
 
     def _log(self, failures: list[Failure], size: int) -> None:
-        """Log one record for all messages that failed together."""
+        """Log a single record for all messages of a failed batch."""
         first = failures[0]
         again = first.retry_in is not None
         self._throttle.log(

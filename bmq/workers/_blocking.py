@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection of handlers that block the event loop."""
+"""Detects blocking of the event loop by handlers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG: Final = 0.1
 
 
 class BlockingCalls:
-    """Logs that a handler blocks the event loop: the first time, and then once a minute with a count.
+    """Logs that a handler blocks the event loop: the first time at once, later once a minute with a count.
 
     Args:
         logger: receives the lines.
@@ -32,7 +32,7 @@ class BlockingCalls:
         self._log = LogLimit(logger)
 
     def found(self, seconds: float) -> None:
-        """Log that the handler blocked the event loop for this many seconds."""
+        """Log a step of the given seconds in which the event loop was blocked."""
         self._log.warning(
             self._name,
             "%s blocked the event loop for %d ms: confirmations, heartbeats and other handlers waited. "
@@ -48,7 +48,7 @@ class Steps(Generic[T]):
 
     Args:
         awaitable: the awaitable.
-        blocking: logs steps that took long.
+        blocking: logs long steps.
     """
 
     __slots__ = ("_awaitable", "_blocking")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of the workers. Tests replace the clock, so that they need not wait."""
+"""The clock of the workers. Tests replace the clock to avoid waiting."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["Clock", "LoopClock"]
 
 
 class Clock(Protocol):
-    """A clock that measures time and sleeps."""
+    """A clock: measures time and sleeps."""
 
     def time(self) -> float:
         """Return the time in seconds, from any starting point."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until this many seconds have passed on this clock.
+        """Wait for a number of seconds on this clock.
 
         Cancelling the call ends the wait at once.
         """
@@ -36,5 +36,5 @@ class LoopClock:
         self.time = asyncio.get_running_loop().time
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep for this many seconds. Cancelling the call ends the sleep at once."""
+        """Sleep for a number of seconds. Cancelling the call ends the sleep at once."""
         await asyncio.sleep(seconds)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls one function with the messages of one queue."""
+"""Calls a function with each message of a queue."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ logger = logging.getLogger("bmq.workers")
 
 V = TypeVar("V")
 
-#: A function of a message, of a value, or of a value and its message. All values have one type.
+#: A function of a message, of a value, or of a value and its message. All values have the same type.
 HandlerOf: TypeAlias = (
     Callable[[V], object]
     | Callable[[V, Message], object]
@@ -68,13 +68,13 @@ HandlerOf: TypeAlias = (
     | Callable[[Message], object]
 )
 
-# Maximum number of error types and places that are logged with a traceback.
+# Maximum number of error types and places to log with a traceback.
 _MOST_SEEN = 256
 # Maximum number of GUIDs in the text of a log line; the record has all of them.
 _GUIDS_SHOWN = 20
 # Minimum time in seconds for telling the broker to stop delivery, even if the grace period is shorter.
 _CLOSING_AT_LEAST = 1.0
-#: Seconds until cancelled handlers that have not ended are logged.
+#: Seconds from a cancellation of handlers to a log record about those still running.
 _CANCELLED_WITHIN = 5.0
 
 
@@ -106,7 +106,7 @@ async def consume(
     """Call a function with each message of a queue, until cancelled.
 
     Returns when the queue, its consumer or the session is closed. Cancelling the call is the way to stop: no
-    more messages are taken, handlers in progress finish, and then the cancellation propagates.
+    more messages are taken, handlers in progress finish, and finally the cancellation propagates.
 
     ::
 
@@ -116,41 +116,42 @@ async def consume(
         await bmq.consume(queue, handle, concurrency=10)
 
     Args:
-        source: an open queue, in which the call creates a consumer; or a consumer, which stays open at the
-            end. A typed source provides the handler with values of its type, and with its codec.
+        source: an open queue, in which the call creates a consumer; or a consumer, left open at the end. A
+            typed source determines the handler's type of values, and the codec.
         handler: takes the :class:`bmq.Message`. If the first parameter is annotated with another type, the
             handler takes the message's value (see :meth:`bmq.Queue.typed`) and, as an optional second
             argument, the message. An ``async def`` runs in the event loop. Any other function runs in a
             thread; at most ``concurrency`` threads exist.
-        expression: what to receive, as for :meth:`bmq.Queue.subscribe`; None for everything.
+        expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None for all messages.
         priority: of the subscription; None for the queue's.
-        max_unconfirmed_messages: limit of unconfirmed messages, including those that wait for a handler; None
-            for the queue's limit.
+        max_unconfirmed_messages: limit of unconfirmed messages, including messages waiting for a handler;
+            None for the queue's limit.
         max_unconfirmed_bytes: limit of unconfirmed bytes; None for the queue's limit.
         discard_unmatched: as for :meth:`bmq.Queue.subscribe`.
-        concurrency: number of messages handled at the same time. 1 handles messages in the order of their
-            delivery; with more, messages can overtake each other.
+        concurrency: number of messages handled at the same time. 1 handles messages in delivery order; with
+            more, messages can overtake each other.
         key: ordering key, the name of a property or a function of the message. Messages with equal keys are
-            handled one after another in the order of their delivery, also when a message is retried. Messages
-            with different keys are handled concurrently. All messages without the property share one key.
+            handled sequentially in delivery order, also when a message is retried. Messages with different
+            keys are handled concurrently. All messages without the property share the same key.
         ack: when a message is confirmed.
         retry: policy for messages whose handler fails. None makes four more attempts, after 1, 2, 4 and 8
-            seconds, except after errors that the same message would cause again (ValueError, TypeError,
-            LookupError, AttributeError, UsageError, ProtocolError). Then the message is skipped: it stays in
-            the queue, unconfirmed, and the next message is handled.
-        quarantine: queue for messages that end the process that handles them; the broker keeps the count. A
-            redelivered message is posted to the end of its queue again, and such messages are handled alone,
-            one at a time. If None, the handler receives a redelivered message again, without a limit.
-        after: number of processes that may end, or lose their connection, while they handle a message.
-        timeout: seconds for one attempt of the handler; None for no limit. A thread cannot be stopped: after
+            seconds, except after errors bound to recur with the same message (ValueError, TypeError,
+            LookupError, AttributeError, UsageError, ProtocolError). In the end the message is skipped: the
+            message stays in the queue, unconfirmed, and the next message is handled.
+        quarantine: queue for messages that crash the process; the broker keeps the count. A redelivered
+            message is posted to the end of the queue again, and afterwards handled alone. If None, the
+            handler receives a redelivered message again, without a limit.
+        after: number of processes that may end, or lose the connection, while handling a message.
+        timeout: seconds for one attempt of the handler; None for no limit. Threads cannot be stopped: after
             the deadline the attempt has failed, but the thread stays busy until the function returns.
         rate: maximum number of messages a second; None for no limit.
-        codec: for a handler of values: decodes messages without a content type. A content type or a
-            :class:`bmq.Codec`; None for JSON.
+        codec: content type or :class:`bmq.Codec` to decode messages without a content type, for a handler of
+            values. JSON by default.
         undecodable: called instead of the handler, with the message and the :class:`bmq.Undecodable`, if a
-            message cannot be decoded. If None, such a message is not retried: the message becomes a dead
-            letter if ``retry`` has a :class:`bmq.DeadLetter`; otherwise the message is confirmed, and lost.
-        grace: seconds for handlers to finish. After that time, or at a second cancellation, they are
+            message cannot be decoded. If None, an undecodable message is not retried: the message becomes a
+            dead letter if ``retry`` has a :class:`bmq.DeadLetter`; otherwise the message is confirmed, and
+            lost.
+        grace: seconds for handlers to finish. Afterwards, or at a second cancellation, the handlers are
             cancelled.
         on_error: called with a :class:`Failure` after each unsuccessful attempt.
         clock: clock for the pauses between attempts.
@@ -159,8 +160,8 @@ async def consume(
             function.
 
     Raises:
-        UsageError: an argument is out of range, two arguments contradict each other, or the handler takes
-            other values than a typed source provides.
+        UsageError: an argument is out of range, two arguments contradict each other, or the handler's type of
+            values differs from a typed source's.
         InvalidExpression: the subscription is not legal, or does not fit the type of the values.
         ConfigureQueueError: the broker refused the subscription.
         Error: the queue or the session has failed.
@@ -218,7 +219,7 @@ async def consume(
 
 
 async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine, cancel it at each signal, and return normally if a signal ended it."""
+    """Run a coroutine, cancelled by each signal; return normally if a signal ended the coroutine."""
     task = asyncio.current_task()
     assert task is not None
     received = 0
@@ -232,7 +233,7 @@ async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
         try:
             await feeding
         except asyncio.CancelledError:
-            if not received or task.cancelling() > received:  # others cancelled the task, too
+            if not received or task.cancelling() > received:  # the task was cancelled elsewhere, too
                 raise
         finally:
             for _ in range(received):
@@ -251,7 +252,7 @@ async def feed(
 ) -> None:
     """Do the work of :func:`consume`, after the checks and with open queues for dead letters.
 
-    ``close`` says whether to close the consumer at the end.
+    With ``close``, close the consumer at the end.
     """
     invoke = Invoker(handler, options.timeout)
     key = options.key_of()
@@ -286,7 +287,7 @@ async def work_on(
         options: the handler's options.
         name: the handler's name.
         make: makes the workers.
-        make_apart: makes the workers of suspect messages, which take one message at a time.
+        make_apart: makes the workers of suspect messages, for a single message at a time.
         close: whether to close the consumer at the end.
         grace: seconds for handlers to finish.
     """
@@ -309,7 +310,7 @@ async def work_on(
 
 
 def open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | None:
-    """Return the open queue for dead letters; None if the policy has no such queue."""
+    """Return the open queue for dead letters; None if the policy has no dead-letter queue."""
     then = retry.then
     if not isinstance(then, DeadLetter):
         return None
@@ -327,11 +328,11 @@ def open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | N
 
 
 class Work:
-    """The state of a message that is being handled.
+    """The state of a message in progress.
 
     Attributes:
         message: the message.
-        began: when a worker took it.
+        began: when a worker took the message.
         counted: whether the quarantine has seen the message.
         attempt: number of the next attempt.
         error: reason why no handler can be called with the message.
@@ -351,11 +352,11 @@ class Work:
 
 
 class Workers:
-    """Tasks that take messages from one consumer, each one message at a time.
+    """Tasks handling messages of one consumer; each task takes a single message at a time.
 
     Attributes:
         progress: counts of the workers, past and present.
-        quarantine: counts the deaths of redelivered messages; None to handle them like other messages.
+        quarantine: counts the deaths of redelivered messages; None to handle these like new messages.
     """
 
     quarantine: Quarantine | None = None
@@ -378,7 +379,7 @@ class Workers:
         self._clock = clock
         self._throttle = Throttle(logger, clock)
         self._limit = LogLimit(logger, clock=clock.time)
-        # Type and place of the errors that were logged with a traceback.
+        # Type and place of the errors logged with a traceback.
         self._seen: set[tuple[type, tuple[str, int] | None]] = set()
         session = consumer.queue.session
         self._around = session.around_handle if session.interceptors else None
@@ -386,16 +387,16 @@ class Workers:
         self._stopping = False
         self._left = Left(consumer, invoke.name, clock)
         self._later = Later(consumer.queue) if is_durable(retry) else None
-        # All messages in the hands of this queue's handlers, so that no message is handed out twice.
+        # All messages in the hands of this queue's handlers; prevents handing out a message twice.
         self._line = line_of(consumer)
         self._in_hand = self._line.subscriptions.in_hand
         self._held: dict[asyncio.Task[None], Message] = {}
-        # Messages, by GUID, that wait here for their next attempt without occupying a worker; and their
-        # timers. When a timer fires, its message goes back into the line.
+        # Messages, by GUID, waiting here for the next attempt without occupying a worker; and timers. When a
+        # timer fires, the message goes back into the line.
         self._parked: dict[str, Work] = {}
         self._timers: dict[str, asyncio.Task[None]] = {}
         self._losses = 0
-        # Workers that pause before the next attempt. The shutdown does not wait for them: the broker
+        # Workers pausing before the next attempt. The shutdown does not wait for the pause: the broker
         # redelivers the message, and another consumer can make the attempt.
         self._resting: set[asyncio.Task[None]] = set()
         # Runs while cancelled handlers have not ended.
@@ -409,7 +410,7 @@ class Workers:
 
     @property
     def full(self) -> bool:
-        """Whether left messages, and messages that wait here for the next attempt, fill the limits."""
+        """Whether left messages, and messages waiting here for the next attempt, fill the limits."""
         return self._left.fills_limits or len(self._parked) >= self._consumer.options.max_unconfirmed_messages
 
     async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
@@ -464,7 +465,7 @@ class Workers:
             raise asyncio.CancelledError
 
     def _cut_off(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Log that handlers are cancelled before their end."""
+        """Log the cancellation of unfinished handlers."""
         cut = [message for task in tasks if not task.done() for message in self._at_work(task)]
         if cut:
             uri = self._consumer.queue.uri
@@ -481,7 +482,7 @@ class Workers:
             self._stubborn = loop.call_later(_CANCELLED_WITHIN, self._mention_stubborn, cut)
 
     def _mention_stubborn(self, cut: list[Message]) -> None:
-        """Log that cancelled handlers have not ended."""
+        """Log cancelled handlers that are still running."""
         logger.warning(
             "%s ignores its cancellation and does not end, with %d messages of %s; the third SIGTERM or "
             "SIGINT ends the process at once",
@@ -492,11 +493,11 @@ class Workers:
         )
 
     def _at_work(self, task: asyncio.Task[None]) -> list[Message]:
-        """Return the messages that a task is handling."""
+        """Return a task's messages in progress."""
         return [] if task in self._resting or task not in self._held else [self._held[task]]
 
     def _hand_back(self) -> None:
-        """Give back the messages that were taken and that no handler has."""
+        """Give back the taken messages without a handler."""
         for timer in self._timers.values():
             timer.cancel()
         parked = [self._parked[guid].message for guid in self._timers]
@@ -508,14 +509,13 @@ class Workers:
     def _park(self, work: Work, seconds: float) -> None:
         """Keep a failed message for some seconds without occupying a worker.
 
-        Durable retries use this path when the delay queue is full. Due messages then wait in the delay queue
-        until the queue accepts more, and only this worker's next confirmations free that capacity. A worker
-        that paused would wait for ever.
+        Durable retries use this path when the delay queue is full. Due messages wait in the delay queue until
+        the queue accepts more, and only this worker's next confirmations free the capacity. A pausing worker
+        would wait for ever.
         """
         losses = self._line.end.received.losses
         if losses != self._losses:
-            # After a lost connection, the broker redelivers messages in line, some of them to other
-            # consumers.
+            # After a lost connection, the broker redelivers messages in line, some to different consumers.
             self._losses = losses
             for each in [guid for guid in self._parked if guid not in self._timers]:
                 if self._parked[each].message.stale:
@@ -533,7 +533,7 @@ class Workers:
         self._consumer.put_back((work.message,))
 
     def _resumed(self, guid: str) -> Work | None:
-        """Return the state of a parked message, which is then no longer parked."""
+        """Return the state of a parked message, and stop parking the message."""
         work = self._parked.pop(guid, None)
         if work is not None:
             self.progress.parked -= 1
@@ -554,7 +554,7 @@ class Workers:
         assert task is not None
         invoke = self._invoke
         alarm = Alarm(task, invoke.timeout) if invoke.timeout is not None else None
-        # In most cases the message goes straight to its handler: each coroutine on the way costs as much time
+        # In most cases the message goes straight to its handler: each coroutine in between costs as much time
         # as taking the message.
         straight = self._around is None and self._later is None and self._ack is AckPolicy.ON_SUCCESS
         try:
@@ -569,14 +569,14 @@ class Workers:
         handler: Callable[[Any], Awaitable[object]] | None,
         alarm: Alarm | None,
     ) -> None:
-        """Take messages and handle them one after another; with ``handler``, if given."""
+        """Take and handle messages sequentially, with ``handler`` if given."""
         held, progress, line = self._held, self.progress, self._line
         turn = turn_of(task.get_loop())
         clock = turn.clock
         arriving, waiting = aiter(self._consumer), line.messages
         left, skipped = self._left.left, self._left.skipped
-        # Reading the clock takes 2 % of a message's time, so each message reads the clock once: the end of a
-        # call is the beginning of the next call. A separate retry clock is read once more for each message.
+        # Reading the clock takes 2 % of a message's time. Each message reads the clock only once: the end of
+        # a call is the beginning of the next call. A separate retry clock is read once more for each message.
         now = None if type(self._clock) is LoopClock else self._clock.time
         called = clock()
         while True:
@@ -616,7 +616,7 @@ class Workers:
                     if alarm is not None and alarm.end():
                         error = self._too_late(error)
                     if task.cancelling() and (error is None or isinstance(error, asyncio.CancelledError)):
-                        raise error or asyncio.CancelledError  # the handler may have suppressed it
+                        raise error or asyncio.CancelledError  # perhaps suppressed by the handler
                     if error is None:
                         progress.handled += 1
                         progress.failed_last = False
@@ -637,7 +637,7 @@ class Workers:
     def _release(self, message: Message) -> None:
         """Allow a message that a worker has finished to be handed out again, unless still in hand.
 
-        Parked messages are still in hand, and so are messages that a handler passed on to be confirmed later.
+        Parked messages are still in hand, as are messages passed on by a handler for a later confirmation.
         """
         guid = message.guid
         if guid not in self._parked and guid not in self._left.left:
@@ -646,7 +646,7 @@ class Workers:
     def _took_long(
         self, handler: Callable[[Any], Awaitable[object]], seconds: float, kept: bool
     ) -> Callable[[Any], Awaitable[object]]:
-        """Note that a call took long; ``kept`` says that the event loop did not run in between.
+        """Process a long call; ``kept`` is True if the event loop did not run in between.
 
         If the event loop did run, the handler may have waited properly or blocked in part: measure the steps
         of its next calls.
@@ -659,7 +659,7 @@ class Workers:
         return handler
 
     def _too_late(self, error: BaseException | None) -> BaseException:
-        """Return the error of an attempt that was cancelled at its deadline."""
+        """Return the error of an attempt cancelled at the deadline."""
         assert self._invoke.timeout is not None
         if error is None or isinstance(error, asyncio.CancelledError):
             return too_late(self._invoke.timeout)
@@ -686,7 +686,7 @@ class Workers:
     async def _try(
         self, work: Work, task: asyncio.Task[None], error: BaseException | None = None
     ) -> float | None:
-        """Make one attempt, or take the error as its result if given.
+        """Make one attempt, or use the given error as the result.
 
         Returns:
             Seconds until the next attempt; None if the message is finished.
@@ -730,7 +730,7 @@ class Workers:
         return delay
 
     async def _thread_ends(self, failing: int = 0) -> None:
-        """Wait for the thread that the current task has given up; it may never end.
+        """Wait for the current task's abandoned thread, possibly for ever.
 
         Args:
             failing: number of further messages to count as failing meanwhile.
@@ -762,7 +762,7 @@ class Workers:
             progress.failing -= failing
 
     def _count_hung(self, change: int) -> None:
-        """Count workers that wait for a thread, and report them to the session's health."""
+        """Count workers waiting for a thread, and report the number to the session's health."""
         progress = self.progress
         progress.hung += change
         what = None
@@ -780,7 +780,7 @@ class Workers:
         return work
 
     def _not_failing(self, work: Work) -> None:
-        """Note that a message will not be retried."""
+        """Record a message without a further attempt."""
         self.progress.failing -= work.failing
         work.failing = False
 
@@ -810,7 +810,7 @@ class Workers:
         except Exception as error:
             return error
         if task.cancelling():
-            raise asyncio.CancelledError  # the handler suppressed its cancellation
+            raise asyncio.CancelledError  # the handler suppressed the cancellation
         return None
 
     async def _rest(self, seconds: float) -> None:
@@ -834,7 +834,7 @@ class Workers:
             self.progress.stuck -= 1
 
     def _then(self, failure: Failure) -> GiveUp:
-        """Return the destination of a message that is given up."""
+        """Return the destination of an abandoned message."""
         then = self._retry.then
         if isinstance(then, DeadLetter):
             return then
@@ -910,12 +910,12 @@ class Workers:
         await self._tell(failure)
 
     def _shown(self, error: BaseException) -> str:
-        """Return an error on one line: its type, its text, and the application's line that raised it."""
+        """Return an error on one line: type, text, and the application's line at fault."""
         place = _place_of(error)
         return f"{described(error)} ({place[0]}:{place[1]})" if place is not None else described(error)
 
     def _unseen(self, error: BaseException) -> bool:
-        """Whether this type of error was not yet logged from this line: only the first has a traceback."""
+        """Whether this type of error is new for this line: only the first record has a traceback."""
         kind = type(error), _place_of(error)
         if kind in self._seen or len(self._seen) >= _MOST_SEEN:
             return False
@@ -973,10 +973,10 @@ def _age(message: Message, spent: float) -> float:
 
 
 class _LaneWorkers(Workers):
-    """Workers that handle messages with equal keys one after another.
+    """Workers handling messages with equal keys in sequence.
 
-    One task sorts messages into lanes; the other tasks take the first message of a lane. A message that waits
-    for a retry keeps its lane, but no task.
+    One task sorts messages into lanes; all further tasks take the first message of a lane. A message waiting
+    for a retry keeps the lane, but no task.
     """
 
     def __init__(self, *arguments: Any, key: Callable[[Message], Hashable]) -> None:
@@ -985,7 +985,7 @@ class _LaneWorkers(Workers):
         self._lanes: Lanes[Work] = Lanes()
         # Number and bytes of the messages in lanes.
         self._lane_messages = self._lane_bytes = 0
-        # The task that fills the lanes waits for this future while the lanes are full.
+        # The filling task waits for this future while the lanes are full.
         self._room: asyncio.Future[None] | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waiting: dict[asyncio.Task[None], None] = {}
@@ -1016,7 +1016,7 @@ class _LaneWorkers(Workers):
 
     @property
     def _full_lanes(self) -> bool:
-        """Whether lanes hold more than the subscription's limits, which a conforming broker never exceeds.
+        """Whether lanes exceed the subscription's limits, which no conforming broker exceeds.
 
         Further messages stay in the consumer's line, and count against the session's limits.
         """
@@ -1027,7 +1027,7 @@ class _LaneWorkers(Workers):
         )
 
     def _wake(self) -> None:
-        """Wake one more task, if there is work."""
+        """Wake one more task, if work is waiting."""
         while self._lanes.ready and self._idle:
             waiter = self._idle.popleft()
             if not waiter.done():
@@ -1103,7 +1103,7 @@ _OUTCOMES: dict[str, str] = {
 
 
 async def together(*runs: Coroutine[Any, Any, None]) -> None:
-    """Run coroutines until one ends, then cancel the others. Cancelling the call cancels all, each time."""
+    """Run coroutines until the first one ends, and cancel the rest. Cancelling the call cancels all."""
     tasks = [asyncio.create_task(run) for run in runs]
     interrupted = False
     try:

@@ -19,7 +19,7 @@ __all__ = ["Alarm", "Handler", "Invoker", "is_async", "name_of", "too_late"]
 
 logger = logging.getLogger("bmq.workers")
 
-#: An async function, or a function that runs in a thread.
+#: An async function, or a function to run in a thread.
 Handler: TypeAlias = Callable[[Message], object]
 
 
@@ -37,7 +37,7 @@ def name_of(handler: Callable[..., object]) -> str:
 class Alarm:
     """Cancels a task that exceeds a deadline, as ``asyncio.timeout`` does.
 
-    One timer serves many short calls: a call that ends in time needs no timer of its own.
+    A single timer serves many short calls: a call ending in time needs no timer.
 
     Args:
         task: the task.
@@ -87,18 +87,18 @@ class Alarm:
 
 
 def too_late(seconds: float) -> TimeoutError:
-    """Return the error of an attempt that exceeded its deadline."""
+    """Return the error of an attempt beyond the deadline."""
     return TimeoutError(f"the handler was not done within its deadline of {seconds:g} s")
 
 
 class Invoker:
-    """Calls one handler. Each task makes one call at a time.
+    """Calls a handler. Each task makes one call at a time.
 
     Attributes:
         name: name of the handler.
         direct: the handler, if it is async.
         timeout: seconds for a call; None for no limit.
-        blocking: logs that the handler blocks the event loop.
+        blocking: logs blocking of the event loop.
     """
 
     def __init__(self, handler: Callable[[Any], object], timeout: float | None) -> None:
@@ -111,7 +111,7 @@ class Invoker:
         )
         # Separate threads: the loop's default threads are few, and shared with the rest of the program.
         self._threads = None if self.direct is not None else Threads(self.name)
-        # Calls in threads that continue after their deadline, by the task that made them.
+        # Calls in threads still running after the deadline, by calling task.
         self._late: dict[asyncio.Task[Any] | None, Call] = {}
 
     async def __call__(self, message: Any) -> None:
@@ -162,7 +162,7 @@ class Invoker:
             raise UsageError(f"{self.name} ran in a thread and returned an awaitable: make it 'async def'")
 
     def late(self) -> Call | None:
-        """Return, and forget, the current task's late call, if its thread still runs."""
+        """Return, and forget, the current task's late call, if the thread still runs."""
         call = self._late.pop(asyncio.current_task(), None) if self._late else None
         return None if call is None or call.ended.done() else call
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes: items of one key are handled one after another, items of different keys concurrently."""
+"""Lanes: items with equal keys are handled in sequence, items with different keys concurrently."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ T = TypeVar("T")
 
 
 class Lanes(Generic[T]):
-    """Items in lanes, one lane for each key that has items. Empty lanes are forgotten.
+    """Items in lanes, one lane for each key with items. Empty lanes are forgotten.
 
     A lane is ready when its first item may be taken: the item is neither in progress nor waiting for a retry.
-    Lanes take turns: after a lane's turn, the lane goes behind the others, however many items it holds.
+    Lanes take turns: after each turn the lane moves to the end of the line, regardless of the number of
+    items.
     """
 
     __slots__ = ("_lanes", "_ready")
@@ -34,7 +35,7 @@ class Lanes(Generic[T]):
         return len(self._ready)
 
     def add(self, key: Hashable, item: T) -> None:
-        """Append an item to its lane."""
+        """Append an item to a lane."""
         lane = self._lanes.get(key)
         if lane is None:
             self._lanes[key] = deque((item,))
@@ -43,7 +44,7 @@ class Lanes(Generic[T]):
             lane.append(item)
 
     def take(self) -> tuple[Hashable, T]:
-        """Return the first item of the next ready lane, which is then no longer ready.
+        """Return the first item of the next ready lane. The lane is no longer ready.
 
         At least one lane must be ready.
         """
@@ -64,7 +65,7 @@ class Lanes(Generic[T]):
         self._ready.append(key)
 
     def clear(self) -> Iterator[T]:
-        """Forget every lane; return their items, lane by lane."""
+        """Forget every lane; return all items, lane by lane."""
         lanes, self._lanes = self._lanes, {}
         self._ready.clear()
         for lane in lanes.values():

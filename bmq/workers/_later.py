@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retries that survive the worker: the message waits in the delay queue until the next attempt."""
+"""Durable retries: the message waits in the delay queue until the next attempt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_durable(policy: RetryPolicy) -> bool:
 
 
 def check_durable(policy: RetryPolicy, uri: QueueUri) -> None:
-    """Check that the messages of a queue can return to the queue.
+    """Check whether the messages of a queue can return to the queue.
 
     Raises:
         UsageError: messages cannot return.

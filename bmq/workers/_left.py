@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finished messages without a confirmation.
 
-These messages stay in the queue and count against the consumer's limits. Once they fill the limits, the
-broker delivers no more.
+Left messages stay in the queue and count against the consumer's limits. Once the limits are full, the broker
+delivers no more.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["Left"]
 
 logger = logging.getLogger("bmq.workers")
 
-# After this many further left messages, drop those that were confirmed meanwhile.
+# After this many further left messages, forget the messages confirmed meanwhile.
 _LOOK_AFTER = 64
-# With manual confirmation a full window is normal. Log it after this many idle seconds.
+# With manual confirmation a full window is normal, and logged only after this many idle seconds.
 _PATIENCE = 10.0
 
 
 class Left:
-    """Messages that one worker left unconfirmed.
+    """Messages left unconfirmed by one worker.
 
     Args:
         consumer: an open consumer.
@@ -34,8 +34,8 @@ class Left:
         clock: measures the time without arrivals.
 
     Attributes:
-        skipped: sizes of skipped messages by GUID; the limits were raised by these.
-        left: sizes of other left messages by GUID.
+        skipped: sizes of skipped messages by GUID; the limits include the sum.
+        left: sizes of all further left messages by GUID.
     """
 
     def __init__(self, consumer: Consumer, handler: str, clock: Clock) -> None:
@@ -47,7 +47,7 @@ class Left:
         self._messages = options.max_unconfirmed_messages
         self._bytes = options.max_unconfirmed_bytes
         # A filter of several expressions divides the limits among its expressions. All left messages may
-        # belong to one expression, so they count once for each.
+        # belong to a single expression, so each message counts once for every expression.
         self._parts = len(consumer.expressions)
         self.skipped: dict[str, int] = {}
         self.left: dict[str, Message] = {}
@@ -64,12 +64,12 @@ class Left:
 
     @property
     def fills_limits(self) -> bool:
-        """Whether left messages fill the limits, so that nothing more arrives."""
+        """Whether left messages fill the limits, which stops the delivery."""
         self._drop_confirmed()
         return self._full()
 
     def forget(self, message: Message) -> None:
-        """Stop counting a redelivered message, which will be handled anew."""
+        """Stop counting a redelivered message: a handler receives the message anew."""
         guid = message.guid
         self._size -= self.skipped.pop(guid, 0)
         if self.left.pop(guid, None) is not None:
@@ -78,7 +78,7 @@ class Left:
     async def skip(self, message: Message) -> None:
         """Leave a message outside the limits: raise the limits by the skipped messages.
 
-        The limits grow by twice the size needed now, so that thousands of skipped messages take few requests.
+        The limits grow by twice the needed size: thousands of skipped messages take few requests.
         """
         self._in_hand.release((message,))
         self.skipped[message.guid] = len(message.raw)
@@ -94,7 +94,7 @@ class Left:
                 max_unconfirmed_bytes=self._bytes + 2 * size,
             )
         except StateError:
-            return  # closed: nothing more arrives
+            return  # closed: no message arrives
         except Error as error:
             logger.warning(
                 "could not raise the limits by the messages that %s has skipped: %s",
@@ -105,13 +105,13 @@ class Left:
             self._tell_if_full()
 
     def leave(self, message: Message) -> None:
-        """Leave a message, which counts against the limits; log once when left messages fill the limits."""
+        """Leave a message inside the limits; log once when left messages fill the limits."""
         self._in_hand.release((message,))
         self._keep(message)
         self._tell_if_full()
 
     def wait_for(self, message: Message) -> None:
-        """Leave a message that other code confirms later; log once when the limits stay full.
+        """Leave a message for a later confirmation; log once when the limits stay full.
 
         With manual confirmation, full limits are normal for a short time and not logged. The message stays in
         hand.

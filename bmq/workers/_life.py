@@ -2,17 +2,17 @@
 """The life of an app, as a table.
 
 The problem: an app is stopped by signals, by handlers, by failures and by cancellation, also while it
-connects, and a second stop means more than the first one. An app and its parts (:meth:`bmq.App.include`)
-share one life, so that a stop of a part is a stop of all.
+connects, and a second stop means more than the first. An app and its parts (:meth:`bmq.App.include`) share a
+single life: stopping a part stops all.
 
 Invariants:
 
 - Every question about the life is a question about the state: no flag stands beside the table.
-- In STARTING a stop cancels the task that starts the app. In RUNNING and DRAINING a stop cancels the tasks
-  of the handlers. Such a task finishes its messages after the first cancellation, and ends at the second.
+- In STARTING a stop cancels the starting task. In RUNNING and DRAINING a stop cancels the tasks of the
+  handlers. A handler's task finishes its messages after the first cancellation, and ends at the second.
 - ENDED is the last input of every run, and leads to STOPPED: an app can run again.
 
-Rejected: a separate state for a stop in STARTING. The rest of the run equals that of DRAINING: no new work
+Rejected: a separate state for a stop in STARTING. The rest of the run is the same as in DRAINING: no new work
 begins, and all sessions are closed.
 """
 
@@ -50,7 +50,7 @@ _S, _I = AppState, AppInput
 
 
 class Life(Machine):
-    """The state of an app and its parts, and the tasks that a stop cancels.
+    """The state of an app with its parts, and the tasks to be cancelled by a stop.
 
     Attributes:
         begun: set when the handlers' tasks exist; None if no caller waits.

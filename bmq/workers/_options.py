@@ -49,7 +49,7 @@ class AckPolicy(Enum):
         ON_SUCCESS: when the handler has returned; if the handler fails, the retry policy decides.
         ON_RECEIPT: before the handler is called. No message is handled twice; a message whose handler fails
             is lost.
-        MANUAL: when the handler, or code that it hands the message to, calls ``message.confirm()``.
+        MANUAL: when the handler, or code called by the handler, calls ``message.confirm()``.
     """
 
     ON_SUCCESS = "on success"
@@ -74,7 +74,7 @@ class HandlerOptions:
         key: ordering key.
         ack: time of the confirmation.
         retry: policy for failed messages; never None after the checks.
-        quarantine: queue for messages that end their process; None for no quarantine.
+        quarantine: queue for messages that crash the process; None for no quarantine.
         after: number of ended processes before the quarantine.
         timeout: seconds of an attempt; None for no limit.
         rate: messages a second; None for no limit.
@@ -224,16 +224,16 @@ class HandlerOptions:
             )
 
     def key_of(self) -> Callable[[Message], Hashable] | None:
-        """Return the function that returns a message's key, or None."""
+        """Return the function for a message's key, or None."""
         key = self.key
         return (lambda message: message.properties.get(key)) if isinstance(key, str) else key
 
 
 def checked_clock(clock: Clock | None) -> Clock | None:
-    """Return a clock that measures pauses, or None.
+    """Return the clock for pauses, or None.
 
     Raises:
-        UsageError: it has no ``time()`` and ``sleep()``.
+        UsageError: the object has no ``time()`` and ``sleep()``.
     """
     if clock is not None and not (
         callable(getattr(type(clock), "time", None)) and callable(getattr(type(clock), "sleep", None))

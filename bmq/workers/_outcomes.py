@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions by which a handler ends an attempt on purpose."""
+"""Exceptions for handlers to end an attempt on purpose."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Reject(Exception):
 class RetryAfter(Exception):
     """Raised by a handler to request another attempt after a number of seconds.
 
-    The attempt does not count as a failure, and the retry policy is not involved. A handler that always
-    raises this exception is called for ever, and its worker takes no other message meanwhile.
+    The attempt does not count as a failure, and the retry policy is not involved. A handler raising this
+    exception every time is called for ever, and the worker takes no further message meanwhile.
 
     ::
 

@@ -22,19 +22,19 @@ __all__ = ["Metrics", "Probe", "address_of", "worst"]
 
 logger = logging.getLogger("bmq.workers")
 
-#: Function that returns metrics in Prometheus' text format.
+#: Function returning metrics in Prometheus' text format.
 Metrics: TypeAlias = Callable[[], str | bytes]
 
 # The fields of :class:`bmq.health.Health` that are ages.
 _AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
-# A connection has this many seconds, and this many bytes, for its request, and so many seconds in all.
+# Limits of a connection: seconds for the request, bytes of the request, and seconds in all.
 _SILENCE = 1.0
 _PATIENCE = 5.0
 _LONGEST = 8192
-# Maximum number of connections. A further connection closes the oldest one without a request. Orchestrators
-# send their request at once, so idle connections cannot keep them out.
+# Maximum number of connections. A further connection closes the oldest connection without a request.
+# Orchestrators send requests at once, so idle connections cannot keep an orchestrator out.
 _AT_ONCE = 64
 
 
@@ -63,7 +63,8 @@ def worst(found: list[Health]) -> Health:
         ready,
         ready and degraded,
         tuple(sorted((trouble for each in found for trouble in each.troubles), key=lambda each: each.since)),
-        # All sessions are ready once the last one is. Trouble begins with the first session in trouble.
+        # All sessions are ready once the last session is ready. Trouble begins with the first session in
+        # trouble.
         (max if ready and not degraded else min)(each.since for each in alike),
         *(_largest(getattr(each, name) for each in found) for name in _AGES),
     )
@@ -134,7 +135,7 @@ class Probe:
                 writer.write(self._answer(request))
                 await writer.drain()
         except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
-            pass  # the peer has gone, or its request is unknown
+            pass  # the peer has gone, or the request is unknown
         finally:
             self._asking.pop(task, None)
             self._silent.pop(task, None)

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quarantine: finds messages that kill the process that handles them, by counts kept in the broker.
+"""Quarantine: finds messages that kill the handling process, by counts kept in the broker.
 
-The problem: when a process dies, the broker redelivers its messages and marks them. The broker cannot know
-which of a thousand messages killed the process. Two steps find the message:
+The problem: after the death of a process, the broker redelivers and marks its messages. The broker cannot
+know the deadly message among a thousand. Two steps find the message:
 
-1. A marked message is not handled. The message is posted to its queue again, with ``bmq_deaths`` raised by
-   one, and then confirmed. So the broker has the count before the message can kill again.
+1. A marked message is not handled. The message is posted to the same queue again, with ``bmq_deaths`` raised
+   by one, and afterwards confirmed. The broker has the count before the message can kill again.
 2. Messages with ``bmq_deaths`` are suspects. A separate subscription with a limit of one message delivers
-   them. When a process dies now, the process had one suspect, and only this suspect's count rises.
+   them. Now a dying process has a single suspect, and only this suspect's count rises.
 
-So a harmless message counts one death, is handled alone, and is finished. A deadly message counts one more
+A harmless message counts a single death, is handled alone, and is finished. A deadly message counts one more
 death each time, and goes to the quarantine at the limit.
 
-Rejected: counts in memory, which die with the process; a limit of one message for all messages, which costs a
-round trip for each; and a marker in another queue, which outlives its message.
+Rejected: counts in memory, lost with the process; a limit of one message for all messages, at the cost of a
+round trip for each; and a marker in another queue, because the marker outlives the message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger("bmq.workers")
 
 
 class Died(Exception):
-    """The error of a message in quarantine: processes died, or lost their connection, while handling it."""
+    """The error of a message in quarantine: processes died or lost the connection while handling it."""
 
 
 def check_quarantine(quarantine: object, after: object, uri: QueueUri, *, receipt: bool, keyed: bool) -> int:
@@ -72,7 +72,7 @@ def check_quarantine(quarantine: object, after: object, uri: QueueUri, *, receip
 
 
 def suspects_of(consumer: Consumer) -> Consumer:
-    """Return a consumer for the suspects among another consumer's messages, one at a time."""
+    """Return a consumer for the suspects among another consumer's messages, with a limit of one message."""
     expressions = consumer.expressions
     suspected = f"exists({DEATHS})"
     if "" not in expressions:
@@ -88,7 +88,7 @@ class Quarantine:
     Args:
         letters: posts to the quarantine, with an open queue.
         after: number of deaths.
-        queue: source of the messages, to which they are posted again.
+        queue: source of the messages, and destination of the repeated posts.
         handler: name of the handler.
     """
 

@@ -56,7 +56,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A delay queue, and the arguments of its :class:`bmq.delays.Mover`."""
+    """A delay queue, and the arguments of a :class:`bmq.delays.Mover`."""
 
     allow: Allow | None
     dead_letters: str | None

@@ -34,7 +34,7 @@ logger = logging.getLogger("bmq.workers")
 #: Function of a responder. Returns the reply's payload, the whole reply, or None for an empty reply.
 Respond: TypeAlias = Callable[[Message], Awaitable[bytes | PutMessage | None]]
 
-# Maximum number of remembered cancellations whose requests have not arrived yet.
+# Maximum number of remembered cancellations of requests still to arrive.
 _REMEMBERED = 10_000
 # Maximum number of open queues for replies.
 _OPEN = 500
@@ -44,24 +44,24 @@ _LONGEST = 30 * 86400.0
 
 
 class Responder:
-    """A handler that posts the result, or the exception, of a function to the requester.
+    """A handler for requests: posts the result, or the exception, of a function to the requester.
 
     For :func:`bmq.consume`; :meth:`bmq.App.responder` creates one, too. Each request is answered at most
-    once, and then confirmed. A request whose deadline has passed is confirmed without a call. The function is
-    cancelled at the deadline, and when the requester cancels the request. A message without ``bmq_reply_to``
-    is handled without a reply. If the function raises an exception, or if its result cannot be posted, the
-    requester receives a :class:`bmq.ResponderError`.
+    once, and afterwards confirmed. An expired request is confirmed without a call. The function is cancelled
+    at the deadline, and when the requester cancels the request. A message without ``bmq_reply_to`` is handled
+    without a reply. If the function raises an exception, or the result cannot be posted, the requester
+    receives a :class:`bmq.ResponderError`.
 
-    Some requests are not handled: those that cannot be parsed, those with forged ``bmq_`` properties, and
-    those that name a queue outside ``allow``. They become dead letters if the retry policy has a queue for
-    dead letters; otherwise they are confirmed.
+    Three kinds of requests are not handled: malformed requests, requests with forged ``bmq_`` properties, and
+    requests naming a reply queue outside ``allow``. Rejected requests become dead letters if the retry policy
+    has a queue for dead letters; otherwise they are confirmed.
 
     Args:
-        function: an ``async def`` that takes the request and returns the reply: bytes, None, or a
-            :class:`bmq.PutMessage`, of which the data and the properties are used.
-        allow: queues that requests may name for their replies: patterns such as ``bmq://DOMAIN/replies.*``,
-            or a function of the URI. None allows all queues in the requests' own domain, and in other domains
-            the queues whose names begin with ``replies.``.
+        function: an ``async def`` of the request. Returns the reply: bytes, None, or a
+            :class:`bmq.PutMessage`, for its data and properties only.
+        allow: permitted queues for replies: patterns like ``bmq://DOMAIN/replies.*``, or a function of the
+            URI. By default all queues in the requests' own domain, and queues of any domain with names
+            beginning with ``replies.``.
 
     Raises:
         UsageError: the function is not async, takes another argument than the request, or is annotated with a
@@ -129,7 +129,7 @@ class Responder:
             self._cancelled.popitem(last=False)
 
     async def _respond(self, message: Message, seconds: float | None) -> PutMessage | None:
-        """Call the function and return the reply; None if the requester no longer waits."""
+        """Call the function and return the reply; None if the requester has stopped waiting."""
         if seconds is not None:
             deadline.set(_world.time() + seconds)
         limit = asyncio.timeout(seconds)
@@ -151,7 +151,7 @@ class Responder:
             return self._failed(message, error)
 
     def _failed(self, message: Message, error: BaseException) -> PutMessage:
-        """Return the reply that reports an error."""
+        """Return the reply for an error."""
         self._log.warning(
             type(error).__name__,
             "%s failed on request %s of %s: %s",

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retry policies: when to handle a failed message again, and what to do with the message in the end.
+"""Retry policies: when to handle a failed message again, and the final action.
 
-BlazingMQ has no negative acknowledgement, and redelivers nothing while the consumer stays connected. So the
-worker itself retries the message, which stays unconfirmed. The worker takes no other message meanwhile.
+BlazingMQ has no negative acknowledgement, and redelivers nothing while the consumer stays connected. The
+worker retries the message instead. Meanwhile the message stays unconfirmed, and the worker takes no further
+message.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class RetryPolicy(Protocol):
 
     @property
     def then(self) -> GiveUp:
-        """What happens to a message that is given up."""
+        """The final action for an abandoned message."""
         ...
 
     def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
@@ -35,8 +36,8 @@ class RetryPolicy(Protocol):
 
         Args:
             attempt: number of failures of the message so far; 1 after the first failure.
-            elapsed: age of the message in seconds: since its post time, if present
-                (:func:`bmq.conventions.with_post_time`), or else since this worker received the message.
+            elapsed: age of the message in seconds, since the post time if present
+                (:func:`bmq.conventions.with_post_time`), or else since the arrival at this worker.
             error: exception of the handler; a TimeoutError if the handler exceeded its deadline.
         """
         ...
@@ -54,7 +55,8 @@ class NoRetry:
     Attributes:
         then: "leave", "skip", "discard", or a :class:`DeadLetter`. "leave" keeps the message unconfirmed and
             inside the window; a window full of such messages stops delivery. "skip" keeps the message
-            unconfirmed beside the window. Both are delivered again once the queue is closed.
+            unconfirmed beside the window. In both cases the broker delivers the message again once the queue
+            is closed.
 
     Raises:
         UsageError: ``then`` has another value.
@@ -83,21 +85,20 @@ class Backoff:
     Attributes:
         every: seconds before the second attempt, and before each further attempt unless ``factor`` is set.
         retries: number of attempts after the first; None for no limit.
-        then: what happens to the message after the last attempt: "discard", "skip", "leave", or a
-            :class:`DeadLetter`.
+        then: final action after the last attempt: "discard", "skip", "leave", or a :class:`DeadLetter`.
         factor: ratio of each pause to the previous pause.
         cap: the longest pause in seconds.
-        give_up_after: age in seconds at which the message is given up, usually the domain's ``messageTtl``:
-            at that age the broker deletes the message, delivered or not, without notice. No attempt begins
-            later; with ``retries=None`` the last pause is shortened to end at the limit. The age counts from
-            the post time, if present (:func:`bmq.conventions.with_post_time`), or else from the arrival at
-            the worker. None for no limit.
-        no_retry: exceptions for which retries are pointless; the message is given up at once. A type, a tuple
-            of types, or a function of the exception.
+        give_up_after: maximum age of the message in seconds, usually the domain's ``messageTtl``: the broker
+            silently deletes older messages, delivered or not. No attempt begins later; with ``retries=None``
+            the last pause is shortened to end at the limit. The age counts from the post time, if present
+            (:func:`bmq.conventions.with_post_time`), or else from the arrival at the worker. None for no
+            limit.
+        no_retry: exceptions that make retries pointless: the message is given up at once. A type, a tuple of
+            types, or a function of the exception.
         durable: whether to post the message to the delay queue (see :attr:`bmq.Queue.delay_queue_uri`) and
-            confirm it, instead of holding it in the worker. The pause then survives the worker, other
-            messages are handled meanwhile, and any worker may make the next attempt. The order of messages is
-            lost. A mover must run; an :class:`bmq.App` with such a policy runs one.
+            confirm the original, instead of holding the message in the worker. The pause survives the worker,
+            more messages are handled meanwhile, and any worker may make the next attempt. The order of
+            messages is lost. A mover must run; an :class:`bmq.App` with a durable policy runs one.
 
     Raises:
         UsageError: a number is out of range, or ``then`` or ``no_retry`` has another type.
@@ -188,7 +189,7 @@ def never(no_retry: NoRetryOn, error: BaseException) -> bool:
     return no_retry(error)
 
 
-# Errors that the same message would cause again: the message is malformed, or the handler has a bug.
+# Errors bound to recur with the same message: the message is malformed, or the handler has a bug.
 _SAME_AGAIN = (ValueError, TypeError, LookupError, AttributeError, ProtocolError)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects that handlers of an app share: a namespace, or an object of the application's own class."""
+"""The objects shared by an app's handlers: a namespace, or an object of the application's own class."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["S", "State", "checked_state"]
 
 
 class State(SimpleNamespace):
-    """Objects that the handlers of an app share, by name. Created by :class:`bmq.App`.
+    """Objects shared by the handlers of an app, by name. Created by :class:`bmq.App`.
 
-    Every name can be set and read. Type checkers do not check the names; give :class:`bmq.App` an object of a
-    class of your own for names and types that they check.
+    Every name can be set and read. Type checkers do not check the names; for checked names and types, give
+    :class:`bmq.App` an object of a class of your own.
     """
 
     def __getattr__(self, name: str) -> Any:

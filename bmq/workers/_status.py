@@ -18,12 +18,12 @@ class SubscriberState(Enum):
     """The state of a subscriber.
 
     Attributes:
-        ACTIVE: messages are handled as they arrive.
-        FAILING: the last finished message was given up, or a failed message waits for its next attempt. Other
-            messages are handled meanwhile.
-        BLOCKED: no message is handled before a retry or a confirmation. Either all workers wait: for their
-            next attempt, for a thread that exceeded its deadline, or for capacity in the queue for dead
-            letters; or unhandled messages fill the limits.
+        ACTIVE: messages are handled on arrival.
+        FAILING: the last finished message was given up, or a failed message waits for the next attempt.
+            Further messages are handled meanwhile.
+        BLOCKED: no message is handled before a retry or a confirmation. Either all workers wait: for the next
+            attempt, for a thread beyond the deadline, or for capacity in the queue for dead letters; or
+            unhandled messages fill the limits.
         STALLED: the session is connected, but the broker is silent, or does not answer a post or a request.
             :meth:`bmq.Session.health` has the cause.
         LOST: the connection is lost. Unconfirmed messages are redelivered, here or to other consumers.
@@ -48,10 +48,10 @@ class Progress:
         attempts_failed: unsuccessful attempts.
         given_up: messages without a further attempt.
         handling: messages in the hands of a worker.
-        failing: the part of ``handling`` that has failed and is retried.
-        parked: the part of ``failing`` that waits for the next attempt without occupying a worker.
-        stuck: workers that wait for capacity in the queue for dead letters.
-        hung: workers whose thread exceeded its deadline and still runs.
+        failing: messages in ``handling`` with a failed attempt, to be retried.
+        parked: messages in ``failing`` waiting for the next attempt without occupying a worker.
+        stuck: workers waiting for capacity in the queue for dead letters.
+        hung: workers with a thread still running after the deadline.
         failed_last: whether the message finished last was given up.
     """
 
@@ -78,7 +78,7 @@ class Progress:
 
 
 class Worker(Protocol):
-    """The workers of one consumer, as the status sees them."""
+    """The workers of a consumer, as seen by the status."""
 
     @property
     def progress(self) -> Progress:
@@ -107,19 +107,19 @@ class SubscriberStatus:
 
     Attributes:
         queue: URI of the queue.
-        subscription: its expressions, joined by ``|``; "" for everything.
+        subscription: expressions of the subscription, joined by ``|``; "" for all messages.
         handler: name of the handler; "" for a consumer without workers.
         state: state of the subscriber.
-        waiting: messages that have arrived and that no worker has taken yet.
-        unconfirmed: messages that have arrived and are not confirmed, including ``waiting``.
+        waiting: arrived messages not yet taken by a worker.
+        unconfirmed: arrived messages without a confirmation, including ``waiting``.
         limit: maximum number of unconfirmed messages.
-        handling: messages in the hands of a handler, or waiting for their next attempt.
-        failing: the part of ``handling`` that has failed before.
+        handling: messages in the hands of a handler, or waiting for the next attempt.
+        failing: messages in ``handling`` with a failed attempt.
         left: messages finished without a confirmation: left or skipped.
         handled: messages handled successfully.
         attempts_failed: unsuccessful attempts.
-        given_up: messages that were given up, put aside or discarded.
-        hung: workers that take no messages because their thread exceeded its deadline.
+        given_up: messages given up, put aside or discarded.
+        hung: workers blocked by a thread still running after the deadline.
     """
 
     queue: str

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lowest-priority consumer for messages that match no other subscription.
+"""A lowest-priority consumer for messages without a matching subscription.
 
 A message without a matching subscription stays in the queue. The message is harmless until its consumer
-leaves: a broker delivers the messages of a departed consumer first, and delivers nothing else to the
-application before a consumer takes them. A sweeper takes them.
+leaves: a broker delivers the messages of a departed consumer first, and delivers no further message to the
+application until a consumer takes them. A sweeper is such a consumer.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ logger = logging.getLogger("bmq.workers")
 #: Below the usual priorities, and above the idle subscriptions of writers.
 _LOWEST: Final = -(2**30) + 1
 _AT_ONCE = 1000
-#: Maximum number of distinct property values that are counted; further values count as None.
+#: Maximum number of distinct counted property values; further values count as None.
 _MOST_VALUES = 1000
 
 
 class Unclaimed(Exception):
-    """The error of a message that a sweeper puts aside."""
+    """The error of a message put aside by a sweeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class SweeperStats:
     """Counts of a sweeper.
 
     Attributes:
-        held: messages held at present, which no other consumer took.
+        held: messages held at present, not taken by any consumer.
         held_bytes: bytes of the held messages.
         put_aside: messages posted to another queue and confirmed.
-        failed: messages that the broker refused in the other queue; the sweeper holds them instead.
-        handed_back: messages returned to the queue; a message that returns repeatedly counts each time.
+        failed: messages refused in the other queue; the sweeper holds these messages instead.
+        handed_back: messages returned to the queue; repeated returns of a message count each time.
         by: number of received messages by value of the property ``by``. None counts messages without the
             property, and all values beyond the first 1,000.
     """
@@ -64,27 +64,27 @@ class SweeperStats:
 
 
 class Sweeper:
-    """A consumer of the lowest priority for messages that no other consumer takes.
+    """A consumer of the lowest priority for unclaimed messages.
 
     ::
 
         sweeper = bmq.workers.Sweeper("bmq://bmq.test.mem.priority/orders")
         sweeping = asyncio.create_task(sweeper.run(session))
 
-    A sweeper posts such messages to another queue, or holds them unconfirmed. It confirms a message only
-    after the message is stored elsewhere, because a broker also delivers messages to the sweeper whose
-    consumer was merely full.
+    A sweeper posts unclaimed messages to another queue, or holds them unconfirmed. A message is confirmed
+    only after being stored elsewhere, because the broker also delivers messages to the sweeper when the
+    matching consumer is merely full.
 
-    From time to time the sweeper returns its held messages, by closing the queue and opening it again; the
-    protocol has no other way. Consumers that subscribe by then receive their messages, and the sweeper
-    receives the others again. So a sweeper needs a session that does not read the queue otherwise.
+    From time to time the sweeper returns the held messages, by closing and reopening the queue; the protocol
+    has no better way. Consumers subscribed by this time receive matching messages, and the sweeper receives
+    the rest again. A sweeper therefore needs a session without another reader of the queue.
 
     Args:
         queue: the queue's URI, with ``?id=`` for a queue with applications.
-        put_aside: queue to post messages to before they are confirmed, as for a :class:`bmq.DeadLetter`: a
+        put_aside: queue to receive the messages before the confirmation, as for a :class:`bmq.DeadLetter`: a
             queue open for writing, or a URI. If None, the sweeper holds the messages.
-        hand_back_every: seconds from the first held message until all held messages are returned; if None,
-            they are returned when the sweeper ends.
+        hand_back_every: seconds from the first held message until all held messages are returned; None to
+            return messages only when the sweeper ends.
         max_unconfirmed_messages: limit of held messages. A full sweeper does not sweep.
         max_unconfirmed_bytes: limit of held bytes.
         priority: priority of the subscription; by default the lowest.
@@ -145,7 +145,7 @@ class Sweeper:
         """Sweep until cancelled; at the end, return the held messages to the queue.
 
         Args:
-            session: a session in which the queue is not open for reading.
+            session: a session without the queue open for reading.
 
         Raises:
             StateError: the session already reads the queue.
@@ -222,7 +222,7 @@ class Sweeper:
             )
 
     async def _put(self, messages: list[Message], aside: Queue, consumer: Consumer) -> None:
-        """Post messages to another queue, and confirm those that were stored."""
+        """Post messages to another queue, and confirm the stored messages."""
         letter, reason = DeadLetter(aside), Unclaimed(f"no other subscription of {self.queue} took it")
         results = await asyncio.gather(
             *[
@@ -267,7 +267,7 @@ class Sweeper:
 
 
 def _check_aside(uri: QueueUri, aside: Queue | str) -> None:
-    """Check the queue for messages to be put aside.
+    """Check the destination of messages put aside.
 
     Raises:
         UsageError: messages cannot be put aside in this queue.

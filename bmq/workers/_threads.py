@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads for handlers that are plain functions.
+"""Threads for plain functions as handlers.
 
-A thread cannot be stopped: a call whose deadline has passed continues. Three rules hold meanwhile.
+Threads cannot be stopped: a call continues after the deadline. Three rules hold meanwhile.
 
-- The deadline starts with the call of the function. Each worker has its own thread, so no call waits for a
-  free thread.
+- The deadline starts with the call of the function. Each worker has its own thread: no call waits for a free
+  thread.
 - A worker whose thread is still running takes no message, and the lane stays closed. Two messages of a key
   are never handled at once, and a message is never handled twice at once. A second thread in place of the
   late thread would break both promises, and the number of threads would have no bound.
@@ -66,7 +66,7 @@ class Call:
             self.ended.set_result(None)
 
     def left(self, seconds: float) -> float:
-        """Return the remaining time of the call out of this many seconds; all before the call begins."""
+        """Return the remaining time of the call, out of ``seconds``; all before the call begins."""
         return seconds if self.began is None else self.began + seconds - self._now()
 
 
@@ -84,7 +84,7 @@ class Threads:
         self._closed = False
 
     def start(self, run: Callable[[], Any]) -> Call:
-        """Begin to call a function in a thread that is idle, or in a new one."""
+        """Begin to call a function in an idle or new thread."""
         call = Call(run)
         if _world.current().simulated:
             asyncio.get_running_loop().run_in_executor(None, call.run, lambda: None)

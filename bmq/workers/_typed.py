@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers that take values: reads their annotations and adds the decoding."""
+"""Handlers of values: reads the annotations and adds the decoding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 #: A function of a message, of a value, or of a value and its message.
 AnyHandler: TypeAlias = Callable[[Any], object] | Callable[[Any, Message], object]
-#: Function called with messages that cannot be decoded to the handler's type.
+#: Function called with messages not decodable to the handler's type.
 OnUndecodable: TypeAlias = Callable[[Message, Undecodable], object]
 
 _NOTHING: Any = inspect.Parameter.empty
@@ -38,7 +38,7 @@ def wanted_by(handler: Callable[..., object]) -> list[Any]:
     """Return the annotations of a handler's required parameters; ``empty`` for a missing annotation.
 
     Raises:
-        UsageError: an annotation contains a name that cannot be resolved.
+        UsageError: an annotation contains an unresolvable name.
     """
     function: Any = handler
     while isinstance(function, functools.partial):
@@ -72,21 +72,21 @@ def returned_by(handler: Callable[..., object]) -> Any:
         function = type(function).__call__
     try:
         return get_type_hints(function).get("return", _NOTHING)
-    except Exception:  # names that only type checkers can resolve
+    except Exception:  # names resolvable only by type checkers
         return _NOTHING
 
 
 def check_shape(handler: object, what: str, takes: str, most: int = 2) -> None:
-    """Check that a function can be called as a handler.
+    """Check whether a function can be called as a handler.
 
     Args:
         handler: object to be registered.
-        what: role of the function for the error, with its article.
-        takes: noun for the argument for the error, with its article.
+        what: role of the function for the error, with an article.
+        takes: noun for the argument for the error, with an article.
         most: maximum number of arguments.
 
     Raises:
-        UsageError: the object is not a function, a call would not run its body, or its parameters differ.
+        UsageError: the object is not a function, a call would not run its body, or the parameters differ.
     """
     if not callable(handler):
         raise UsageError(f"{what} is a function that takes {takes}, not {_checks.shown(handler)}")
@@ -149,8 +149,8 @@ def adapted(
     Args:
         handler: takes a message, a value, a value and its message, or a :class:`bmq.TypedMessage`.
         codec: decodes messages without a content type; None for JSON.
-        undecodable: called instead of the handler with messages that cannot be decoded. If None, the
-            :class:`bmq.Undecodable` is raised.
+        undecodable: called instead of the handler with undecodable messages; None to raise the
+            :class:`bmq.Undecodable`.
 
     Raises:
         UsageError: the parameters are of another kind, or the values cannot be decoded.
@@ -195,7 +195,7 @@ def _decoding(
     whole: bool,
     both: bool,
 ) -> Handler:
-    """Return a function of a message that calls a function of a value."""
+    """Convert a function of a value to a function of a message."""
 
     def call(message: Message) -> Any:
         try:
@@ -220,7 +220,7 @@ def _decoding(
 
 
 def alike(one: Shape[Any], other: Shape[Any]) -> bool:
-    """Whether two handlers may share messages: their types are equal, or one type is a base of the other."""
+    """Whether two handlers may share messages: the types are equal, or either type is a base of the other."""
     if one.of == other.of:
         return True
     if not (inspect.isclass(one.of) and inspect.isclass(other.of)):
@@ -229,7 +229,7 @@ def alike(one: Shape[Any], other: Shape[Any]) -> bool:
 
 
 def check_source(handler: AnyHandler, shape: Shape[Any] | None, of: Shape[Any] | None, codec: object) -> None:
-    """Check that a handler takes the values of its queue.
+    """Check whether a handler takes the values of a queue.
 
     Args:
         handler: the handler, for the error.
