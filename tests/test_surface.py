@@ -29,9 +29,9 @@ import bmq.subscriptions
 import bmq.taskiq
 import bmq.typed
 import bmq.types
-from bmq._renamed import Renamed
 from bmq.testing import FaultProxy
 from tests.programs.test_docs import generate as generate
+from tests.surface import current
 
 URI = "bmq://bmq.test.mem.priority/q"
 PARTS = (
@@ -78,15 +78,6 @@ def described(reference: Any, cls: type) -> set[str]:
         members |= set(re.findall(r"^- `(\w+)`", attributes[1], re.MULTILINE))
     inherited = page.partition("## Inherited members")[2]
     return members | set(re.findall(r"^\| \[?`(\w+)`", inherited, re.MULTILINE))
-
-
-def current(thing: Any) -> set[str]:
-    """The public names of a class or an object, without old ones, which only raise an error."""
-    return {
-        name
-        for name in dir(thing)
-        if not name.startswith("_") and not isinstance(inspect.getattr_static(thing, name), Renamed)
-    }
 
 
 def offered(thing: Any) -> set[str]:

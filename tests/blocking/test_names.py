@@ -15,7 +15,8 @@ import bmq.arrow
 import bmq.groups
 from tests.blocking import typed as typed_source
 from tests.programs.test_docs import generate as generate
-from tests.test_surface import current, described, offered
+from tests.surface import current
+from tests.test_surface import described, offered
 from tests.test_surface import reference as reference
 
 PAIRS = {

@@ -175,8 +175,8 @@ async def test_one_side_of_a_delayed_queue_says_nothing_about_the_other(peer: Pe
 async def test_failed_session_reports_its_reason(peer: Peer) -> None:
     async with bmq.connect(peer.uri, reconnect=False) as session:
         peer.cut()
-        await eventually(lambda: session.state is bmq.SessionState.CLOSED)
-        assert str(session.health()).startswith("not ready: the session is over: ")
+        await eventually(lambda: str(session.health()).startswith("not ready: the session is over: "))
+        assert session.state is bmq.SessionState.CLOSED
         await asyncio.sleep(0)
 
 

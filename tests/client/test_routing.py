@@ -11,7 +11,7 @@ import bmq
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from tests.fakes.broker import Peer, guid
-from tests.test_surface import current
+from tests.surface import current
 from tests.waiting import eventually
 from tests.wire.messages import push_message
 
