@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A consumer whose messages are taken as columns. Needs numpy."""
+"""A consumer with messages taken as columns. Needs numpy."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnConsumer", "ColumnLine", "Receipt", "Taken"]
 
-# Smaller events are read message by message, which is equally fast.
+# Smaller events are read message by message, equally fast.
 _WORTH_IT = 100
 
 
 class Receipt(NamedTuple):
-    """The data needed to confirm messages, without their content.
+    """The data needed to confirm messages, without content.
 
     Attributes:
         guids: GUIDs of the messages.
@@ -121,10 +121,10 @@ class _Event(NamedTuple):
 
 
 class ColumnLine(Line):
-    """A line whose messages are taken as columns.
+    """A line with messages taken as columns.
 
-    Arrivals wait event by event, behind any single messages in line, which other consumers have passed on.
-    With interceptors that observe messages, columns are built after the interceptors' calls.
+    Arrivals wait event by event, behind any single messages passed on by other consumers. With interceptors
+    observing messages, columns are built after the interceptors' calls.
 
     Args:
         end: queue of the line.
@@ -147,12 +147,12 @@ class ColumnLine(Line):
 
     @property
     def buffered(self) -> int:
-        """Number of messages that wait for the application."""
+        """Number of messages waiting for the application."""
         return len(self.messages) + self._event_rows
 
     @property
     def in_line(self) -> tuple[int, int]:
-        """Number and size of the messages that wait for the application."""
+        """Number and size of the messages waiting for the application."""
         messages, size = super().in_line
         return messages + self._event_rows, size
 
@@ -167,7 +167,7 @@ class ColumnLine(Line):
             self._wait(_Event(messages, places, arrival), size)
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
-        """Accept the messages of an event that has just arrived."""
+        """Accept the messages of a newly arrived event."""
         if not self.active:
             self.subscriptions.deliver(list(columns.pushes()), [(0, number)], arrival)
             return
@@ -186,7 +186,7 @@ class ColumnLine(Line):
         return super().numbered()
 
     def line_up(self) -> None:
-        """Convert events into messages in line, for callers that take single messages."""
+        """Convert events into messages in line, for callers taking single messages."""
         for event in self._events:
             if not self.messages:
                 self.runs.clear()
@@ -328,7 +328,7 @@ class ColumnConsumer(Consumer):
 
 
 def _after(event: _Event, count: int) -> _Event:
-    """Return the rest of an event after its first messages."""
+    """Return the rest of an event after the first messages."""
     some = event.messages
     rest = some[count:] if isinstance(some, list) else some.part(count, some.count)
     places: Places = []

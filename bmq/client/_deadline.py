@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deadlines whose error names the missing result."""
+"""Deadlines with an error naming the missing result."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The definition of a subscription, and messages with their delivery numbers."""
+"""The definition of a subscription, and messages with delivery numbers."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ __all__ = [
     "properties_of",
 ]
 
-# Maximum number of property bytes that this client decompresses to route a message. Real properties take less
-# than a kilobyte, and compress to a fifth. A broker's megabyte must not become a gigabyte here.
+# Maximum number of property bytes decompressed to route a message. Real properties take less than a kilobyte,
+# and compress to a fifth. A broker's megabyte must not become a gigabyte here.
 _MOST_INFLATED = 64 * 1024
 _ALWAYS_INFLATED = 4 * 1024
 _MOST_INFLATED_RATIO = 32
 
 
 class Unread(Enum):
-    """Placeholder for the properties of a message that is not decompressed for routing."""
+    """Placeholder for the properties of a message not decompressed for routing."""
 
     UNREAD = "not inflated"
 
@@ -56,11 +56,11 @@ class Definition:
     Attributes:
         line: line of the consumer.
         expression: expression given by the application.
-        expressions: compiled form, one or several; None for all messages.
+        expressions: compiled form of all expressions; None for all messages.
         options: limits and priority of all expressions together.
-        discard: complement of the expression, if other messages are to be discarded; otherwise None.
-        subscriptions: one subscription for each expression, with the limits divided among them, and the
-            subscriptions that discard.
+        discard: complement of the expression, if unmatched messages are to be discarded; otherwise None.
+        subscriptions: one subscription for each expression, with the limits divided among the expressions,
+            and the discarding subscriptions.
     """
 
     __slots__ = ("_everything", "discard", "expression", "expressions", "line", "options", "subscriptions")
@@ -87,7 +87,7 @@ class Definition:
         )
         self.subscriptions = [SubscriptionCore(str(each or ""), divided, line, self) for each in expressions]
         if discard is not None:
-            # A catch-all also matches the wanted messages: its priority must be below the filter's.
+            # A catch-all also matches the wanted messages: the priority must be below the filter's.
             below = SubscriptionOptions(
                 divided.max_unconfirmed_messages, divided.max_unconfirmed_bytes, options.priority - 1
             )
@@ -115,10 +115,10 @@ class Definition:
 
 
 class _Drain:
-    """Confirms the messages that a filter does not match, and no others.
+    """Confirms exactly the messages not matched by a filter.
 
-    Some other brokers drop messages that do not match a subscriber's filter; this class has the same effect.
-    Each message is evaluated again before it is confirmed, and a matching message goes to the consumer.
+    Some other brokers drop messages not matched by a subscriber's filter; this class has the same effect.
+    Each message is evaluated again before the confirmation, and a matching message goes to the consumer.
     """
 
     __slots__ = ("_complement", "_line")
@@ -128,7 +128,7 @@ class _Drain:
         self._complement = complement
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Accept messages that have just arrived."""
+        """Accept newly arrived messages."""
         line = self._line
         unwanted: list[Push] = []
         wanted: list[Numbered] = []
@@ -149,14 +149,14 @@ class _Drain:
         self.deliver(list(columns.pushes()), [(0, number)], arrival)
 
     def again(self, count: int) -> None:
-        """Count confirmed messages that were delivered again."""
+        """Count redelivered confirmed messages."""
         self._line.counts.again(count)
 
 
 def compile_expression_input(
     expression: ExpressionInput, *, discard: bool, strict: bool = True
 ) -> tuple[ExpressionInput, list[Expression | None], Complement | None]:
-    """Return an expression, its compiled form, and its complement (None without discarding).
+    """Return an expression, the compiled form, and the complement (None without discarding).
 
     Raises:
         InvalidExpression: the expression is not legal.
@@ -165,7 +165,7 @@ def compile_expression_input(
         expression = str.__str__(expression) or None
     if expression is None and not discard:
         return None, [None], None
-    # Imported with the first filter: programs that only post do not need the module.
+    # Imported with the first filter: programs that only post never need the module.
     from bmq.subscriptions import Expression, complement, subscriptions_for
 
     if isinstance(expression, str):
@@ -174,7 +174,7 @@ def compile_expression_input(
 
 
 def check_expression_input(expression: object) -> None:
-    """Check the type of an expression; compiling checks its syntax.
+    """Check the type of an expression; compiling checks the syntax.
 
     Raises:
         UsageError: the value is not an expression.
@@ -186,7 +186,7 @@ def check_expression_input(expression: object) -> None:
 
 
 def numbered(messages: list[Push], places: Places) -> Iterator[Numbered]:
-    """Iterate over messages with their delivery numbers."""
+    """Iterate over messages with delivery numbers."""
     ends = [*(first for first, _ in places[1:]), len(messages)]
     for (first, number), end in zip(places, ends, strict=True):
         for index in range(first, end):
@@ -194,7 +194,7 @@ def numbered(messages: list[Push], places: Places) -> Iterator[Numbered]:
 
 
 class RoutedMessage:
-    """A message whose properties are read when the first expression needs them.
+    """A message with properties read when the first expression needs them.
 
     Args:
         push: message.
@@ -220,7 +220,7 @@ def properties_of(message: Push) -> Properties | Unread | None:
     """Return the properties of a message for routing.
 
     Returns:
-        The properties. None for absent or malformed properties, which brokers treat alike. Unread if their
+        The properties. None for absent or malformed properties (brokers treat both alike). Unread if the
         decompressed size exceeds the limit.
     """
     _, _, _, flags, schema_id, compression, data = message

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed posts: their properties and destination."""
+"""Delayed posts: properties and destination."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def delayed(
         properties: message's own properties.
         delay: delay in seconds.
         not_before: due time, in place of a delay.
-        destination: queue to which the message is passed on; None if it stays in its queue.
+        destination: next queue of the message; None if the message stays in its queue.
         longest: maximum delay in seconds.
 
     Raises:

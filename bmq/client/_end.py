@@ -99,7 +99,7 @@ class QueueEnd:
 
     @property
     def in_line(self) -> tuple[int, int]:
-        """Number and size of the messages that wait for the application."""
+        """Number and size of the messages waiting for the application."""
         waiting = [line.in_line for line in self.subscriptions.members]
         unclaimed = self.subscriptions.unclaimed
         return (
@@ -165,7 +165,7 @@ class QueueEnd:
         self.confirming.begin(self.counts, None, self.connection.turn, len(guids))
 
     def discard(self, messages: list[Push], arrival: Arrival) -> None:
-        """Confirm messages that have just arrived, without handing them out."""
+        """Confirm newly arrived messages, without handing them out."""
         self.counts.arrived(messages, size_of(messages))
         self.confirm_many([message[GUID] for message in messages])
         self.confirming.begin(self.counts, arrival, self.connection.turn, len(messages))
@@ -237,7 +237,7 @@ async def drain(queues: Iterable[QueueEnd], deadline: float, closer: asyncio.Tas
 
 
 def left_over(posts: int, handlers: int, queues: int = 0) -> str:
-    """Return a text about the unfinished work; "" if there is none."""
+    """Return a text about the unfinished work; "" if all work is finished."""
     left = (
         (posts, "posts without outcome"),
         (handlers, "messages being handled"),

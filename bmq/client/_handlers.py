@@ -21,8 +21,8 @@ _SOME = 64
 class Handlers:
     """The messages of one queue in the hands of handlers, with their tasks.
 
-    Messages handled outside of ``async with`` are not tracked: they are confirmed in time or redelivered. An
-    ended task handles no message, even if it never left its block.
+    Messages handled outside of ``async with`` are not tracked, but confirmed in time or redelivered. An ended
+    task handles no message, even if the task never left the block.
     """
 
     __slots__ = ("_held", "_many", "_waiters")
@@ -36,7 +36,7 @@ class Handlers:
         return sum(1 for _ in self._tasks())
 
     def enter(self, held: object) -> None:
-        """Record that the current task begins to handle a message or a batch."""
+        """Record the start of a message or a batch in the current task."""
         task = asyncio.current_task()
         self._held[held] = weakref.ref(task) if task is not None else None
         if len(self._held) > self._many:

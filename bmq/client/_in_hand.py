@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages in the hands of handlers, so that no message is handed to two handlers at the same time.
+"""Messages in the hands of handlers; prevents handing a message to two handlers at the same time.
 
 The problem: a broker redelivers an unconfirmed message after a lost connection, and after the loss of a
-cluster's primary even on the same connection. A broker that has lost its memory does not mark such a message
-as redelivered, so only the GUID shows that the message is already here. A loop in a program receives the
-message again, as documented. A handler must not: code that calls handlers lets :class:`InHand` follow the
-consumer's messages from their arrival until they are confirmed, put back or given up. A message that arrives
-meanwhile with the same GUID is the same message. The new message is dropped, and the first one counts as
-arrived again: its outcome is the outcome of both.
+cluster's primary even on the same connection. A broker after a loss of memory does not mark the message as
+redelivered: only the GUID identifies a message already here. A loop in a program receives the message again,
+as documented. A handler must not: code calling handlers lets :class:`InHand` follow the consumer's messages
+from the arrival until they are confirmed, put back or given up. A message arriving meanwhile with the same
+GUID is the same message. The new copy is dropped, and the first copy counts as arrived again, with a single
+outcome for both.
 
 Messages are compared on arrival. A comparison at the time of handling would sometimes find the first message
-already confirmed, and would need its own memory of confirmations.
+already confirmed, and would need a separate memory of confirmations.
 
-All consumers of a queue that feed handlers share one :class:`InHand`: the broker may redeliver a message to
+All handler-feeding consumers of a queue share an :class:`InHand`: the broker may redeliver a message to
 another subscription.
 """
 
@@ -36,12 +36,12 @@ class InHand(dict[bytes, "Message | None"]):
     def sort_out(
         self, messages: Iterable[Numbered], arrival: Arrival, *, counted: bool = False
     ) -> list[Numbered]:
-        """Return and record the new messages; the others have arrived again.
+        """Return and record the new messages; all remaining messages have arrived again.
 
         Args:
             messages: messages for one consumer.
             arrival: arrival of the messages.
-            counted: whether the queue has counted them.
+            counted: whether the queue has counted the messages.
         """
         fresh: list[Numbered] = []
         for each in messages:
@@ -63,6 +63,6 @@ class InHand(dict[bytes, "Message | None"]):
         return fresh
 
     def release(self, messages: Iterable[Message]) -> None:
-        """Forget messages that no handler has any longer."""
+        """Forget messages no longer in the hands of a handler."""
         for message in messages:
             self.pop(push_of(message)[GUID], None)

@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of a consumer: its messages in the order of delivery, and the life of its subscription.
+"""The line of a consumer: messages in the order of delivery, and the life of the subscription.
 
 The problem: the messages of one queue go to several consumers, and consumers come and go during delivery.
-Each consumer must hand out its messages in the order of delivery, including messages that another consumer
-had before. The cost of a message must be low: a line holds the received tuples, and stores nothing else for
+Each consumer must hand out messages in the order of delivery, including messages taken over from another
+consumer. The cost of a message must be low: a line holds the received tuples, and stores nothing else for
 each message.
 
 Invariants:
 
-- Each message of a session has a delivery number, which counts up by one in the order of arrival. Within a
-  line, the numbers rise. Messages that were put back come in front of all others: they get numbers below.
-- A line stores numbers and times of arrival as runs: (index of the first message among all that ever joined,
-  its number, its arrival). A run covers messages whose numbers count up by one and that arrived together.
-  An event of a thousand messages is one run. The last run is always complete; runs in front of the first
-  message are dropped when the line is looked at.
-- ``arrived`` counts the messages that ever joined. The index of the first message in line is
-  ``arrived - len(messages)``, so that taking a message changes nothing but the deque.
+- Each message of a session has a delivery number, counted up by 1 in the order of arrival. Within a line, the
+  numbers rise. Messages put back come in front of the whole line: their numbers are lower.
+- A line stores numbers and times of arrival as runs: (index of the first message among all messages since the
+  start, number, arrival). A run covers messages with consecutive numbers and a common arrival. An event of a
+  thousand messages is a single run. The last run is always complete; runs in front of the first message are
+  dropped when the line is looked at.
+- ``arrived`` counts all messages since the start. The index of the first message in line is ``arrived -
+  len(messages)``: taking a message changes only the deque.
 - The session's backlog counts every message in every line. A line reports taken messages by the dozen,
   because a report costs as much as taking a message.
-- The subscription of the line is at the broker, or was asked for, in OPENING and OPEN. Messages
-  that arrive in other states belong to other consumers of the queue, or to none.
+- The subscription of the line is at the broker, or requested, in OPENING and OPEN. Messages arriving in other
+  states belong to another consumer of the queue, or remain unclaimed.
 
-Rejected designs: a number in front of each message in the line, which costs a tuple for each message; sorting
-the line after each move, which costs the whole line where nearly always nothing or a few messages move; one
-line for the queue, from which consumers pick: a consumer that is slow would keep the others' messages back.
+Rejected designs: a number in front of each message in the line, at the cost of a tuple for each message;
+sorting the line after each move, at the cost of the whole line where a few messages move at most; a common
+line for the queue, from which consumers pick: a slow consumer would hold back messages of the rest.
 
-The life of the subscription is a table, :class:`ConsumerLife`. What a caller waits for hangs on the states:
-the task that opens, and the future of those who wait while the consumer is paused.
+The life of the subscription is a table, :class:`ConsumerLife`. The states hold the objects of waiting
+callers: the opening task, and the future of calls during a pause.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ _OPENING, _OPEN, _CLOSING, _CLOSED = _S.OPENING, _S.OPEN, _S.CLOSING, _S.CLOSED
 
 
 class ConsumerLife(Machine):
-    """The life cycle of one consumer, and its waiting callers.
+    """The life cycle of a consumer, and the waiting callers.
 
     Attributes:
         state: state of the consumer.
         opening: running task that opens the consumer, or None.
         resumed: future that is done on resume; None unless the consumer is paused.
-        waiting: callers that wait for a message.
+        waiting: callers waiting for a message.
     """
 
     __slots__ = ("_error", "opening", "resumed", "waiting")
@@ -173,30 +173,30 @@ class ConsumerLife(Machine):
 
 
 class Line(ConsumerLife):
-    """The messages of one consumer that wait for the application.
+    """The messages of a consumer waiting for the application.
 
     Args:
         end: queue of the consumer.
         expression: expression given by the application.
-        expressions: compiled form, one or several; None for all messages.
+        expressions: compiled form of all expressions; None for all messages.
         options: limits and priority.
-        discard: complement of the expression, if other messages are to be discarded; otherwise None.
+        discard: complement of the expression, if unmatched messages are to be discarded; otherwise None.
 
     Attributes:
         end: queue of the consumer.
         consumer: public object of the consumer.
         definition: definition of the subscription.
         counts: counters of the messages.
-        messages: messages that wait for the application.
+        messages: messages waiting for the application.
         used: whether the program has received, or tried to receive.
         loops: number of loops over the consumer. Garbage collection decreases the number in any thread and at
-            any time, so only the log depends on it.
-        feeding: number of times that :class:`bmq.client.in_hand.Feeding` feeds handlers from the consumer.
+            any time, so only the log depends on the number.
+        feeding: number of :class:`bmq.client.in_hand.Feeding` objects feeding handlers from the consumer.
         in_hand: messages in the hands of handlers; None unless handlers are fed.
         turn: turn of the event loop.
         connection: session's connection.
         workers: workers of the consumer, for reports. A mapping from consumers to workers would keep both for
-            ever, because workers refer to their consumer.
+            ever, because workers refer to the consumer.
     """
 
     consumer: Consumer
@@ -224,14 +224,14 @@ class Line(ConsumerLife):
         self.feeding = 0
         self.in_hand: InHand | None = None
         self.workers: object | None = None
-        # Messages in line, total number that ever joined, and their runs: see the module's docstring.
+        # Messages in line, total number since the start, and runs: see the module's docstring.
         self.messages: deque[Push] = deque()
         self.arrived = 0
         self.runs: deque[tuple[int, int, Arrival]] = deque()
         # Arrival of the next messages in line, and the number of messages with this arrival.
         self._arrived_at: Arrival = (0.0, 0)
         self._together = 0
-        # Bytes that the session's backlog counts for this line, and messages taken since the last report.
+        # Bytes counted for this line in the session's backlog, and messages taken since the last report.
         self._counted_bytes = 0
         self.taken = 0
         self.taken_bytes = 0
@@ -240,12 +240,12 @@ class Line(ConsumerLife):
 
     @property
     def buffered(self) -> int:
-        """Number of messages that wait for the application."""
+        """Number of messages waiting for the application."""
         return len(self.messages)
 
     @property
     def in_line(self) -> tuple[int, int]:
-        """Number and size of the messages that wait for the application."""
+        """Number and size of the messages waiting for the application."""
         return len(self.messages), self._counted_bytes - self.taken_bytes
 
     @property
@@ -255,7 +255,7 @@ class Line(ConsumerLife):
 
     @property
     def next(self) -> int:
-        """The index of the next message in line among all messages that ever joined."""
+        """The index of the next message in line among all messages since the start."""
         return self.arrived - len(self.messages)
 
     def put_back(self, messages: Iterable[Message]) -> None:
@@ -266,7 +266,7 @@ class Line(ConsumerLife):
             in_hand.release(messages)
             messages = [message for message in messages if not message.stale]  # the broker redelivers these
         pushes = [push_of(message) for message in messages if not message.confirmed]
-        # Before all messages with their own numbers, and before messages put back earlier.
+        # Before all messages with delivery numbers, and before messages put back earlier.
         self.line_up()
         first = (min(0, self._first_number()) if self.messages else 0) - len(pushes)
         returned: list[Numbered] = [(first + index, push) for index, push in enumerate(pushes)]
@@ -279,13 +279,13 @@ class Line(ConsumerLife):
             self.count(len(pushes), self._merge(returned, self._now()))
 
     def _now(self) -> Arrival:
-        """The arrival for messages that join now."""
+        """The arrival for messages joining now."""
         return self.connection.loop.time(), self.end.received.losses
 
     # life cycle
 
     def start(self) -> asyncio.Task[None]:
-        """Begin to receive; return the task that ends with the broker's acceptance.
+        """Begin to receive; return a task ending with the broker's acceptance.
 
         Raises:
             QueueClosed, SessionClosed: no consumers can be added any more.
@@ -342,9 +342,9 @@ class Line(ConsumerLife):
             raise self._error or StopAsyncIteration
 
     async def arrival(self) -> None:
-        """Wait until there may be a message, or the consumer is closed; activate the consumer if necessary.
+        """Wait until a message may be in line, or the consumer is closed; activate the consumer if necessary.
 
-        Cancelling the call does not stop the activation: other callers may wait for it.
+        Cancelling the call does not stop the activation: more callers may wait for the same activation.
         """
         if self.resumed is not None:
             await asyncio.shield(self.resumed)
@@ -353,7 +353,7 @@ class Line(ConsumerLife):
             before = self.buffered
             opening = self.start()
             if self.buffered > before:
-                return  # messages that were waiting for such a consumer
+                return  # messages waiting for a matching consumer
             await asyncio.wait((opening,))
             if not opening.cancelled() and not self.over:
                 opening.result()
@@ -369,7 +369,7 @@ class Line(ConsumerLife):
     # arrivals
 
     def again(self, count: int) -> None:
-        """Count confirmed messages that were delivered again."""
+        """Count redelivered confirmed messages."""
         self.counts.again(count)
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
@@ -377,7 +377,7 @@ class Line(ConsumerLife):
         self.deliver(list(columns.pushes()), [(0, number)], arrival)
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Accept messages that have just arrived."""
+        """Accept newly arrived messages."""
         state = self.state
         if state is not _OPEN and state is not _OPENING:  # a closing queue accepts no messages
             self.subscriptions.deliver(messages, places, arrival)
@@ -417,7 +417,7 @@ class Line(ConsumerLife):
         self.count(len(messages), size)
 
     def take_over(self, messages: list[Numbered]) -> None:
-        """Accept messages from another consumer, or from none. They count as arriving now."""
+        """Accept messages from another consumer, or unclaimed messages. Their arrival is now."""
         arrival = self._now()
         if self.in_hand is not None:
             messages = self.in_hand.sort_out(messages, arrival, counted=True)
@@ -428,8 +428,8 @@ class Line(ConsumerLife):
     def _merge(self, messages: list[Numbered], arrival: Arrival) -> int:
         """Insert messages into the line in the order of delivery; return their size.
 
-        Only messages after the first inserted one move. In most cases there are none, or a few messages of
-        the same event. Messages that were put back go before all others.
+        Only messages behind the first inserted message move: in most cases no message, or a few messages of
+        the same event. Messages put back go before the whole line.
         """
         self.line_up()
         line, runs = self.messages, self.runs
@@ -459,7 +459,7 @@ class Line(ConsumerLife):
         return sum([len(push[DATA]) for _, push in messages])
 
     def sort_line(self, in_hand: InHand) -> None:
-        """Drop messages that are in hand, or occur earlier in the line; record the others as in hand."""
+        """Drop messages in hand, or earlier in the line; record the remaining messages as in hand."""
         self.line_up()
         messages = list(self.numbered())
         self.clear()
@@ -483,7 +483,7 @@ class Line(ConsumerLife):
         return runs[0][1]
 
     def _prepend(self, messages: list[Numbered], arrival: Arrival) -> None:
-        """Insert messages before all others; requires a call of :meth:`_first_number`."""
+        """Insert messages before the whole line; requires a call of :meth:`_first_number`."""
         index = self.arrived - len(self.messages)
         for number, push in reversed(messages):
             index -= 1
@@ -495,7 +495,7 @@ class Line(ConsumerLife):
             self.messages.appendleft(push)
 
     def numbered(self) -> Iterator[Numbered]:
-        """The messages in line, with their delivery numbers."""
+        """The messages in line, with delivery numbers."""
         index = self.arrived - len(self.messages)
         runs = list(self.runs)
         at = 0
@@ -507,7 +507,7 @@ class Line(ConsumerLife):
             index += 1
 
     def count(self, count: int, size: int) -> None:
-        """Count messages that joined the line, and wake waiting callers."""
+        """Count messages added to the line, and wake waiting callers."""
         self._counted_bytes += size
         self._backlog.count(count, size)
         self.waiting.wake(count)
@@ -534,7 +534,7 @@ class Line(ConsumerLife):
     # taking messages
 
     def pop(self) -> Message:
-        """Take the next message out of the line, which must not be empty."""
+        """Take the next message out of the line. The line must not be empty."""
         messages = self.messages
         push = messages.popleft()
         self.taken += 1
@@ -572,7 +572,7 @@ class Line(ConsumerLife):
         return batch
 
     def _made(self, pushes: list[Push], index: int) -> list[Message]:
-        """Create messages from the first in line, whose index among all that ever joined is ``index``."""
+        """Create messages from the first in line, with this ``index`` among all messages since the start."""
         made: list[Message] = []
         while (at := len(made)) < len(pushes):
             if not self._together:
@@ -584,7 +584,7 @@ class Line(ConsumerLife):
         return made
 
     def _look_at_arrival(self, index: int) -> None:
-        """Find the arrival of the first message left, and the number of following messages that share it."""
+        """Find the arrival of the first message left, and the number of messages with the same arrival."""
         runs = self.runs
         while len(runs) > 1 and runs[1][0] <= index:
             runs.popleft()
@@ -598,7 +598,7 @@ class Line(ConsumerLife):
             self.taken = self.taken_bytes = 0
 
     async def some(self, timeout: float | None) -> None:
-        """Wait for a message, and for a share of the event loop's turn in which to hand it out."""
+        """Wait for a message, and for a share of the event loop's turn to hand out the message."""
         if timeout is not None:
             try:
                 async with within(timeout, f"no message of {self.end.uri} arrived"):

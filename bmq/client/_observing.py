@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first stage of posting: interceptors see messages before they are encoded, and learn the outcomes."""
+"""The first stage of posting: interceptors see messages before the encoding, and learn the outcomes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Seen:
     Attributes:
         posts: messages, as shown to interceptors.
         complete: whether no items are left.
-        late: a message with a delay, which ended the group.
-        failure: error of an illegal item; the items before it are posted.
+        late: a delayed message, at the end of the group.
+        failure: error of an illegal item; earlier items are posted.
     """
 
     posts: list[OutgoingMessage] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Seen:
     _compressions: list[Compression | None] = field(default_factory=list)
 
     def add(self, post: OutgoingMessage, compression: Compression | None) -> None:
-        """Add a message, and the compression requested by its item."""
+        """Add a message, and the compression requested by the item."""
         self.posts.append(post)
         self._compressions.append(compression)
 
@@ -56,7 +56,7 @@ class Interception:
     Args:
         hooks: interceptors.
         queue: destination of the messages.
-        guids: generates the GUIDs, which interceptors see.
+        guids: generates the GUIDs, as seen by interceptors.
     """
 
     __slots__ = ("_guids", "_hooks", "_queue")
@@ -69,7 +69,7 @@ class Interception:
     def one(
         self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
     ) -> tuple[OutgoingMessage, ObservedPost]:
-        """Show one message; return the message, and the receiver of its outcome."""
+        """Show a message; return the message, and the receiver of the outcome."""
         post = self._post(data, properties, guid, tick)
         return post, ObservedPost(self._hooks, self._queue, post)
 
@@ -146,7 +146,7 @@ class ObservedPosts(Several):
         self._settled(count)
 
     def failed(self, index: int, error: PostError) -> None:
-        """Record that one post was not accepted."""
+        """Record a post without an acceptance."""
         self._batch.failed(index, error)
         self._failures.append(FailedPost(index - self._first, error))
         self._settled(1)
@@ -161,7 +161,7 @@ class ObservedPosts(Several):
 
 
 class ObservedPost:
-    """One post: receives the outcome for its future, even if no caller waits for the outcome any more.
+    """A single post: receives the outcome for a future, even if the caller has stopped waiting.
 
     Args:
         hooks: interceptors.
@@ -184,7 +184,7 @@ class ObservedPost:
         return self
 
     def refused(self, error: BaseException) -> None:
-        """Report that the message could not be posted."""
+        """Report a failure to post the message."""
         self._hooks.outcome(self._contexts, PostOutcome(self._queue, 0, 0, (), error))
 
     def done(self) -> bool:
@@ -192,13 +192,13 @@ class ObservedPost:
         return False
 
     def set_result(self, ack: Ack, /) -> None:
-        """Report that the broker accepted the post."""
+        """Report the broker's acceptance of the post."""
         if not self._future.done():
             self._future.set_result(ack)
         self._hooks.outcome(self._contexts, PostOutcome(self._queue, 1, 1))
 
     def set_exception(self, error: PostError, /) -> None:
-        """Report that the post was not accepted."""
+        """Report a post without an acceptance."""
         if not self._future.done():
             self._future.set_exception(error)
         self._hooks.outcome(self._contexts, PostOutcome(self._queue, 1, 0, (FailedPost(0, error),)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base class of :class:`bmq.Queue`, by which modules recognise a queue without importing its module."""
+"""The base class of :class:`bmq.Queue`: modules recognise a queue without importing the queue's module."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcomes of posts: their receivers, and the form for each of them."""
+"""The outcomes of posts: the receivers, and the form for each receiver."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ PostFuture = asyncio.Future[Ack]
 
 
 class Single(Protocol):
-    """The receiver of the outcome of one post, as its future."""
+    """The receiver of the outcome of a single post, like a future."""
 
     def done(self) -> bool:
         """Whether the outcome is no longer wanted."""
         ...
 
     def set_result(self, result: Ack, /) -> None:
-        """Report that the broker accepted the post."""
+        """Report the broker's acceptance of the post."""
         ...
 
     def set_exception(self, exception: PostError, /) -> None:
-        """Report that the post was not accepted."""
+        """Report a post without an acceptance."""
         ...
 
 
@@ -47,7 +47,7 @@ class Several:
         raise NotImplementedError
 
     def failed(self, index: int, error: PostError) -> None:
-        """Record that one post was not accepted."""
+        """Record a post without an acceptance."""
         raise NotImplementedError
 
 
@@ -57,7 +57,7 @@ class PostBatch(Several):
     Attributes:
         report: the result for the caller.
         pending: number of posts without an outcome.
-        late: a message with a delay, which the caller posts to the delay queue.
+        late: a delayed message, to be posted to the delay queue by the caller.
     """
 
     __slots__ = ("_waiter", "late", "pending", "report")
@@ -74,7 +74,7 @@ class PostBatch(Several):
         self._settled(count)
 
     def failed(self, index: int, error: PostError) -> None:
-        """Record that one post was not accepted."""
+        """Record a post without an acceptance."""
         self.report.failures.append(FailedPost(index, error))
         self._settled(1)
 
@@ -84,7 +84,7 @@ class PostBatch(Several):
             self._waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Wait until every post has its outcome."""
+        """Wait until every post has an outcome."""
         if self.pending:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -106,7 +106,7 @@ class Settler:
         """Pass on the outcomes of posts; the core knows the error of the connection."""
         for token, tag, guid, status, queue in cast("list[_Outcome]", acked.outcomes):
             if status is AckStatus.SUCCESS:
-                single = cast("Single", token)  # posts that learn their outcomes together are counted below
+                single = cast("Single", token)  # posts with a common outcome are counted below
                 if not single.done():
                     single.set_result(Ack(guid, queue.uri_text))
                 continue

@@ -4,16 +4,17 @@
 Every post passes the same stages, alone or with many others:
 
 1. *Intercept*, if the session has interceptors of posts: :class:`bmq.client._observing.Interception` shows
-   them the message, which may change, and watches for its outcome.
-2. *Encode*: the payload and the properties become application data. A ``post_many`` of messages that differ
-   only in their data takes a shorter loop, and creates its GUIDs together.
-3. *Admit*: the window takes the message. A single post may be written at once, before it enters the window;
+   the message to the interceptors, allows changes, and watches for the outcome.
+2. *Encode*: the payload and the properties become application data. A ``post_many`` of messages with
+   different data, but equal other values, takes a shorter loop, and creates all GUIDs together.
+3. *Admit*: the window takes the message. A single post may be written at once, before entering the window;
    see :mod:`bmq.protocol.client.lone_post`.
 
-If a later stage refuses a post, the interceptors that saw the post receive the refusal as its outcome.
+If a later stage refuses a post, the interceptors of the post receive the refusal as the outcome.
 
-Rejected designs: a second poster for sessions with interceptors, whose separate pipeline lagged behind this
-one; one encoder called for each message of a ``post_many``, which costs a tenth of the whole post.
+Rejected designs: a second poster for sessions with interceptors, because the separate pipeline lagged behind
+this pipeline; and a common encoder called for each message of a ``post_many``, at the cost of a tenth of the
+whole post.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ __all__ = ["Poster"]
 _STARTED = SessionState.STARTED
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
-# After this many messages or bytes, post_many lets the event loop run, so that acknowledgements are handled
-# in between. This much work takes a millisecond or two, enough to spread the fixed cost of a turn, and of the
-# caches emptied by a write.
+# After this many messages or bytes, post_many lets the event loop run to handle acknowledgements. The work in
+# between takes a millisecond or two, enough to spread the fixed cost of a turn, and of the caches emptied by
+# a write.
 _TURN_MESSAGES = 500
 _TURN_BYTES = 4 * 1024 * 1024
 # Required space for a post of unknown size.
@@ -112,7 +113,8 @@ class Poster:
     ) -> PostFuture:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         connection = self._connection
-        # Driver.check_open() is called only where it may raise: the check costs a call, and a system call.
+        # Driver.check_open() is called only where an exception is possible: the check costs a call, and a
+        # system call.
         if connection.core.state is not _STARTED or connection.scheduled:
             self._driver.check_open()
         else:
@@ -176,7 +178,7 @@ class Poster:
             await asyncio.sleep(0)
 
     async def _post_late(self, batch: PostBatch, delayed: Delayed | None) -> None:
-        """Post the message with a delay that ended a turn, as the next one of its batch."""
+        """Post the delayed message at the end of a turn, as the next message of the batch."""
         message, batch.late = batch.late, None
         assert message is not None
         assert delayed is not None
@@ -250,7 +252,7 @@ class Poster:
     async def _post_as_they_come(
         self, items: AsyncIterable[Any], batch: PostBatch, delayed: Delayed | None
     ) -> None:
-        """Post each item at once, without waiting for the next item, which may be late."""
+        """Post each item at once, without waiting for a possibly late next item."""
         connection, room = self._connection, self._room
         async for item in items:
             if room.lines or not (connection.writable and connection.core.posts.has_room):
@@ -290,7 +292,7 @@ class Poster:
         """Encode and admit items, up to a budget of bytes; return whether no items are left."""
         driver = self._driver
         messages: list[Outgoing] = []
-        # Application data of messages that differ only in their data: nearly always all of them.
+        # Application data of messages different only in data: nearly always all messages.
         run: list[bytes] = []
         run_schema = 0
         ids = driver.schema_ids
@@ -346,7 +348,7 @@ class Poster:
                     return False
             return True
         finally:
-            # Also after an illegal item: the items before it are posted.
+            # Also after an illegal item: earlier items are posted.
             self._end_run(run, run_schema, messages, tick)
             batch.report.bytes += size
             self._admit_many(messages, batch, token, now)
@@ -360,7 +362,7 @@ class Poster:
             run.clear()
 
     def _with_properties(self, data: bytes, properties: Mapping[str, PropertyInput]) -> tuple[bytes, int]:
-        """Return a payload behind its properties, in the new encoding, and their schema id."""
+        """Return a payload behind the properties, in the new encoding, and the schema id."""
         joined, schema_id = self._driver.schema_ids.encode(properties, data)
         if len(joined) > MAX_APPLICATION_DATA:
             raise too_large(len(joined))
@@ -391,7 +393,7 @@ class Poster:
         tick: int,
         wanted: Compression | None,
     ) -> Outgoing:
-        """Check a message, and return it in the form for transmission."""
+        """Check a message, and return the form for transmission."""
         if not 0 < len(data) <= MAX_APPLICATION_DATA:
             raise wrong_size(len(data))
         driver = self._driver

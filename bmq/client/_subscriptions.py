@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subscriptions of a queue: its consumers, their state at the broker, and unclaimed messages."""
+"""The subscriptions of a queue: consumers, state at the broker, and unclaimed messages."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ logger = logging.getLogger("bmq.client")
 _I = ConsumerInput
 _OPENING, _OPEN = ConsumerState.OPENING, ConsumerState.OPEN
 
-# Unclaimed messages are reported after this time in seconds: not while one consumer replaces another, or
-# while everything is being closed.
+# Unclaimed messages are reported after this time in seconds: not during the replacement of a consumer, nor
+# during a shutdown.
 _MENTION_UNCLAIMED_AFTER = 3.0
 # The default subscription is reported after this time in seconds without a receiving call.
 _MENTION_IDLE_AFTER = 10.0
 
 
 class Subscriptions:
-    """The consumers of one queue that have begun to receive.
+    """The started consumers of one queue.
 
-    The protocol receives them as one set of subscriptions. :meth:`configured` processes the result, and is
-    the only place where failed changes are undone.
+    The protocol receives a single set of subscriptions. :meth:`configured` processes the result, and is the
+    only place to undo failed changes.
 
     Attributes:
-        members: consumers that have begun, including paused ones, in the order of their beginning.
-        unclaimed: messages that match no consumer of the queue.
+        members: started consumers, including paused consumers, in the order of the start.
+        unclaimed: messages without a matching consumer in the queue.
         in_hand: messages in the hands of handlers.
     """
 
@@ -65,17 +65,17 @@ class Subscriptions:
 
     @property
     def active(self) -> list[Line]:
-        """The consumers whose subscriptions the broker has, or is asked for, in the order of beginning."""
+        """The consumers with an accepted or requested subscription, in the order of the start."""
         return [line for line in self.members if line.state is _OPEN or line.state is _OPENING]
 
     @property
     def committed(self) -> list[Consumer]:
-        """The consumers whose subscriptions the broker has."""
+        """The consumers with an accepted subscription."""
         has = _definitions(self._end.core.subscriptions.committed)
         return [line.consumer for line in self.active if line in has]
 
     def wanted(self) -> list[SubscriptionCore]:
-        """The subscriptions that the broker should have."""
+        """The intended subscriptions at the broker."""
         return [
             each
             for line in self.members
@@ -121,11 +121,11 @@ class Subscriptions:
         del self.members[line]
 
     def _rest(self, newcomer: Line) -> Line | None:
-        """Withdraw the default subscription if the program has stopped using it; return its consumer.
+        """Withdraw a default subscription no longer used by the program; return the consumer.
 
         Leaving a loop over the queue sends no signal to the queue. An unused default subscription would
-        continue to receive messages that match the new consumer, up to its limits. The next receiving call on
-        the queue activates it again, like any consumer.
+        continue to receive messages for the new consumer, up to the limits. The next receiving call on the
+        queue activates the default subscription again, like any consumer.
         """
         default = self._end.default
         if (
@@ -149,9 +149,9 @@ class Subscriptions:
     def watch_default(self) -> None:
         """Log once if the default subscription holds unused messages beside other consumers.
 
-        The default subscription takes messages that match the other consumers, up to its limits. The log line
-        is the only effect: the program may receive from the queue again at any time. Called when a program
-        receives from the queue, and when a consumer begins.
+        The default subscription takes messages for the other consumers, up to the limits. The log line is the
+        only effect: the program may receive from the queue again at any time. Called when a program receives
+        from the queue, and when a consumer starts.
         """
         default = self._end.default
         if self._watching is None and default is not None and self._is_beside(default):
@@ -184,7 +184,7 @@ class Subscriptions:
         )
 
     async def begun(self, line: Line, asked: asyncio.Future[None]) -> None:
-        """Wait for the broker's acceptance; after a refusal, remove the consumer, which may begin again."""
+        """Wait for the broker's acceptance; after a refusal, remove the consumer. A new start is possible."""
         try:
             await asked
         except BaseException as error:
@@ -196,7 +196,7 @@ class Subscriptions:
                 self._ask_again()
             if not line.active:
                 with self._driver.backlog.moving():
-                    self._place(line.take_back())  # it may have received messages nevertheless
+                    self._place(line.take_back())  # the consumer may have received messages nevertheless
             raise
         if line.state is _OPENING and self._is_latest(line):
             line.fire(_I.AGREED)  # without a connection, a change agreed before is agreed at once
@@ -227,7 +227,7 @@ class Subscriptions:
             self.members[line] = None
         if not was_active:
             return
-        # Before the broker's answer: messages that still arrive come later in the order of delivery.
+        # Before the broker's answer: messages still to arrive come later in the order of delivery.
         with self._driver.backlog.moving():
             self._place(line.take_back())
         try:
@@ -277,13 +277,13 @@ class Subscriptions:
                     line.fire(_I.AGREED)
 
     def _restore(self, lines: Iterable[Line]) -> None:
-        """Restore the definitions that the broker has accepted."""
+        """Restore the accepted definitions."""
         agreed = _definitions(self._end.core.subscriptions.agreed)
         for line in lines:
             line.definition = agreed.get(line, line.definition)
 
     def _has_left(self) -> bool:
-        """Whether the broker has the subscription of a consumer that has closed here."""
+        """Whether the broker still has the subscription of a closed consumer."""
         return any(not line.active for line in _definitions(self._end.core.subscriptions.agreed))
 
     def _ask(self) -> asyncio.Future[None]:
@@ -298,7 +298,7 @@ class Subscriptions:
     # messages without a consumer (see QueueOwner)
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Accept messages that have just arrived for a closed or unknown consumer."""
+        """Accept newly arrived messages for a closed or unknown consumer."""
         self._end.counts.arrived(messages, size_of(messages))
         self._place(list(numbered(messages, places)))
 
@@ -307,7 +307,7 @@ class Subscriptions:
         self.deliver(list(columns.pushes()), [(0, number)], arrival)
 
     def again(self, count: int) -> None:
-        """Count confirmed messages that were delivered again."""
+        """Count redelivered confirmed messages."""
         self._end.counts.again(count)
 
     def give_back(self, messages: list[Numbered]) -> None:
@@ -315,11 +315,12 @@ class Subscriptions:
         self._place(messages)
 
     def _place(self, messages: list[Numbered]) -> None:
-        """Pass messages to matching consumers, in the order of delivery; keep the others.
+        """Pass messages to matching consumers, in the order of delivery; keep unmatched messages.
 
         The protocol cannot return a single message. Closing the reading side returns all messages, but a
-        broker delivers those first, and nothing else until a consumer takes them: consumers that do not match
-        them would starve. So they stay here, unconfirmed, until a consumer matches them or the queue closes.
+        broker delivers returned messages first, and no further messages until a consumer takes them:
+        consumers without a match would starve. Unmatched messages therefore stay here, unconfirmed, until a
+        matching consumer starts or the queue closes.
         """
         if self._end.closed or not messages:
             return
@@ -361,7 +362,7 @@ class Subscriptions:
         self._place(self.unclaimed.take())
 
     def _report_dropped(self, count: int) -> None:
-        """Log that messages were dropped."""
+        """Log dropped messages."""
         self._limited.warning(
             "dropped",
             "%s: %d messages that match no consumer here were not kept, because max_buffered_messages or "

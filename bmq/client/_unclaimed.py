@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of one queue that match no consumer."""
+"""The messages of a queue without a matching consumer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _number = itemgetter(0)
 
 
 class Unclaimed:
-    """Keeps messages until a consumer matches them, and counts them in the session's backlog.
+    """Keeps messages until a matching consumer starts, counted in the session's backlog.
 
-    Messages are appended on arrival, and sorted into the order of delivery when they are taken. Keeping them
-    sorted would move all messages for each event.
+    Messages are appended on arrival, and sorted into the order of delivery on taking. Sorting on arrival
+    would move all messages for each event.
 
     Args:
         backlog: session's account of held messages.

@@ -46,15 +46,14 @@ class connect:
     Args:
         broker: ``tcp://host:port`` (``tcps://`` for TLS); several addresses separated by commas. If None, the
             address in the environment variable BMQ_BROKER_URI, or ``tcp://localhost:30114`` if not set.
-        credentials: :class:`bmq.Credentials`, or a callable, sync or async, that returns them. Called at each
-            authentication of the session.
+        credentials: :class:`bmq.Credentials`, or a function returning credentials, sync or async, called at
+            each authentication of the session.
         ssl: TLS context; if None, ``tcps://`` uses the system's defaults.
         server_hostname: host name for the verification of the broker's certificate; None for the address's
             host.
         on_event: called with each session event, in the event loop.
         host_health: source of the host's health; see :class:`bmq.health.HostHealth`.
-        interceptors: called for every message that the session posts and receives; see
-            :class:`bmq.Interceptor`.
+        interceptors: called for every posted and received message; see :class:`bmq.Interceptor`.
         options: a :class:`bmq.SessionOptions`. Its fields may also be given as keyword arguments.
 
     Raises:
@@ -150,7 +149,7 @@ def check_options(
     """Check the options of :class:`connect` for a later connection.
 
     Raises:
-        UsageError: an option is unknown, has another type, or is out of its range.
+        UsageError: an option is unknown, has another type, or is out of range.
     """
     unknown = set(fields) - set(SessionOptions.__dataclass_fields__)
     if unknown:
@@ -174,7 +173,7 @@ def check_options(
 def check_connecting(
     credentials: CredentialsSource | None, ssl: ssl_module.SSLContext | None, server_hostname: str | None
 ) -> None:
-    """Check the arguments that all connecting functions share.
+    """Check the arguments shared by all connecting functions.
 
     Raises:
         UsageError: an argument has another type.
@@ -239,8 +238,8 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     busy consumer's time.
 
     If the application has no SIGTERM handler, SIGTERM cancels the coroutine, so that open resources are
-    closed properly, and the process ends with status 143. SIGINT works as in ``asyncio.run``: it cancels the
-    coroutine, and then KeyboardInterrupt is raised. A second SIGINT within half a second counts as the same
+    closed properly, and the process ends with status 143. SIGINT works as in ``asyncio.run``: the coroutine
+    is cancelled, and KeyboardInterrupt is raised. A second SIGINT within half a second counts as the same
     request. A later SIGINT cancels the coroutine again, and raises KeyboardInterrupt at once if the event
     loop is blocked.
 
@@ -263,7 +262,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         gc.freeze()
     try:
         with asyncio.Runner(debug=debug, loop_factory=new_event_loop) as runner:
-            # If the application handles or ignores SIGINT, leave its setting unchanged.
+            # If the application handles or ignores SIGINT, leave the setting unchanged.
             interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
             return runner.run(_until_signalled(main, interrupts=interrupts))
     finally:

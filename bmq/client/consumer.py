@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers: each receives the messages of one subscription."""
+"""Consumers: each receives the messages of a subscription."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Subscription:
 
     Attributes:
         expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None or "" for all messages.
-        priority: the consumer with the highest priority among the matching ones receives a message; None for
-            the queue's priority.
+        priority: a message goes to the matching consumer with the highest priority; None for the queue's
+            priority.
         max_unconfirmed_messages: limit of delivered messages without a confirmation; None for the queue's
             limit.
         max_unconfirmed_bytes: limit of delivered bytes without a confirmation; None for the queue's limit.
-        discard_unmatched: whether to confirm messages that do not match.
+        discard_unmatched: whether to confirm messages without a match.
         strict: if False, an expression that does not compile is sent unchanged.
 
     Raises:
@@ -104,8 +104,8 @@ class Consumer:
             async for message in consumer:
                 ...
 
-    The first receiving call activates it, too. Several tasks may receive from one consumer; each message goes
-    to one of them.
+    The first receiving call activates the consumer, too. Several tasks may receive from the same consumer;
+    each message goes to a single task.
 
     Attributes:
         queue: queue of the consumer.
@@ -126,7 +126,7 @@ class Consumer:
 
     @property
     def expressions(self) -> list[str]:
-        """The texts that the broker evaluates; "" for all messages. Some expressions become several texts."""
+        """The texts evaluated by the broker; "" for all messages. Some expressions become several texts."""
         return [str(each or "") for each in self._line.definition.expressions]
 
     @property
@@ -136,7 +136,7 @@ class Consumer:
 
     @property
     def buffered(self) -> int:
-        """Number of messages that wait for the application."""
+        """Number of messages waiting for the application."""
         return self._line.buffered
 
     @property
@@ -202,7 +202,7 @@ class Consumer:
         return line.pop()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
-        """Wait for the first message, then return all messages that have arrived, up to ``max_messages``.
+        """Wait for the first message, then return all arrived messages, up to ``max_messages``.
 
         Args:
             max_messages: maximum number of messages to return.
@@ -224,7 +224,7 @@ class Consumer:
         return line.pop_many(max_messages)
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message if one has arrived, or else None.
+        """Return the next message if one has arrived, otherwise None.
 
         Like every receiving call, this activates the consumer. The broker receives the subscription in the
         background.
@@ -238,7 +238,7 @@ class Consumer:
         return None
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Wait until :meth:`receive_nowait` would return a message; take none.
+        """Wait until :meth:`receive_nowait` would return a message, without taking the message.
 
         Like every receiving call, this first lets the event loop run.
 
@@ -261,7 +261,7 @@ class Consumer:
         line.waiting.wake()  # the message is still available to another caller
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """Return unhandled messages to the line: they are received again, before other messages.
+        """Return unhandled messages to the line, to be received again before other messages.
 
         If the consumer is closed or paused, the messages go to other matching consumers of the queue, like
         messages in line. Confirmed messages are omitted.
@@ -282,8 +282,8 @@ class Consumer:
     async def pause(self) -> None:
         """Withdraw the subscription for a time. Receiving calls wait until :meth:`resume`.
 
-        Meanwhile the broker delivers to other consumers, also in other processes. Messages in line go to
-        other matching consumers of the queue, as on :meth:`close`. Messages that match none of them wait for
+        Meanwhile the broker delivers to other consumers, in this and any other process. Messages in line go
+        to other matching consumers of the queue, as on :meth:`close`. Messages without another match wait for
         this consumer.
 
         Raises:
@@ -313,8 +313,8 @@ class Consumer:
     async def open(self) -> Consumer:
         """Send the subscription to the broker; ``async with`` and ``await`` do the same.
 
-        Matching messages that no consumer of this queue has claimed so far (see :attr:`bmq.Queue.unclaimed`)
-        come first. A paused consumer resumes.
+        Matching messages unclaimed so far (see :attr:`bmq.Queue.unclaimed`) come first. A paused consumer
+        resumes.
 
         Raises:
             ConfigureQueueError: the broker refused; the other subscriptions remain unchanged.
@@ -330,7 +330,7 @@ class Consumer:
         """Withdraw the subscription; receiving calls end.
 
         Messages in line go to other matching consumers of this queue, before messages delivered later.
-        Messages that match none of them stay with the queue; see :attr:`bmq.Queue.unclaimed`.
+        Messages without another match stay with the queue; see :attr:`bmq.Queue.unclaimed`.
 
         Idempotent. The call waits for the broker's answer, but not for a lost connection. Cancelling the call
         withdraws the subscription nevertheless, at the latest when the queue is closed.
@@ -457,7 +457,7 @@ class _Batches:
         return line.pop_many(self._limit)
 
     async def _fill(self) -> None:
-        """Wait until a batch is full, its time is over, or another caller has taken all messages."""
+        """Wait until a batch is full, the time is over, or another caller has taken all messages."""
         line = self._line
         wanted = min(self._limit, line.definition.options.max_unconfirmed_messages)
         try:

@@ -53,7 +53,7 @@ __all__ = [
     "provenance",
 ]
 
-#: Beginnings of the names of properties that dead letters add: today, and before the first release.
+#: Prefixes of the properties added by dead letters: today, and before the first release.
 OF_LETTERS: Final = (DEAD_PREFIX, "deadletter.")
 
 _MAX_ERROR_TEXT: Final = 1000
@@ -68,8 +68,8 @@ class Failure:
     Attributes:
         message: message, unconfirmed unless the handler or ``ON_RECEIPT`` confirmed it.
         error: exception of the handler, including :class:`bmq.Reject` and :class:`bmq.RetryAfter`; a
-            TimeoutError if the handler exceeded its deadline.
-        attempt: number of the attempt, from 1; attempts that end with RetryAfter do not count.
+            TimeoutError if the handler exceeded the deadline.
+        attempt: number of the attempt, from 1; attempts ended by RetryAfter do not count.
         retry_in: seconds until the next attempt; None after the last attempt.
         handler: name of the handler.
     """
@@ -93,14 +93,14 @@ class DeadLetter:
     - ``bmq_dead_guid`` (STRING): GUID of the message; after durable retries, its original GUID;
     - ``bmq_dead_queue`` (STRING): URI of the message's queue, with ``?id=`` if present.
 
-    The GUID of the dead letter derives from the last two, so that a repeated post within the broker's
-    deduplication window is stored once.
+    The GUID of the dead letter derives from the last two: a repeated post within the broker's deduplication
+    window is stored once.
 
-    Messages that cannot be posted in this form become dead letters, too, with one more property.
-    ``bmq_dead_properties`` (STRING) is a JSON list of ``[name, type, value]`` for the properties that cannot
-    be posted: properties with an illegal name, without space in the letter, or with a name that begins with
+    Messages unsuitable for this form become dead letters, too, with one more property.
+    ``bmq_dead_properties`` (STRING) is a JSON list of ``[name, type, value]`` for the properties not posted
+    as usual: properties with an illegal name, without space in the letter, or with a name beginning with
     ``bmq_dead_``. Values of type CHAR or BINARY are in Base64. ``bmq_dead_raw`` (STRING) is the reason why a
-    message could not be parsed; the payload of the letter then has all delivered bytes
+    message could not be parsed; in this case the payload of the letter has all delivered bytes
     (:attr:`bmq.Message.raw`), including the properties.
 
     ::
@@ -109,7 +109,7 @@ class DeadLetter:
         retry = bmq.Backoff(every=5, retries=3, then=dead)
 
     Attributes:
-        queue: a queue open for writing, or a URI, which a :class:`bmq.App` opens itself.
+        queue: a queue open for writing; or, in a :class:`bmq.App`, a URI for the app to open.
 
     Raises:
         InvalidURI: the queue is neither a queue nor a URI.
@@ -135,7 +135,7 @@ class DeadLetter:
         Args:
             failure: the message and its error.
             queue: queue for dead letters.
-            pause: function that sleeps for a number of seconds.
+            pause: function sleeping for a number of seconds.
 
         Raises:
             PostError: the broker refused permanently.
@@ -171,9 +171,9 @@ class DeadLetter:
         await queue.post(data, properties=properties, guid=guid)
 
 
-#: What happens to a message that is given up. "discard" confirms the message, which is then lost. "skip" and
-#: "leave" keep the message in the queue, unconfirmed; "skip" frees its slot for other messages. A DeadLetter
-#: puts the message aside.
+#: Final action for a message given up. "discard" confirms the message, which is then lost. "skip" and "leave"
+#: keep the message in the queue, unconfirmed; "skip" frees its slot for other messages. A DeadLetter puts the
+#: message aside.
 GiveUp: TypeAlias = Literal["discard", "skip", "leave"] | DeadLetter
 
 
@@ -207,7 +207,7 @@ def _legal(properties: Mapping[str, PropertyInput]) -> bool:
 def _with_the_rest_in_one(
     properties: Mapping[str, PropertyInput], added: dict[str, PropertyInput]
 ) -> dict[str, PropertyInput]:
-    """Move properties that cannot be posted into a single property that can."""
+    """Move properties unsuitable for posting into a single suitable property."""
     room = MAX_PROPERTIES - len(added) - 1
     letter: dict[str, PropertyInput] = {}
     rest: list[tuple[str, str, object]] = []
@@ -232,7 +232,7 @@ def provenance(failure: Failure) -> dict[str, PropertyInput]:
 
 
 def of_letter(properties: Mapping[str, PlainValue], name: str) -> PlainValue | None:
-    """Return a property that a dead letter has added, by its name or its old one; None if missing."""
+    """Return a property added by a dead letter, by the present or the old name; None if missing."""
     value = properties.get(name)
     return properties.get("deadletter." + name.removeprefix(DEAD_PREFIX)) if value is None else value
 

@@ -15,9 +15,9 @@ __all__ = ["Feeding"]
 
 
 class Feeding:
-    """Feeds handlers from consumers. No consumer hands out a message that is in hand.
+    """Feeds handlers from consumers. No consumer hands out a message already in hand.
 
-    A message is in hand until it is confirmed, put back or released.
+    A message is in hand until confirmed, put back or released.
 
     Args:
         consumers: consumers of queues.
@@ -29,7 +29,7 @@ class Feeding:
             self.add(consumer)
 
     def add(self, consumer: Consumer) -> Consumer:
-        """Add a consumer; return it."""
+        """Add a consumer; return the consumer."""
         line = line_of(consumer)
         self._lines.append(line)
         line.feeding += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interceptors: hooks for the messages that a session posts and receives."""
+"""Interceptors: hooks for the messages posted and received by a session."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ logger = logging.getLogger("bmq.interceptors")
 
 
 class OutgoingMessage:
-    """An outgoing message, as interceptors see it before encoding.
+    """An outgoing message, as seen by interceptors before the encoding.
 
     Attributes:
         data: payload.
@@ -62,9 +62,9 @@ class PostOutcome:
     Attributes:
         queue: queue of the messages.
         posted: number of posted messages: all, unless ``error`` is set.
-        acknowledged: number of messages that the broker accepted.
-        failures: the other messages, in the order of their outcomes; ``index`` is the position in the list of
-            ``on_post``.
+        acknowledged: number of accepted messages.
+        failures: messages without an acceptance, in the order of the outcomes; ``index`` is the position in
+            the list of ``on_post``.
         error: exception raised to the caller if some messages could not be posted: a message was not legal,
             or the queue was closed.
     """
@@ -81,7 +81,7 @@ class Handling:
     """One attempt of a handler; see :meth:`bmq.Interceptor.around_handle`.
 
     Attributes:
-        messages: messages of the attempt: one message, or those of a batch.
+        messages: messages of the attempt: a single message, or a whole batch.
         handler: name of the handler.
         attempt: number of the attempt, from 1.
     """
@@ -92,15 +92,15 @@ class Handling:
 
 
 class Interceptor:
-    """Observes the messages that a session posts and receives. Subclasses override the methods they need.
+    """Observes the messages posted and received by a session. Subclasses override the methods they need.
 
     Pass interceptors to ``bmq.connect(..., interceptors=[...])`` or ``bmq.App(interceptors=[...])``. All
     methods are plain functions, called in the event loop: they must be fast, and cannot wait. Where the
     client works in batches, the methods receive batches. An exception is logged, the first time as an error
-    and then at DEBUG, and has no other effect: messages flow, and the other interceptors are called.
+    and later at DEBUG, without further effect: messages flow, and the remaining interceptors are called.
 
     Interceptors are called in the given order. ``on_ack``, ``on_confirm`` and the end of ``around_handle``
-    are called in the reverse order. Methods that are not overridden are not called, and cost nothing.
+    are called in the reverse order. Methods not overridden are never called, and cost nothing.
 
     ::
 
@@ -112,7 +112,7 @@ class Interceptor:
     """
 
     def on_post(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> Any:
-        """Called before messages are posted, in the task that posts, with its context variables.
+        """Called before messages are posted, in the posting task, with the task's context variables.
 
         ``post`` and ``post_nowait`` pass one message, ``post_many`` up to 500. Properties may be added.
 
@@ -125,9 +125,9 @@ class Interceptor:
         """
 
     def on_ack(self, context: Any, outcome: PostOutcome) -> None:
-        """Called when all messages of one :meth:`on_post` have their outcomes, exactly once.
+        """Called once all messages of one :meth:`on_post` have an outcome, exactly once.
 
-        Called where acknowledgements are read: not in the task that posted, and without its context
+        Called by the reader of acknowledgements: not in the posting task, and without the task's context
         variables.
 
         Args:
@@ -146,7 +146,7 @@ class Interceptor:
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Called when messages are confirmed, in the code that confirms, at most once for each message.
 
-        Not called for messages that are never confirmed, are confirmed by a GUID alone, or are confirmed by
+        Not called for messages never confirmed, confirmed by a GUID alone, or confirmed by
         ``discard_unmatched``.
         """
 
@@ -154,8 +154,8 @@ class Interceptor:
         """Return a context manager in which :class:`bmq.App` or :func:`bmq.consume` calls a handler.
 
         Called for each attempt. The context is entered and left in the task of the handler. The handler sees
-        the context variables set there, even in a thread. The context manager receives the handler's
-        exception, and cannot suppress it.
+        context variables set by the context manager, even in a thread. The context manager receives the
+        handler's exception, but cannot suppress the exception.
         """
         return nullcontext()
 
@@ -178,19 +178,19 @@ class Interceptor:
 _installed: list[Interceptor] = []
 
 _METHODS = ("on_post", "on_ack", "on_receive", "on_confirm", "around_handle")
-#: Return values of the interceptors, in their order; :data:`_FAILED` for an interceptor that raised.
+#: Return values of the interceptors, in order; :data:`_FAILED` for a failed interceptor.
 _Contexts = list[Any]
 _FAILED = object()
 
 
 class Hooks:
-    """The interceptors of one session, and the calls of their methods.
+    """The interceptors of one session, and the calls of the methods.
 
     Args:
         given: the interceptors.
 
     Attributes:
-        interceptors: all interceptors, the installed ones first.
+        interceptors: all interceptors, installed interceptors first.
         posting: whether an interceptor has ``on_post`` or ``on_ack``.
         receiving: whether an interceptor has ``on_receive``.
         confirming: whether an interceptor has ``on_confirm``.
@@ -254,7 +254,7 @@ class Hooks:
         return Around(self, self._handling, handling)
 
     def failed(self, interceptor: Interceptor, method: str, error: BaseException) -> None:
-        """Log the exception of an interceptor, even a CancelledError: it may come from a cancelled future."""
+        """Log the exception of an interceptor, even a CancelledError, possibly from a cancelled future."""
         if isinstance(error, KeyboardInterrupt | SystemExit):
             # These exceptions end the event loop, as from any other callback, but outside the client's own
             # code.
@@ -299,7 +299,7 @@ class Around(AbstractContextManager[None]):
             try:
                 around.__exit__(exc_type, exc, tb)
             except BaseException as error:
-                if error is not exc:  # a context manager may re-raise the exception that it received
+                if error is not exc:  # a context manager may re-raise the received exception
                     self._hooks.failed(each, "around_handle", error)
 
 

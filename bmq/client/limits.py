@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The limits and the priority of consumers, as keywords of many calls and as one value inside."""
+"""The limits and the priority of consumers, as keywords of many calls and as a single value inside."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from bmq.protocol.client.subscription import SubscriptionOptions
 
 __all__ = ["DEFAULT_LIMITS", "ConsumerLimits", "checked_limits"]
 
-#: The limits and the priority of a queue that is opened without any.
+#: The default limits and priority of a queue.
 DEFAULT_LIMITS = SubscriptionOptions(1000, 33_554_432, 0)
 
-# The range of the SDKs: half of the field's range, so that sums do not overflow.
+# The range of the SDKs: half of the field's range, to keep sums from overflowing.
 _MAX_PRIORITY = 2**30
 _MIN_PRIORITY = -(2**30)
 
 
 class ConsumerLimits(TypedDict, total=False):
-    """The limits and the priority of a consumer; None, or nothing, leaves a value as it is.
+    """The limits and the priority of a consumer; an omitted value, or None, changes nothing.
 
     Attributes:
-        priority: the consumer with the highest priority among the matching ones receives a message; without a
-            value, the priority of the queue.
+        priority: a message goes to the matching consumer with the highest priority; without a value, the
+            priority of the queue.
         max_unconfirmed_messages: limit of delivered messages without a confirmation; without a value, the
             limit of the queue.
         max_unconfirmed_bytes: limit of delivered bytes without a confirmation; without a value, the limit of
@@ -36,7 +36,7 @@ class ConsumerLimits(TypedDict, total=False):
 
 
 def checked_limits(limits: ConsumerLimits, base: SubscriptionOptions) -> SubscriptionOptions:
-    """Return limits as one value, with those of ``base`` where nothing is given.
+    """Return limits as a single value, completed from ``base``.
 
     Raises:
         TypeError: a keyword is unknown.

@@ -48,7 +48,7 @@ __all__ = [
     "push_of",
 ]
 
-#: Function that derives GUIDs from content: takes application data, returns an array of 16 bytes for each.
+#: Function deriving GUIDs from content: takes application data, returns an array of 16 bytes for each.
 GuidsOf = Callable[[list[bytes]], Any]
 
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
@@ -79,7 +79,7 @@ def beginning_of(message: Message, most: int) -> Beginning:
 
 @renamed
 class Message:
-    """A message as the broker delivered it (one PUSH message).
+    """A message as delivered by the broker (one PUSH message).
 
     The application owns the message until :meth:`confirm`. An unconfirmed message is redelivered, to the same
     or another consumer, after the present consumer closes. ``async with message:`` confirms on a clean exit,
@@ -92,7 +92,7 @@ class Message:
                 handle(message.data, message.properties)
 
     Attributes:
-        confirmed: whether the application has confirmed it.
+        confirmed: whether the application has confirmed the message.
     """
 
     __slots__ = ("_arrival", "_context", "_line", "_payload", "_properties", "_push", "confirmed")
@@ -200,8 +200,8 @@ class Message:
     def redelivered(self) -> bool:
         """Whether the broker marked the message as out of order.
 
-        The mark means that the message was delivered before, or that it waited for a matching subscription.
-        The protocol does not distinguish the two.
+        The mark has two possible meanings: the message was delivered before, or waited for a matching
+        subscription. The protocol does not distinguish the two.
         """
         return bool(self._push[FLAGS] & _OUT_OF_ORDER)
 
@@ -209,17 +209,17 @@ class Message:
     def delivery_attempts_left(self) -> int | None:
         """Number of remaining deliveries if the message stays unconfirmed; None if unknown.
 
-        Brokers exchange this number among themselves. No known broker sends it to clients.
+        Brokers exchange this number with each other. No known broker sends the number to clients.
         """
         ids = self._push[SUB_IDS]
         return ids.attempts_left if isinstance(ids, LimitedIds) else None
 
     @property
     def stale(self) -> bool:
-        """Whether the message's connection was lost, so that the message is redelivered unless confirmed.
+        """Whether the message's connection was lost: the message is redelivered unless confirmed.
 
-        The redelivery goes to this or another consumer. Always False for a broadcast queue, which redelivers
-        nothing.
+        The redelivery goes to this or another consumer. Always False for a broadcast queue: broadcast
+        messages are never redelivered.
         """
         end = self._line.end
         return self._arrival[1] != end.received.losses and not end.core.at_most_once
@@ -286,7 +286,7 @@ def arrived_anew(message: Message, arrival: Arrival) -> None:
 
 
 class MessageBatch(Sequence[Message]):
-    """Messages that were received together; :meth:`confirm` confirms all of them at once.
+    """Messages received together; :meth:`confirm` confirms the whole batch at once.
 
     ``async with batch:`` confirms on a clean exit. :meth:`column` reads a property of all messages.
 
@@ -304,7 +304,7 @@ class MessageBatch(Sequence[Message]):
         self._messages = messages
 
     def column(self, name: str) -> list[PlainValue | None]:
-        """Return one property of all messages, in their order; None for messages without the property.
+        """Return one property of all messages, in order; None for messages without the property.
 
         If all messages have the same schema, this is much faster than reading each message's properties.
 
@@ -393,8 +393,8 @@ class PutMessage:
         data: payload, 1 byte to 64 MiB.
         properties: values by name.
         guid: GUID in place of a generated one: 32 upper-case hexadecimal digits, as in :attr:`Message.guid`.
-            Within its deduplication window, the broker drops a second message with the same GUID, so equal
-            GUIDs must mean equal messages.
+            Within the deduplication window, the broker drops a second message with the same GUID. Use equal
+            GUIDs only for equal messages.
         tags: tags for selection by a :class:`bmq.TagFilter`; each tag becomes a property.
         compression: compression of the payload; None for the queue's default.
         key: ordering key, as for :meth:`bmq.Queue.post`.
@@ -411,7 +411,7 @@ class PutMessage:
 
 
 class Ack:
-    """The broker's acceptance of a message, which is now stored, or was stored before under the same GUID.
+    """The broker's acceptance of a message, stored now, or earlier under the same GUID.
 
     ::
 
@@ -442,7 +442,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class FailedPost:
-    """A message of :meth:`bmq.Queue.post_many` that was not accepted.
+    """A rejected or unanswered message of :meth:`bmq.Queue.post_many`.
 
     ::
 
@@ -471,9 +471,9 @@ class PostReport:
 
     Attributes:
         posted: number of posted messages.
-        acknowledged: number of messages that the broker accepted.
+        acknowledged: number of accepted messages.
         bytes: total size of the payloads.
-        failures: the other messages, in the order of their outcomes.
+        failures: messages without an acceptance, in the order of the outcomes.
     """
 
     posted: int = 0

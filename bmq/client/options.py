@@ -38,27 +38,27 @@ class TablesOptions(TypedDict, total=False):
     """Columns and batch sizes, for :meth:`bmq.Queue.tables` and :mod:`bmq.arrow`.
 
     Attributes:
-        properties: properties that become columns, with their types: a mapping of names to Arrow types or
-            names of types, or a ``pyarrow.Schema``. Supported are bool, int8 to int64, string and binary. A
-            value of another type becomes null. A string column accepts every value; binary becomes Base64.
-            None, the default, creates a single column ``properties``, a map of strings.
-        value: name of the payload column, which is binary.
+        properties: properties to become columns, with their types: a mapping of names to Arrow types or names
+            of types, or a ``pyarrow.Schema``. Supported are bool, int8 to int64, string and binary. A value
+            of another type becomes null. A string column accepts every value; binary becomes Base64. None,
+            the default, creates a single column ``properties``, a map of strings.
+        value: name of the payload column, of binary type.
         metadata: further columns: ``guid`` (the 32 digits of :attr:`bmq.Message.guid`), ``redelivered``,
             ``received_at`` (time of the arrival here), and ``error`` (only with ``on_invalid="row"``). A
             mapping renames the columns.
         max_rows: maximum number of rows in a batch; 10,000 by default.
-        priority: the consumer with the highest priority among the matching ones receives a message; None for
-            the queue's priority.
+        priority: a message goes to the matching consumer with the highest priority; None for the queue's
+            priority.
         max_unconfirmed_messages: limit of delivered messages without a confirmation; None for three batches.
         max_unconfirmed_bytes: limit of delivered bytes without a confirmation; None for 256 MiB.
-        on_invalid: handling of unreadable messages, which are malformed or exceed the session's limit when
-            decompressed. ``"discard"``, the default, omits the message from the rows, confirms it and logs
-            one line a minute. ``"row"`` creates a row: the payload column has all bytes as transmitted,
-            properties are null, and the column ``error`` has the reason, which is null in all other rows.
+        on_invalid: handling of unreadable messages: malformed, or beyond the session's limit when
+            decompressed. ``"discard"``, the default, omits the message from the rows, confirms the message
+            and logs a line a minute. ``"row"`` creates a row: the payload column has all bytes as
+            transmitted, properties are null, and the column ``error`` has the reason (null in readable rows).
             ``"fail"`` raises ProtocolError and leaves the message unconfirmed.
-        dead_letters: queue open for writing that receives unreadable messages; :class:`bmq.arrow.Source`
-            takes a URI. Each message is confirmed after its dead letter is acknowledged. None for no such
-            queue. Requires ``on_invalid="discard"``.
+        dead_letters: queue for unreadable messages, open for writing; :class:`bmq.arrow.Source` takes a URI.
+            Each message is confirmed after the acknowledgement of its dead letter. None for no dead letters.
+            Requires ``on_invalid="discard"``.
     """
 
     properties: Mapping[str, ArrowType] | ArrowSchema | None

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One policy for poison messages: messages that no consumer can use.
+"""A common policy for poison messages: messages unusable for any consumer.
 
 The problem: producers control the content of messages. A message may be damaged, may not decode to the
-expected type, or may carry properties that direct a process where it must not go. If such messages stay
-unconfirmed, they fill the limits of their consumer, and block the good messages behind them. If a message is
-raised as an error, it ends its consumer, and then the next one. If each message is logged, the log fills the
+expected type, or may carry properties directing a process to a forbidden queue. Poison messages left
+unconfirmed fill the limits of the consumer, and block the good messages behind. A message raised as an error
+ends the consumer, and the next consumer after the redelivery. If each message is logged, the log fills the
 disk.
 
-The policy: each consumer puts a poison message aside as soon as it detects the message. The message becomes a
-dead letter if the consumer has a queue for dead letters; otherwise the message is confirmed. The log has one
-line per kind and minute. Failing *handlers* are different: retry policies decide about them.
+The policy: each consumer puts a poison message aside on detection. The message becomes a dead letter if the
+consumer has a queue for dead letters; otherwise the message is confirmed. The log has one line per kind and
+minute. Failing *handlers* are a different matter, decided by retry policies.
 
 The kinds (:class:`PoisonKind`):
 
 - *unreadable*: the payload does not match its compression, or the properties cannot be parsed;
 - *undecodable*: the payload cannot be decoded to the type of the handler;
-- *forged*: a control property (its name begins with ``bmq_``) has a type or a value that bmq never sets;
+- *forged*: a control property (with a name beginning with ``bmq_``) has a type or a value never set by bmq;
 - *misdirected*: the queue named by the message does not exist, is not allowed, or cannot be opened;
 - *oversized*: the message cannot be posted again, because the additional properties do not fit.
 
@@ -70,8 +70,8 @@ __all__ = [
     "unreadable",
 ]
 
-#: Queues that messages may direct a process to: a pattern with ``*`` for the whole URI, several patterns, or
-#: a function of the URI.
+#: Permitted destinations named by messages: a pattern with ``*`` for the whole URI, several patterns, or a
+#: function of the URI.
 Allow: TypeAlias = str | Iterable[str] | Callable[[str], bool]
 
 # Queue URIs are shorter: a domain, and a name of up to 64 characters.
@@ -92,7 +92,7 @@ class PoisonKind(Enum):
 
 
 class Poison(Exception):
-    """A message that no consumer can use.
+    """A message unusable for any consumer.
 
     Args:
         kind: kind.
@@ -117,7 +117,7 @@ def unreadable(message: Message) -> Poison | None:
 
 
 def poison_of(message: Message, error: BaseException) -> Poison | None:
-    """Return the poison that an error indicates; None if the error is not about the message itself.
+    """Return the poison indicated by an error; None if the error is not about the message.
 
     A ProtocolError of a handler counts only if the handler's message is unreadable: the handler may have read
     another message.
@@ -205,8 +205,8 @@ class Allowed:
     """The queues to which messages may direct posts.
 
     Args:
-        allow: patterns, or a function. None allows the queues of ``own``'s domain, and in any domain the
-            queues for replies, whose names begin with ``replies.``.
+        allow: patterns, or a function. By default the queues of ``own``'s domain, and in any domain the
+            queues for replies (named ``replies.*``).
         own: source queue of the messages.
         name: name of the argument, for errors.
 
@@ -280,8 +280,8 @@ class PutAside:
     """Puts poison messages aside, for consumers without a retry policy.
 
     :meth:`take` never waits. One task posts dead letters, several at a time. A message is confirmed after the
-    acknowledgement of its dead letter. While the queue for dead letters is full, messages wait here,
-    unconfirmed, and count in :attr:`pending`. Without a queue for dead letters, no message waits.
+    acknowledgement of its dead letter. While the queue for dead letters is full, messages wait, unconfirmed,
+    and count in :attr:`pending`. Without a queue for dead letters, no message waits.
 
     Args:
         consumer: source of the messages, for the log and the dead letters.
@@ -289,7 +289,7 @@ class PutAside:
         logger: receives the log lines.
 
     Attributes:
-        taken: number of messages that were put aside or confirmed.
+        taken: number of messages put aside or confirmed.
     """
 
     def __init__(self, consumer: str, dead_letters: Queue | None, logger: logging.Logger) -> None:
@@ -303,7 +303,7 @@ class PutAside:
 
     @property
     def pending(self) -> int:
-        """Number of messages that wait for the acknowledgement of their dead letter."""
+        """Number of messages waiting for the acknowledgement of a dead letter."""
         return len(self._waiting)
 
     def take(self, message: Message, poison: Poison) -> None:
@@ -352,7 +352,7 @@ class PutAside:
             self._task = None
 
     async def _posted(self, failure: Failure) -> bool:
-        """Post one dead letter; return whether its message is finished."""
+        """Post a dead letter; return whether the message is finished."""
         assert self._letters is not None
         assert self._queue is not None
         message = failure.message
@@ -371,7 +371,7 @@ class PutAside:
                 described(error),
             )
             if passing:
-                self._waiting[message.guid] = self._waiting.pop(message.guid)  # other messages first
+                self._waiting[message.guid] = self._waiting.pop(message.guid)  # further messages first
                 return False
         self._waiting.pop(message.guid, None)
         self.taken += 1

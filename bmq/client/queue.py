@@ -51,11 +51,11 @@ T = TypeVar("T")
 
 DEFAULT_MAX_UNCONFIRMED_MESSAGES = DEFAULT_LIMITS.max_unconfirmed_messages
 DEFAULT_MAX_UNCONFIRMED_BYTES = DEFAULT_LIMITS.max_unconfirmed_bytes
-# Deadlines are transmitted in milliseconds: this many seconds are three thousand years.
+# About three thousand years, in seconds: deadlines are transmitted in milliseconds.
 _LONGEST_REQUEST = 1e11
 
 
-#: Function that posts a request to a queue and waits for the reply; see :meth:`Queue.request`.
+#: Function to post a request to a queue and wait for the reply; see :meth:`Queue.request`.
 Request: TypeAlias = Callable[
     ["Queue", bytes, Mapping[str, PropertyInput], float, "str | None"], Awaitable[Message]
 ]
@@ -66,9 +66,9 @@ class Queue(OpenQueue):
     """An open queue. Created by :meth:`bmq.Session.open_queue`.
 
     Iterating over a queue receives all messages: the iteration starts the default subscription.
-    :meth:`subscribe` creates consumers that receive the messages matching their expression. After a loop over
-    the queue has ended, a new consumer takes over: messages held by the default subscription go to the
-    consumers that match them, and the others wait for the next loop; see :attr:`unclaimed`.
+    :meth:`subscribe` creates consumers for the messages matching an expression. After a loop over the queue
+    has ended, a new consumer takes over: messages held by the default subscription go to matching consumers,
+    and the rest wait for the next loop; see :attr:`unclaimed`.
 
     ::
 
@@ -176,11 +176,11 @@ class Queue(OpenQueue):
 
     @property
     def unclaimed(self) -> int:
-        """Number of delivered messages that match no consumer of this queue.
+        """Number of delivered messages without a matching consumer in this queue.
 
-        Most often, these messages were delivered to a consumer that has closed since. The next matching
-        consumer receives them before newer messages. If no consumer matches, the broker redelivers them
-        elsewhere after this queue is closed. They count in ``buffered_messages`` and ``buffered_bytes`` of
+        Most unclaimed messages were delivered to a consumer closed since. The next matching consumer receives
+        them before newer messages. If no consumer matches, the broker redelivers the messages elsewhere after
+        this queue is closed. Unclaimed messages count in ``buffered_messages`` and ``buffered_bytes`` of
         :meth:`stats`.
         """
         return len(self._end.subscriptions.unclaimed)
@@ -216,7 +216,7 @@ class Queue(OpenQueue):
 
         A message with ``delay`` or ``not_before`` is posted to the delay queue (see ``delay_queue_uri`` of
         :meth:`bmq.Session.open_queue`), and acknowledged once stored there. A mover (:meth:`bmq.App.mover`,
-        or ``bmq mover``) passes the message on when it is due. Without a mover, the message stays in the
+        or ``bmq mover``) passes the message on at the due time. Without a mover, the message stays in the
         delay queue.
 
         Args:
@@ -224,7 +224,7 @@ class Queue(OpenQueue):
             properties: values by name: bool, int, str, bytes, or :class:`bmq.PropertyValue`.
             tags: tags for selection by a :class:`bmq.TagFilter`; each tag becomes a property.
             guid: GUID in place of a generated one: 32 upper-case hexadecimal digits, as in
-                :attr:`bmq.Message.guid`. Within its deduplication window, the broker drops a second message
+                :attr:`bmq.Message.guid`. Within the deduplication window, the broker drops a second message
                 with the same GUID.
             compression: compression of the payload; None for the queue's default.
             key: ordering key: messages with equal keys go to one member of a consumer group, see
@@ -243,8 +243,8 @@ class Queue(OpenQueue):
                 ``longest_delay``.
             TimedOut: no outcome in time; the broker may still accept the message.
 
-        If cancelled while the window is full, nothing is posted. After that the message remains posted, and
-        only its outcome is lost to the caller.
+        If cancelled while the window is full, nothing is posted. If cancelled later, the message remains
+        posted, and only the outcome is lost to the caller.
         """
         if timeout is not None:
             async with within(timeout, f"a post to {self.uri} had no outcome"):
@@ -338,7 +338,7 @@ class Queue(OpenQueue):
             The outcomes; ``report.raise_for_failures()`` raises the first failure.
 
         Raises:
-            InvalidPayload, InvalidProperty: an item is not legal; the items before it were posted.
+            InvalidPayload, InvalidProperty: an item is not legal; earlier items were posted.
             QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
 
         Cancelling the call stops taking items; items already taken remain posted.
@@ -398,14 +398,15 @@ class Queue(OpenQueue):
     ) -> PostReport:
         """Post each row of a table, and wait for all outcomes. This is the fastest way to post.
 
-        Columns are encoded as columns, thousands of rows at a time. The messages equal those that
-        :meth:`post_many` would create from the rows. Needs the extra ``bmq[arrow]``.
+        Columns are encoded as columns, thousands of rows at a time. The messages are the same as those of
+        :meth:`post_many` for the rows. Needs the extra ``bmq[arrow]``.
+
         Args:
             table: a pyarrow Table, RecordBatch or RecordBatchReader, a DataFrame of pandas (2.2 or newer) or
                 Polars, or any object with the method ``__arrow_c_stream__``. A reader is consumed while
                 messages are posted.
-            value: column of the payload: binary or string, 1 byte to 64 MiB.
-            properties: columns that become properties of the same name: boolean (BOOL), integers of up to 16
+            value: payload column: binary or string, 1 byte to 64 MiB.
+            properties: columns to become properties of the same name: boolean (BOOL), integers of up to 16
                 bits (SHORT), 32 bits (INT32) and 64 bits (INT64), string (STRING) or binary (BINARY),
                 dictionary-encoded or not. A null value omits the property. Each field of a struct column
                 becomes a property.
@@ -439,17 +440,17 @@ class Queue(OpenQueue):
     ) -> Iterator[EncodedPosts]:
         """Encode the rows of a table for :meth:`post_encoded`, about a thousand rows at a time.
 
-        Unlike all other parts of a queue, the iterator may run in any thread: one thread can encode while the
-        event loop only posts. The length of each slice is the number of its rows. ``select(numbers)`` of a
-        slice returns a slice of some of the rows with the same GUIDs, to post these rows again.
+        Unlike all other methods of a queue, the iterator may run in any thread: a thread can encode while the
+        event loop only posts. The length of each slice is its number of rows. ``select(numbers)`` of a slice
+        returns a slice of some of the rows with the same GUIDs, to post these rows again.
 
         Args:
             table: as for :meth:`post_table`.
             value: as for :meth:`post_table`.
             properties: as for :meth:`post_table`.
-            guid: as for :meth:`post_table`; or a function that takes the properties and payloads of messages,
-                as transmitted, and returns a numpy array of 16 bytes for each.
-            name_row: function that returns the name of a row for errors, given its position.
+            guid: as for :meth:`post_table`; or a function from the properties and payloads of messages, as
+                transmitted, to a numpy array of 16 bytes for each message.
+            name_row: function returning the name of a row for errors, given the row's position.
 
         Raises:
             UsageError, InvalidPayload, InvalidProperty: as for :meth:`post_table`, during the iteration.
@@ -469,7 +470,7 @@ class Queue(OpenQueue):
         The window of unacknowledged posts is checked once for each slice.
 
         Args:
-            slices: slices, taken one by one as the window allows.
+            slices: slices, taken singly as the window allows.
 
         Returns:
             The outcomes; ``index`` is the position across all slices.
@@ -483,7 +484,7 @@ class Queue(OpenQueue):
         return await self._poster.post_encoded(_checked_slices(slices))
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until all posts so far have their outcomes.
+        """Wait for the outcomes of all posts so far.
 
         Args:
             timeout: seconds to wait; None for no limit (an unanswered post fails after the queue's
@@ -509,7 +510,7 @@ class Queue(OpenQueue):
         return await self._default_consumer().receive(timeout)
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message of the default subscription if one has arrived, or else None.
+        """Return the next message of the default subscription if one has arrived, otherwise None.
 
         The first call starts the default subscription, in the background.
         """
@@ -540,11 +541,11 @@ class Queue(OpenQueue):
     # typed values
 
     def typed(self, of: type[T], *, codec: str | Codec[Any] = "application/json") -> TypedQueue[T]:
-        """Return a view of this queue that posts and receives values of a type.
+        """Return a view of this queue for posting and receiving values of a type.
 
         Args:
             of: type of the values: a dataclass, a typed dictionary, ``dict``, ``list[...]``, a msgspec
-                struct, a pydantic model, or :class:`bmq.CloudEvent` of one of these.
+                struct, a pydantic model, or a :class:`bmq.CloudEvent` of any of these types.
             codec: encodes values, and decodes messages without a content type. A content type
                 (``application/json``, ``application/msgpack``, or one of :func:`bmq.codecs.register`), or a
                 :class:`bmq.Codec`.
@@ -569,20 +570,21 @@ class Queue(OpenQueue):
         """Create a consumer for matching messages.
 
         The broker receives the subscription on ``async with``, ``await`` or the first receiving call. The
-        consumer does not replace other consumers of the queue. After a receiving call on the queue itself,
-        the default subscription is one of them.
+        consumer does not replace other consumers of the queue. A receiving call on the queue itself adds the
+        default subscription to these consumers.
 
         Args:
             expression: an expression as text or :class:`bmq.Expression`, a filter built with ``bmq.P``, a
                 :class:`bmq.TagFilter` or :class:`bmq.subscriptions.CmqTags`; None or "" for all messages. A
-                filter too large for one expression is split into several, if these can have the same meaning.
-            discard_unmatched: confirm all messages that do not match, instead of leaving them for others.
-                This confirms *all* of these messages, even those that match other consumers. Use it only for
-                a queue (or an appId) whose consumers all have this filter.
+                filter too large for a single expression is split into several equivalent expressions, if
+                possible.
+            discard_unmatched: confirm *all* messages not matching this filter, even messages for other
+                consumers. By default, unmatched messages are left for other consumers. Use this option only
+                for a queue (or an appId) with the same filter in all consumers.
             strict: if False, an expression that does not compile is sent unchanged; the broker then delivers
                 all messages.
-            limits: ``priority``, ``max_unconfirmed_messages`` and ``max_unconfirmed_bytes``; those of the
-                queue where none are given.
+            limits: ``priority``, ``max_unconfirmed_messages`` and ``max_unconfirmed_bytes``; by default the
+                queue's.
 
         Raises:
             UsageError: the queue was not opened for reading, or a limit is out of range.
@@ -611,8 +613,8 @@ class Queue(OpenQueue):
             options: columns and batch sizes; see :class:`bmq.arrow.TablesOptions`.
 
         Raises:
-            UsageError: the queue was not opened for reading, an option is not legal, or a column has a type
-                that no property can have.
+            UsageError: the queue was not opened for reading, an option is not legal, or a column's type is
+                impossible for properties.
             InvalidExpression: the expression is not legal.
         """
         if not self._core.readable:
@@ -632,20 +634,20 @@ class Queue(OpenQueue):
     ) -> Group:
         """Make this session a member of the queue's consumer group, with a share of the keys.
 
-        All messages of a key are in one bucket. A bucket belongs to one member at a time, which receives its
-        messages in the order of posting. The member joins on ``async with``, ``await`` or the first receiving
-        call. Leaving closes the queue. See :class:`bmq.groups.Group`, and the page *Groups* of the
-        documentation for the guarantees when members join and leave.
+        All messages of a key are in the same bucket. A bucket belongs to a single member at a time. The
+        member receives the bucket's messages in the order of posting. The member joins on ``async with``,
+        ``await`` or the first receiving call. Leaving closes the queue. See :class:`bmq.groups.Group`, and
+        the page *Groups* of the documentation for the guarantees when members join and leave.
 
         Args:
             key: name of an integer property whose remainder is the bucket; None for the bucket set by
                 ``post(..., key=...)``.
             buckets: number of buckets, 1 to 256, equal for all members. A broker evaluates up to this many
                 expressions for each message.
-            member: name of the member, unique at any time. A member that returns under the same name receives
-                its former buckets. None creates a new name.
+            member: name of the member, unique at any time. A member returning under the same name receives
+                its former buckets. By default, a new name.
             weight: share of this member relative to the others, 0.01 to 100.
-            expression: expression for the whole group, as one expression, equal for all members.
+            expression: a single expression for the whole group, equal for all members.
             options: further options; see :class:`bmq.groups.GroupOptions`.
 
         Raises:
@@ -659,10 +661,10 @@ class Queue(OpenQueue):
     # confirming
 
     def confirm(self, *messages: Message | str) -> None:
-        """Confirm messages, including messages that were delivered to another session.
+        """Confirm messages, including messages delivered to another session.
 
-        A GUID is enough: after a crash, a program can confirm messages that its predecessor recorded as done.
-        The broker ignores GUIDs that are unknown or already confirmed.
+        A GUID is enough: after a crash, a program can confirm messages recorded as done by its predecessor.
+        The broker ignores unknown and already confirmed GUIDs.
 
         Args:
             messages: messages, or GUIDs as in :attr:`bmq.Message.guid`.
@@ -690,7 +692,7 @@ class Queue(OpenQueue):
             self._end.confirm_guids(guids)
 
     async def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
-        """Change the options of the queue and of its default subscription. None keeps an option unchanged.
+        """Change the options of the queue and of its default subscription. Omitted options stay unchanged.
 
         Consumers of :meth:`subscribe` keep their options; see :meth:`bmq.Consumer.configure`.
 
@@ -730,9 +732,9 @@ class Queue(OpenQueue):
 
         Args:
             timeout: seconds for all steps; None for the session's ``close_timeout``.
-            at_once: end the subscriptions and return unconfirmed messages in a single step. Other consumers
-                then receive the returned messages before any newer ones; otherwise a few newer messages
-                usually come first. Messages that arrive while handlers finish are returned, too.
+            at_once: end the subscriptions and return unconfirmed messages in a single step. The next
+                consumers receive the returned messages before any newer messages; otherwise a few newer
+                messages usually come first. Messages arriving while handlers finish are returned, too.
 
         Raises:
             RequestTimeout: the broker did not answer in time; the queue is closed nevertheless. Posts without

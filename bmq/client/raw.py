@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Received messages in their transmitted form, in bulk, for programs that store and read them later.
+"""Received messages in transmitted form, in bulk, for storage and later reading.
 
-Nothing is decompressed or parsed here, so unreadable messages are treated like all others. Needs numpy.
+Messages are neither decompressed nor parsed here, so unreadable messages need no special treatment. Needs
+numpy.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 
 class RawBatch(NamedTuple):
-    """Messages that were received together.
+    """Messages received together.
 
     Attributes:
         columns: messages.
@@ -49,7 +50,7 @@ class RawMessages:
         expression: as for :meth:`bmq.Queue.subscribe`.
         max_unconfirmed_messages: limit of delivered messages without a confirmation.
         max_unconfirmed_bytes: limit of delivered bytes without a confirmation.
-        priority: the consumer with the highest priority among the matching ones receives a message.
+        priority: a message goes to the matching consumer with the highest priority.
 
     Raises:
         UsageError: a limit is out of range.
@@ -75,16 +76,16 @@ class RawMessages:
 
     @property
     def buffered(self) -> int:
-        """Number of messages that wait for the application."""
+        """Number of messages waiting for the application."""
         return self._consumer.buffered
 
     @property
     def unconfirmed(self) -> int:
-        """Number of messages that were handed out and are not confirmed."""
+        """Number of messages handed out and not yet confirmed."""
         return sum(len(each.guids) for each in self._out)
 
     async def receive(self, timeout: float | None = None, *, max_rows: int) -> RawBatch:
-        """Wait for the first message, then return all messages that have arrived, up to ``max_rows``.
+        """Wait for the first message, then return all arrived messages, up to ``max_rows``.
 
         Args:
             timeout: seconds to wait for the first message; None for no limit.
@@ -112,7 +113,7 @@ class RawMessages:
         return Message(self._consumer.line, push, (self._consumer.line.connection.loop.time(), 0))
 
     def confirm(self, rows: int | None = None) -> int:
-        """Confirm messages that were handed out, the earliest first; return their number.
+        """Confirm messages handed out, the earliest first; return the number.
 
         Args:
             rows: number of messages; None for all.
@@ -133,7 +134,7 @@ class RawMessages:
         return confirmed
 
     def release(self) -> None:
-        """Leave the confirmation of handed-out messages to other code: :meth:`confirm` forgets them."""
+        """Leave the confirmation of handed-out messages to other code; :meth:`confirm` skips them."""
         self._out.clear()
 
     async def open(self) -> RawMessages:

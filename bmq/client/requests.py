@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests: messages whose consumer posts a reply."""
+"""Requests: messages answered with a reply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Requests", "deadline"]
 
-#: Deadline of the current request in seconds since 1970: a responder sets it, and limits its own requests.
+#: Deadline of the current request in seconds since 1970: set by a responder, as a limit for nested requests.
 deadline: ContextVar[float | None] = ContextVar("bmq_deadline", default=None)
 
 
@@ -36,7 +36,7 @@ _LONGEST_ERROR: Final = 1000
 
 
 class Requests:
-    """The open requests of one session, and its reply queues.
+    """The open requests and the reply queues of a session.
 
     Args:
         session: session of the requests.
@@ -57,7 +57,7 @@ class Requests:
         timeout: float,
         reply_to: str | None,
     ) -> Message:
-        """Post a request and wait for its reply; see :meth:`bmq.Queue.request`."""
+        """Post a request and wait for the reply; see :meth:`bmq.Queue.request`."""
         until = _world.time() + timeout
         if (outer := deadline.get()) is not None and outer < until:
             until, timeout = outer, outer - _world.time()
@@ -94,7 +94,7 @@ class Requests:
         return message
 
     def _cancel(self, queue: Queue, guid: str) -> None:
-        """Cancel a request at its responder, if possible now."""
+        """Cancel a request at the responder, if possible now."""
         try:
             future = queue.post_nowait(b"cancel", properties={CANCEL: guid})
         except Error:
@@ -102,7 +102,7 @@ class Requests:
         future.add_done_callback(_seen)
 
     async def _inbox(self, queue: Queue, shared: str | None) -> str:
-        """Return the URI of the reply queue, which the first call opens."""
+        """Return the URI of the reply queue. The first call opens the queue."""
         if shared is None:
             domain = QueueUri.parse(queue.uri).canonical.rpartition("/")[0]
             uri, expression = f"{domain}/replies.{self._id}", ""
@@ -123,7 +123,7 @@ class Requests:
         self._readers.append(reader)
 
     async def _read(self, uri: str, queue: Queue) -> None:
-        """Pass each reply to its caller; drop late and duplicate replies."""
+        """Pass each reply to the caller; drop late and duplicate replies."""
         (consumer,) = queue.consumers
         error: Error = SessionClosed(f"{uri}, where replies are expected, was closed")
         try:
@@ -152,6 +152,6 @@ class Requests:
 
 
 def _seen(done: asyncio.Future[Any]) -> None:
-    """Retrieve an error without a waiting caller, so that asyncio does not log the error."""
+    """Retrieve an error without a waiting caller: otherwise asyncio logs the error."""
     if not done.cancelled():
         done.exception()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions: a connection to a broker that is restored after a loss."""
+"""Sessions: a connection to a broker, restored after a loss."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _TURNS_OF_A_CANCELLATION = 3
 
 @dataclass(frozen=True, slots=True)
 class CloseReport:
-    """Work that was unfinished when a session closed at its deadline.
+    """Work left unfinished when a session closed at its deadline.
 
     ::
 
@@ -68,8 +68,8 @@ class CloseReport:
     Attributes:
         unacked_posts: posts without an outcome; they failed with :class:`bmq.PostError`.
         unfinished_handlers: messages still in progress (inside ``async with message``). The broker redelivers
-            them unless they are confirmed elsewhere.
-        unclosed_queues: URIs of queues whose closing the broker did not confirm.
+            messages not confirmed elsewhere.
+        unclosed_queues: URIs of queues closed without the broker's confirmation.
     """
 
     unacked_posts: int = 0
@@ -90,7 +90,7 @@ class CloseReport:
 class Session:
     """A session with a broker. Created by :func:`bmq.connect`.
 
-    A session belongs to the event loop in which it was started.
+    A session belongs to the event loop that started it.
 
     ::
 
@@ -126,8 +126,8 @@ class Session:
 
         The steps: delivery stops; handlers in progress finish (inside ``async with message``, except a
         handler that calls this method); posts receive their outcomes, and confirmations are sent; queues
-        close; the session disconnects. Without a connection, a session that has posts without an outcome
-        waits for a reconnect until the timeout. A session without such posts closes at once.
+        close; the session disconnects. Without a connection, a session with posts awaiting outcomes waits for
+        a reconnect until the timeout, and any other session closes at once.
 
         Idempotent, also during an earlier call. Allowed in every state.
 
@@ -155,7 +155,7 @@ class Session:
             driver.core.drain(driver.connection.loop.time())  # rejects new queues from now on
             closing = self._close(driver.connection.loop.time() + seconds, asyncio.current_task())
             self._close_task = driver.keep(closing)
-            # Use a callback: a task cancelled before its first step never runs its coroutine.
+            # Use a callback: a task cancelled before the first step never runs its coroutine.
             self._close_task.add_done_callback(self._closed)
         return await asyncio.shield(self._close_task)
 
@@ -257,13 +257,14 @@ class Session:
                 ``UsageError``). The default subscription lasts until the queue is closed. A consumer of
                 ``queue.subscribe()`` can be closed earlier.
             subscriptions: initial subscriptions: :class:`bmq.Subscription` objects, or expressions as for
-                :meth:`Queue.subscribe`. The broker receives all of them in the request that starts the
-                delivery. :attr:`Queue.consumers` has a :class:`bmq.Consumer` for each, in the same order.
+                :meth:`Queue.subscribe`. The broker receives all subscriptions in the same request, before the
+                delivery starts. :attr:`Queue.consumers` has a :class:`bmq.Consumer` for each, in the same
+                order.
             compression: default compression for payloads posted to the queue; None for the session's default.
-            delay_queue_uri: delay queue for messages posted with ``delay`` or ``not_before``. The first such
-                post opens the delay queue. If None, a queue in the same domain, with this queue's name and
-                the suffix ``.delayed``. The queue's own URI if its consumers read ``bmq_due`` themselves, as
-                :class:`bmq.delays.DueMessages` does.
+            delay_queue_uri: delay queue for messages posted with ``delay`` or ``not_before``. The first
+                delayed post opens the delay queue. By default, a queue in the same domain, with this queue's
+                name and the suffix ``.delayed``. Give the queue's own URI if the consumers read ``bmq_due``,
+                like :class:`bmq.delays.DueMessages`.
             timeout: seconds to wait; None for the session's ``open_timeout``.
 
         Raises:
@@ -329,7 +330,7 @@ class Session:
             try:
                 return await self._open(make)
             except StateError:
-                await asyncio.sleep(0)  # an opening task may not have noticed its cancellation yet
+                await asyncio.sleep(0)  # an opening task may not have noticed the cancellation yet
         return await self._open(make)
 
     async def _open(self, make: Callable[..., Queue]) -> Queue:
@@ -373,7 +374,8 @@ class Session:
     async def open_output(self, uri: str) -> Queue:
         """Return a queue for posting. The first call opens the queue, unless it is open for writing already.
 
-        All calls for the same queue share it. The queue stays open until closed explicitly or by the session.
+        All calls for the same URI share the queue. The queue stays open until closed explicitly or by the
+        session.
 
         Raises:
             OpenQueueError: the broker refused.
@@ -433,8 +435,8 @@ class Session:
     def fileno(self) -> int:
         """Return the file descriptor of the connection; -1 without a connection.
 
-        Use the descriptor only to keep child processes from inheriting it. Reading from it or writing to it
-        breaks the session.
+        Use the descriptor only to keep child processes from inheriting it. Reading or writing breaks the
+        session.
         """
         return self._driver.connection.fileno()
 
@@ -447,17 +449,17 @@ class Session:
         - if, for half of ``liveness``, the broker is silent, does not answer a heartbeat, acknowledges no
           waiting post of a queue, or does not answer a request for a queue;
         - while reading is paused because the application is too slow;
-        - while workers take no messages because a handler's thread exceeded its deadline and still runs;
+        - while workers take no messages because a handler's thread still runs after the deadline;
         - while queues are suspended because the host is unhealthy;
         - after a queue could not be reopened, until the application opens the queue.
         """
         return self._driver.health_report()
 
     def around_handle(self, handling: Handling) -> AbstractContextManager[None]:
-        """Return a context manager that combines the ``around_handle`` of all interceptors.
+        """Return a context manager combining the ``around_handle`` of all interceptors.
 
-        :class:`bmq.App` and :func:`bmq.consume` handle messages in this context; other code that calls
-        handlers can do the same. The error of a failing interceptor is logged. Exceptions of the block
+        :class:`bmq.App` and :func:`bmq.consume` handle messages in this context. Use the context for handlers
+        called by your own code. The error of a failing interceptor is logged. Exceptions of the block
         propagate.
         """
         return self._hooks.around(_checks.choice("handling", handling, Handling))
@@ -476,7 +478,7 @@ def _usable(opening: asyncio.Task[Queue]) -> bool:
 
 
 def _seen(opening: asyncio.Task[Queue]) -> None:
-    """Retrieve the error of an opening without a waiting caller, so that asyncio does not log the error."""
+    """Retrieve the error of an opening without a waiting caller: otherwise asyncio logs the error."""
     if not opening.cancelled():
         opening.exception()
 
@@ -486,7 +488,7 @@ driver_of: Callable[[Session], Driver[QueueEnd]] = attrgetter("_driver")
 
 
 def disown(loops: Collection[asyncio.AbstractEventLoop]) -> None:
-    """Allow the sessions of event loops to be collected without a warning: their processes were killed."""
+    """Allow sessions of event loops with killed processes to be collected without a warning."""
     for each in gc.get_objects():
         if type(each) is Session and hasattr(each, "_close_task"):
             driver = driver_of(each)

@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Distribution of durations, in buckets that stay the same within a minor release.
+    """Distribution of durations, in buckets fixed within a minor release.
 
     ``after - before`` has the durations between two snapshots.
 
@@ -58,7 +58,7 @@ class Histogram:
         return self.sum / count if count else None
 
     def quantile(self, q: float) -> float | None:
-        """Estimate the duration that a fraction ``q`` of all durations does not exceed.
+        """Estimate the quantile ``q`` of all durations.
 
         Durations are assumed to be spread evenly within a bucket. Durations above the last bound count as the
         last bound.
@@ -179,17 +179,16 @@ class ConsumerStats(_Received):
     which only grow, also over reconnects. ``after - before`` has the counts between two snapshots.
 
     Attributes:
-        received: messages that arrived, counted at each delivery. A message that moved here from a closed
-            consumer is counted by both consumers, and once by the queue.
+        received: messages that arrived, counted at each delivery. A message moved here from a closed consumer
+            is counted by both consumers, and once by the queue.
         received_bytes: bytes of their payloads and properties, as transmitted.
-        redelivered: received messages that the broker marked as out of order; see
+        redelivered: received messages marked as out of order by the broker; see
             :attr:`bmq.Message.redelivered`.
         confirmed: confirmed messages.
-        confirmed_again: confirmed messages that the broker delivered again. They were confirmed once more and
-            not handed out, and appear in no other counter.
-        unconfirmed: unconfirmed messages that arrived on the present connection, in line or with the
-            application.
-        buffered_messages: messages that wait for the application.
+        confirmed_again: confirmed messages delivered again by the broker. These messages were confirmed once
+            more, without being handed out, and appear in no other counter.
+        unconfirmed: unconfirmed messages from the present connection, in line or with the application.
+        buffered_messages: messages waiting for the application.
         buffered_bytes: bytes of these messages.
         confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
     """
@@ -206,26 +205,26 @@ class QueueStats(_Exchanged):
     Attributes:
         posted: messages accepted for posting, though perhaps not yet sent.
         posted_bytes: bytes of their payloads and properties, as transmitted.
-        acknowledged: posts that the broker accepted.
-        refused: posts that were not accepted, by status. ``TIMEOUT`` and ``CANCELED`` count posts that were
-            given up without an answer.
-        retransmitted: posts that were sent again because their connection was lost.
+        acknowledged: accepted posts.
+        refused: posts without an acceptance, by status. ``TIMEOUT`` and ``CANCELED`` count posts given up
+            without an answer.
+        retransmitted: posts sent again after the loss of a connection.
         unacked_messages: posts without an outcome.
         unacked_bytes: bytes of these posts.
-        buffer_full_waits: number of times that ``post`` or ``post_many`` waited because the session's window
-            of unacknowledged posts was full, or the connection was too slow.
-        buffer_full_errors: number of times that ``post_nowait`` raised :class:`bmq.BufferFull`.
+        buffer_full_waits: number of times ``post`` or ``post_many`` waited because the session's window of
+            unacknowledged posts was full, or the connection was too slow.
+        buffer_full_errors: number of times ``post_nowait`` raised :class:`bmq.BufferFull`.
         ack_seconds: time from a post to the broker's answer, also for refusals, in seconds.
         received: messages that arrived, counted at each delivery.
         received_bytes: bytes of their payloads and properties, as transmitted.
-        redelivered: received messages that the broker marked as out of order; see
+        redelivered: received messages marked as out of order by the broker; see
             :attr:`bmq.Message.redelivered`.
-        confirmed: confirmed messages, including those confirmed by ``discard_unmatched`` or by a GUID.
-        confirmed_again: confirmed messages that the broker delivered again. They were confirmed once more and
-            not handed out, and appear in no other counter.
-        unconfirmed: unconfirmed messages that arrived on the present connection. A confirmation by a GUID
-            alone does not change this level.
-        buffered_messages: messages that wait for the application.
+        confirmed: confirmed messages, including confirmations by ``discard_unmatched`` or by a GUID.
+        confirmed_again: confirmed messages delivered again by the broker. These messages were confirmed once
+            more, without being handed out, and appear in no other counter.
+        unconfirmed: unconfirmed messages from the present connection. A confirmation by a GUID alone does not
+            change this level.
+        buffered_messages: messages waiting for the application.
         buffered_bytes: bytes of these messages.
         confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
     """
@@ -244,39 +243,39 @@ class SessionStats(_Exchanged):
         queues: number of open queues.
         posted: messages accepted for posting, though perhaps not yet sent.
         posted_bytes: bytes of their payloads and properties, as transmitted.
-        acknowledged: posts that the broker accepted.
-        refused: posts that were not accepted, by status. ``TIMEOUT`` and ``CANCELED`` count posts that were
-            given up without an answer.
-        retransmitted: posts that were sent again because their connection was lost.
+        acknowledged: accepted posts.
+        refused: posts without an acceptance, by status. ``TIMEOUT`` and ``CANCELED`` count posts given up
+            without an answer.
+        retransmitted: posts sent again after the loss of a connection.
         unacked_messages: posts without an outcome.
         unacked_bytes: bytes of their payloads and properties, as transmitted, which occupy this much memory.
-        buffer_full_waits: number of times that ``post`` or ``post_many`` waited because the window of
+        buffer_full_waits: number of times ``post`` or ``post_many`` waited because the window of
             unacknowledged posts was full, or the connection was too slow.
-        buffer_full_errors: number of times that ``post_nowait`` raised :class:`bmq.BufferFull`.
+        buffer_full_errors: number of times ``post_nowait`` raised :class:`bmq.BufferFull`.
         ack_seconds: time from a post to the broker's answer, also for refusals, in seconds.
         received: messages that arrived, counted at each delivery.
         received_bytes: bytes of their payloads and properties, as transmitted.
-        redelivered: received messages that the broker marked as out of order; see
+        redelivered: received messages marked as out of order by the broker; see
             :attr:`bmq.Message.redelivered`.
-        confirmed: confirmed messages, including those confirmed by ``discard_unmatched`` or by a GUID.
-        confirmed_again: confirmed messages that the broker delivered again. They were confirmed once more and
-            not handed out, and appear in no other counter.
+        confirmed: confirmed messages, including confirmations by ``discard_unmatched`` or by a GUID.
+        confirmed_again: confirmed messages delivered again by the broker. These messages were confirmed once
+            more, without being handed out, and appear in no other counter.
         unconfirmed: unconfirmed messages that arrived on the present connection.
-        buffered_messages: messages that wait for the application.
+        buffered_messages: messages waiting for the application.
         buffered_bytes: bytes of these messages.
         confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
-        write_buffer_bytes: bytes that wait for the operating system.
+        write_buffer_bytes: bytes waiting for the operating system.
         bytes_sent: all bytes sent, without TLS overhead.
         bytes_received: all bytes received, without TLS overhead.
         reconnects: number of restored connections.
-        seconds_disconnected: time without a connection, after the first one, in seconds.
-        repeated_subscriptions: number of times that a queue's subscriptions were sent again because no
-            messages arrived.
-        revived_messages: messages that arrived right after repeated subscriptions.
+        seconds_disconnected: time without a connection, after the first connection, in seconds.
+        repeated_subscriptions: number of times a queue's subscriptions were sent again because no messages
+            arrived.
+        revived_messages: messages arriving right after repeated subscriptions.
         silent_seconds: time since the last byte from the broker; see :class:`bmq.health.Health`.
-        oldest_unacked_seconds: age of the oldest post without an outcome; None without such posts.
-        oldest_unconfirmed_seconds: time since the arrival of the oldest unconfirmed message; None without
-            such messages. See :class:`bmq.health.Health`.
+        oldest_unacked_seconds: age of the oldest post without an outcome, or None.
+        oldest_unconfirmed_seconds: time since the arrival of the oldest unconfirmed message, or None. See
+            :class:`bmq.health.Health`.
     """
 
     state: SessionState = field(metadata=_NOW)

@@ -52,18 +52,18 @@ _METADATA: dict[str, ArrowType] = {
 _MAX_BYTES = 64 * 1024 * 1024
 _MOST_ROWS = 2**31 - 1
 _ON_INVALID: Final = ("discard", "row", "fail")
-# Batches within the default limits: one in progress, one ready, and one on its way.
+# Batches within the default limits: one batch in progress, a second ready, and a third in transit.
 _BATCHES_UNCONFIRMED = 3
 _UNCONFIRMED_BYTES = 4 * _MAX_BYTES
 
 
 class _Made:
-    """Rows built from messages, some of which are not handed out yet.
+    """Rows built from messages, handed out in part.
 
     Args:
         batch: rows.
         receipt: confirms the rows.
-        failures: messages to raise as errors, each with the row that follows it.
+        failures: messages to raise as errors, each with the following row.
     """
 
     __slots__ = ("_batch", "_position", "_receipt", "failures")
@@ -103,7 +103,7 @@ class _Made:
 
 
 class _Late:
-    """Unreadable messages that are confirmed together with all rows.
+    """Unreadable messages, confirmed together with all rows.
 
     Meanwhile the broker counts them against the consumer's limits, so the limits are raised.
 
@@ -132,7 +132,7 @@ class _Late:
     async def make_room(self, consumer: ColumnConsumer) -> None:
         """Raise the limits until at least half of the original limits is free of these messages.
 
-        The limits grow by twice the size needed now, so that thousands of messages take few requests.
+        The limits grow by twice the needed size: thousands of messages take few requests.
 
         Raises:
             ConfigureQueueError, RequestTimeout, StateError: as for :meth:`bmq.Consumer.configure`.
@@ -205,7 +205,7 @@ class _RowMaker:
             now: event loop's time when the messages were taken.
 
         Returns:
-            The rows, the number of messages in them, and the errors of unreadable messages by their number.
+            The rows, the number of messages in the rows, and the errors of unreadable messages by position.
             An unreadable message becomes a row only if the schema has a column for errors.
         """
         decoded = self._decoder.decode(taken.columns)
@@ -286,7 +286,7 @@ class Tables:
                 await save(batch)
                 tables.confirm()
 
-    Only :meth:`confirm` confirms rows. Unconfirmed messages are redelivered: here after a reconnect, and to
+    Only :meth:`confirm` confirms rows. Unconfirmed messages are redelivered: here after a reconnect, or to
     other consumers after this object is closed. Unreadable messages are handled as ``on_invalid`` of
     :class:`TablesOptions` says. For use by one task.
 
@@ -320,7 +320,7 @@ class Tables:
             dead_letters = check_dead_letters(dead_letters, queue)
         self._fails = on_invalid == "fail"
         self._aside = PutAside("tables", dead_letters, logger)
-        # Unreadable messages that are confirmed with the rows; None if they are confirmed at once.
+        # Unreadable messages to confirm with the rows; None to confirm these at once.
         self._late: _Late | None = None
         self._lines = LogLimit(logger)
         self._maker = _RowMaker(
@@ -348,7 +348,7 @@ class Tables:
 
     @property
     def buffered(self) -> int:
-        """Number of messages that wait for the application."""
+        """Number of messages waiting for the application."""
         rest, made = self._rest, self._made
         return (
             self._consumer.buffered
@@ -358,7 +358,7 @@ class Tables:
 
     @property
     def unconfirmed(self) -> int:
-        """Number of rows that were handed out and are not confirmed."""
+        """Number of rows handed out and not yet confirmed."""
         return sum(len(each.guids) for each in self._out)
 
     @property
@@ -367,7 +367,7 @@ class Tables:
         return self._consumer.closed
 
     async def receive(self, timeout: float | None = None, *, max_rows: int | None = None) -> RecordBatch:
-        """Wait for the first message, then return all messages that have arrived, up to ``max_rows``.
+        """Wait for the first message, then return all arrived messages, up to ``max_rows``.
 
         A batch has at most 64 MiB, unless the batch is a single message.
 
@@ -382,7 +382,8 @@ class Tables:
             TimedOut: no readable message arrived in time.
             QueueClosed: this object, the queue or the session was closed.
             ProtocolError: with ``on_invalid="fail"``: the next message is malformed, or exceeds the session's
-                limit when decompressed. The message stays unconfirmed; the next call continues after it.
+                limit when decompressed. The message stays unconfirmed; the next call continues with the
+                following message.
 
         Cancelling the call loses no message.
         """
@@ -397,7 +398,7 @@ class Tables:
         Args:
             timeout: seconds to wait for the first row.
             max_rows: maximum number of rows.
-            idle: whether an omitted message counts as an arrival, which restarts the timeout.
+            idle: whether an omitted message counts as an arrival and restarts the timeout.
         """
         consumer, line = self._consumer, self._consumer.line
         most = self._maker.max_rows if max_rows is None else min(max_rows, self._maker.max_rows)
@@ -419,13 +420,13 @@ class Tables:
                 continue
             left = max(0.0, began + timeout - line.connection.loop.time())
             if not left:
-                # After the timeout, only messages that have already arrived are examined.
+                # After the timeout, only messages already here are examined.
                 late = (before if late is None else late) - before + self.buffered
                 if late <= 0:
                     raise TimedOut(f"no message of {consumer.queue.uri} that can be read arrived in time")
 
     def _hand_out(self, most: int) -> RecordBatch | None:
-        """Return rows of messages that have arrived; None if no examined message is a row.
+        """Return rows of arrived messages; None if no examined message is a row.
 
         Raises:
             ProtocolError: the next message is unreadable, and must be raised as an error.
@@ -465,7 +466,7 @@ class Tables:
         errors: dict[int, ProtocolError],
         failures: deque[tuple[int, ProtocolError]],
     ) -> None:
-        """Decide about the messages that are not rows."""
+        """Decide about unreadable messages."""
         uri = self._consumer.queue.uri
         if self._fails:
             for place, (row, error) in enumerate(errors.items()):
@@ -510,7 +511,7 @@ class Tables:
                 return batch
 
     def confirm(self, rows: int | None = None) -> int:
-        """Confirm rows that were handed out; return their number.
+        """Confirm rows handed out; return the number.
 
         Args:
             rows: number of rows, the earliest first; None for all.
@@ -536,14 +537,14 @@ class Tables:
         return confirmed
 
     def release(self) -> None:
-        """Leave the confirmation of handed-out rows to other code: :meth:`confirm` forgets them.
+        """Leave the confirmation of handed-out rows to other code; :meth:`confirm` skips them.
 
-        For a program that keeps GUIDs and passes them to :meth:`bmq.Queue.confirm`.
+        For a program with its own record of GUIDs, confirmed by :meth:`bmq.Queue.confirm`.
         """
         self._out.clear()
 
     def _confirm_late(self) -> None:
-        """Confirm unreadable messages together with the rows, for readers that confirm later."""
+        """Confirm unreadable messages together with the rows, for readers with later confirmations."""
         self._late = _Late(self._consumer.options)
 
     async def open(self) -> Tables:

@@ -75,7 +75,7 @@ class TypedMessage(Message, Generic[T]):
 
 
 class TypedBatch(MessageBatch, Generic[T]):
-    """Messages with values that were received together. Created by :meth:`TypedQueue.batches`.
+    """Messages with values, received together. Created by :meth:`TypedQueue.batches`.
 
     Otherwise a :class:`bmq.MessageBatch`.
     """
@@ -87,7 +87,7 @@ class TypedBatch(MessageBatch, Generic[T]):
 
     @property
     def values(self) -> list[T]:
-        """The values of all messages, in their order.
+        """The values of all messages, in order.
 
         Raises:
             Undecodable: the payload of a message cannot be decoded to the type.
@@ -140,7 +140,7 @@ class TypedQueue(Generic[T]):
             ship(message.value)
             message.confirm()
 
-    A typed queue has no state of its own: closing, for example, is done by the queue.
+    A typed queue has no state of its own: to close it, for example, close the queue.
 
     Attributes:
         queue: underlying queue.
@@ -177,7 +177,7 @@ class TypedQueue(Generic[T]):
 
         Args:
             value: value to post.
-            properties: further properties, which override properties derived from fields of the value.
+            properties: further properties; override properties derived from fields of the value.
             tags: as for :meth:`bmq.Queue.post`, like all following arguments.
             guid: GUID in place of a generated one.
             compression: compression of the payload.
@@ -236,7 +236,7 @@ class TypedQueue(Generic[T]):
             rate: maximum number of messages a second.
 
         Raises:
-            InvalidPayload: a value has another type, or cannot be encoded; the values before it were posted.
+            InvalidPayload: a value has another type, or cannot be encoded; earlier values were posted.
             InvalidProperty, QueueClosed, SessionClosed: as for :meth:`bmq.Queue.post_many`.
 
         Cancelling the call has the same effect as for :meth:`bmq.Queue.post_many`.
@@ -297,13 +297,13 @@ class TypedQueue(Generic[T]):
     ) -> TypedConsumer[T]:
         """Create a consumer for matching messages, as :meth:`bmq.Queue.subscribe` does.
 
-        The filter is checked against the type: it may use the properties that are fields of the type, and
-        compare them with values of the field's type. A type without such fields accepts every filter.
+        The filter is checked against the type: only properties that are fields of the type are allowed,
+        compared with values of the field's type. A type without such fields accepts every filter.
 
         Args:
             expression: selects messages. This and all following arguments are as for
                 :meth:`bmq.Queue.subscribe`.
-            discard_unmatched: confirm all messages that do not match.
+            discard_unmatched: confirm all unmatched messages.
             strict: if False, an expression is sent unchanged, and not checked against the type.
             limits: priority and limits.
 
@@ -447,7 +447,7 @@ class TypedConsumer(Generic[T]):
 
 
 class TypedGroup(Generic[T]):
-    """A member of a group that receives values. Created by :meth:`TypedQueue.group`.
+    """A member of a group, for values. Created by :meth:`TypedQueue.group`.
 
     Attributes:
         group: underlying member.
@@ -498,7 +498,7 @@ class TypedGroup(Generic[T]):
 
 
 class _Values(Generic[T]):
-    """One loop over messages, each with its value."""
+    """One loop over messages, each with a value."""
 
     __slots__ = ("_messages", "_shape")
 
@@ -514,7 +514,7 @@ class _Values(Generic[T]):
 
 
 class _Batches(Generic[T]):
-    """One loop over batches, each with its values."""
+    """One loop over batches, each with values."""
 
     __slots__ = ("_batches", "_shape")
 

@@ -259,6 +259,7 @@ def write_partition(
         tls_cert_file: client certificate: a PEM file on the worker.
         tls_key_file: key of the client certificate, if in a separate file.
         tls_server_name: name in the broker's certificate, if different from the address.
+
     Raises:
         UsageError: an argument is not legal, or (with ``schema``) a column cannot be posted.
 

@@ -834,7 +834,7 @@ class Workers:
             self.progress.stuck -= 1
 
     def _then(self, failure: Failure) -> GiveUp:
-        """Return the destination of an abandoned message."""
+        """Return the destination of a message given up."""
         then = self._retry.then
         if isinstance(then, DeadLetter):
             return then

@@ -28,7 +28,7 @@ class RetryPolicy(Protocol):
 
     @property
     def then(self) -> GiveUp:
-        """The final action for an abandoned message."""
+        """The final action for a message given up."""
         ...
 
     def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
