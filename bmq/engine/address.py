@@ -45,7 +45,7 @@ class Address(NamedTuple):
 
 
 def parse_addresses(text: str) -> list[Address]:
-    """Parse one address or several separated by commas.
+    """Parse an address, or several separated by commas.
 
     Raises:
         InvalidURI: a part is not ``tcp://host[:port]`` or ``tcps://host[:port]``.

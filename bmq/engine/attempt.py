@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt to connect: TCP, TLS, credentials and negotiation with one IP address."""
+"""An attempt to connect: TCP, TLS, credentials and negotiation with one IP address."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Security:
     """TLS settings of connection attempts.
 
     Attributes:
-        ssl: TLS context, which all addresses then use; if None, only ``tcps://`` uses TLS, with the defaults.
+        ssl: TLS context for all addresses; if None, only ``tcps://`` uses TLS, with the defaults.
         server_hostname: name in the broker's certificate, if different from the address.
     """
 
@@ -41,7 +41,7 @@ class Security:
 
 
 class Attempt:
-    """A connection during its handshake; receives the channel's data until then.
+    """A connection during the handshake; receives the channel's data until the end of the handshake.
 
     Args:
         connection: connection of the session.
@@ -146,7 +146,7 @@ class Attempt:
     def channel_data(self, channel: Channel, data: bytes) -> None:
         """Process received bytes."""
         if self._over:
-            return  # the attempt failed, or another one was faster: the channel is about to be closed
+            return  # the attempt failed, or another was faster: the channel is about to be closed
         greeting = self._greeting
         answer = greeting.receive(data)
         if answer:

@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of all received messages that a session holds.
+"""The account of all received messages in a session.
 
-The problem: the broker decides how much it sends, so each place that keeps messages needs a limit, whether
-its consumer is slow, has closed, or never existed. A single account for the session covers all places. Each
-place adds its messages here, and removes them again.
+The problem: the broker decides how much to send, so each place for messages needs a limit, whether its
+consumer is slow, has closed, or never existed. A single account for the session covers all places. Each place
+adds and removes its messages here.
 
 Beyond the limits reading pauses, and TCP slows the broker down: no message is lost. But a pause also delays
-acknowledgements and answers. This is right while a consumer can free space. It is wrong if no consumer
-matches the messages that fill the limits: the pause would never end. So the session waits a few seconds for a
-consumer, and then resumes reading. From then on, it keeps no further messages without a consumer. The broker
-still has them, unconfirmed, and redelivers them when their queue is closed or the connection is lost.
+acknowledgements and answers. The delay is right while a consumer can free space, and wrong if no consumer
+matches the messages filling the limits: the pause would never end. The session therefore waits a few seconds
+for a consumer, and resumes reading. From this time on, the session keeps no further messages without a
+consumer. The broker still has dropped messages, unconfirmed, and redelivers them when the queue is closed or
+the connection is lost.
 
 The same problem arises if all handlers wait for an acknowledgement: the acknowledgement is behind unread
-messages, and no handler takes a message before it arrives. So while posts or requests are unanswered and the
+messages, and no handler takes a message before its arrival. While posts or requests are unanswered and the
 application has taken no message for a moment, the limits are doubled, repeatedly, until the answer arrives.
 Memory grows only in a proven standstill, and a broker never sends more than the windows of the subscriptions
 allow.
 
-Rejected: never pausing for messages without a consumer. A program that replaces a consumer would lose the
-order of delivery. Also rejected: never pausing while posts are unanswered. A session that posts continuously
-would have no limits.
+Rejected: never pausing for messages without a consumer. A program replacing a consumer would lose the order
+of delivery. Also rejected: never pausing while posts are unanswered. A continuously posting session would
+have no limits.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from bmq.protocol.client.events import SessionEvent, SlowConsumer, SlowConsumerR
 
 __all__ = ["Backlog"]
 
-# Duration in seconds of a pause for messages that match no consumer.
+# Duration in seconds of a pause for messages without a matching consumer.
 _PATIENCE = 3.0
 # Seconds after which a pause is a standstill, if the application has taken no message.
 _STANDSTILL = 0.25
 
 
 class Backlog:
-    """Counts the messages that a session holds, and pauses reading from its connection.
+    """Counts the messages in a session, and pauses reading from the connection.
 
     Args:
         connection: connection of the session.
@@ -75,8 +76,8 @@ class Backlog:
         self._unclaimed_bytes = 0
         self._slow = False
         self._patience: asyncio.TimerHandle | None = None
-        # Multiple of the limits allowed while an answer is awaited; the timer that detects a standstill, and
-        # the number of messages in line at its last run.
+        # Multiple of the limits allowed while an answer is awaited; the timer for the detection of a
+        # standstill, and the number of messages in line at the timer's last run.
         self._times = 2
         self._watch: asyncio.TimerHandle | None = None
         self._seen = 0
@@ -94,7 +95,7 @@ class Backlog:
             self._look(True)
 
     def count(self, messages: int, size: int) -> None:
-        """Count messages in the line of a consumer; negative numbers remove them."""
+        """Count messages in the line of a consumer; negative numbers remove messages."""
         held = self.messages = self.messages + messages
         held_bytes = self.bytes = self.bytes + size
         # Decide the common case, once for each arrival and each taken message, without a call.
@@ -102,19 +103,19 @@ class Backlog:
             self._look(messages > 0)
 
     def count_unclaimed(self, messages: int, size: int) -> None:
-        """Count messages that match no consumer; negative numbers remove them."""
+        """Count messages without a matching consumer; negative numbers remove messages."""
         self._unclaimed_messages += messages
         self._unclaimed_bytes += size
         self.count(messages, size)
 
     def has_room(self, messages: int, size: int) -> bool:
-        """Whether a queue may keep this many more messages that match no consumer."""
+        """Whether a queue may keep a number of further messages without a matching consumer."""
         return not self.sheds or not self._exceeds(
             self._unclaimed_messages + messages, self._unclaimed_bytes + size
         )
 
     def expect(self, answer: asyncio.Future[None]) -> None:
-        """Allow twice the limits while a caller waits for an answer, which arrives behind messages."""
+        """Allow twice the limits while a caller waits for an answer behind messages."""
         self._expected += 1
         answer.add_done_callback(self._answered)
         if self._slow:
@@ -126,7 +127,7 @@ class Backlog:
             self._read()
 
     def restored(self) -> None:
-        """Read on if reading waits for the answers of reopened queues: this queue may be the last one."""
+        """Read on if reading waits for the answers of reopened queues: this queue may be the last."""
         if self._slow:
             self._read()
 
@@ -136,7 +137,7 @@ class Backlog:
         self._end_watch()
 
     def _look(self, more: bool) -> None:
-        """Pause or resume reading; pause if there are too many messages."""
+        """Pause or resume reading; pause if too many messages are here."""
         if self._moving:
             return
         if self.sheds and self._half(self._unclaimed_messages, self._unclaimed_bytes):
@@ -159,7 +160,7 @@ class Backlog:
 
     @property
     def _decisive(self) -> tuple[int, int]:
-        """The number of messages and bytes that decide about a pause, without shed messages."""
+        """The number of messages and bytes relevant for a pause, without shed messages."""
         if self.sheds:
             return self.messages - self._unclaimed_messages, self.bytes - self._unclaimed_bytes
         return self.messages, self.bytes
@@ -198,7 +199,7 @@ class Backlog:
 
     @property
     def _in_vain(self) -> bool:
-        """Whether reading is paused for messages that match no consumer."""
+        """Whether reading is paused for messages without a matching consumer."""
         return (
             self._slow
             and not self.sheds
@@ -214,7 +215,7 @@ class Backlog:
             self._patience = None
 
     def give_up(self) -> None:
-        """Resume reading without a consumer, and keep no further messages without one."""
+        """Resume reading without a consumer, and keep no further unmatched messages."""
         self._patience = None
         if self._in_vain:
             self.sheds = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves bytes between a transport and its receiver: one TCP or TLS connection."""
+"""Moves bytes between a transport and a receiver: one TCP or TLS connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Channel", "Receiver"]
 
 logger = logging.getLogger("bmq.client")
 
-# Maximum number of bytes in the transport; the rest stays in the core, where it is not copied.
+# Maximum number of bytes in the transport; the rest stays in the core, without a copy.
 _HIGH_WATER = 1024 * 1024
 _LOW_WATER = 256 * 1024
 # Seconds for which closing waits for the peer to accept written bytes.
@@ -31,8 +31,8 @@ def _keep_receive_buffers() -> None:
 
     asyncio receives into a new block of 256 KiB each time. The C library (glibc) maps and unmaps a block of
     this size at every read, with three system calls, until the process has freed a larger block. Without this
-    function, the speed of a session would depend on the allocations of other modules: a post that is awaited
-    took 1.8 times as long.
+    function, the speed of a session would depend on the allocations of other modules: an awaited post took
+    1.8 times as long.
     """
     block = bytes(1024 * 1024)
     del block
@@ -53,15 +53,15 @@ class Receiver(Protocol):
         ...
 
     def channel_writable(self, channel: Channel, writable: bool) -> None:
-        """Handle a full transport buffer, or its recovery."""
+        """Handle a full or recovered transport buffer."""
         ...
 
 
 class Channel(asyncio.Protocol):
-    """Moves bytes between a transport and its receiver, without knowledge of the protocol.
+    """Moves bytes between a transport and a receiver, without knowledge of the protocol.
 
-    The channel holds its receiver weakly. The event loop holds the channel, and would otherwise keep a
-    session alive after the program has dropped it without closing.
+    The channel holds the receiver weakly. The event loop holds the channel, and would otherwise keep alive a
+    session dropped by the program without closing.
 
     Args:
         receiver: receiver of the bytes.
@@ -97,7 +97,7 @@ class Channel(asyncio.Protocol):
             try:
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:
-                pass  # the peer has already closed it, which the loop reports next
+                pass  # already closed by the peer, as the loop reports next
             probe(raw, self._liveness)
 
     def data_received(self, data: bytes) -> None:
@@ -151,7 +151,7 @@ class Channel(asyncio.Protocol):
         if early and receiver is not None:
             receiver.channel_data(self, b"".join(early))
         if self._transport is None and receiver is not None:
-            receiver.channel_lost(self, None)  # it was lost before
+            receiver.channel_lost(self, None)  # the connection was lost before
 
     def fileno(self) -> int:
         """The file descriptor; -1 after closing."""
@@ -160,17 +160,17 @@ class Channel(asyncio.Protocol):
 
     @property
     def write_buffer_size(self) -> int:
-        """Number of bytes that wait for the operating system."""
+        """Number of bytes waiting for the operating system."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     @property
     def backlog(self) -> int:
-        """Number of written bytes that the peer's kernel has not acknowledged, if the system provides it."""
+        """Number of written bytes not acknowledged by the peer's kernel, if known to the system."""
         raw = self._transport.get_extra_info("socket") if self._transport else None
         return self.write_buffer_size + (0 if raw is None else unacknowledged(raw))
 
     def write(self, pieces: list[bytes]) -> int:
-        """Send whole events, each in one or several pieces, with one write; drop them when closing.
+        """Send whole events, each in one or more pieces, with a single write; drop all events when closing.
 
         Returns:
             Number of bytes, sent or dropped.
@@ -201,14 +201,14 @@ class Channel(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-            # A broker may stop reading from a client that does not read. The kernel would treat the closed
-            # window as a lost connection.
+            # A broker may stop reading from a non-reading client. The kernel would treat the closed window as
+            # a lost connection.
             raw = self._transport.get_extra_info("socket")
             if raw is not None and self._liveness is not None:
                 limit_unacknowledged(raw, self._liveness if reading else None)
 
     def close(self) -> None:
-        """Close after all written bytes are sent, or after a second if the peer does not accept them."""
+        """Close after all written bytes are sent, or after a second if the peer accepts no bytes."""
         if self._transport is not None:
             self._transport.close()
             if self._linger is None:

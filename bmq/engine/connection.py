@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection of a session: one TCP or TLS channel after another, with one core and one timer."""
+"""The connection of a session: a sequence of TCP or TLS channels, with a single core and timer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("bmq.client")
 
 # A write of this size is not extended by further events. An event has at most a megabyte.
 _WRITE = 512 * 1024
-# A backlog below this size says nothing about the peer.
+# A backlog below this size gives no information about the peer.
 _SMALL_BACKLOG = 64 * 1024
 
 
@@ -49,12 +49,12 @@ class Owner(Protocol):
         ...
 
     def crashed(self) -> None:
-        """Note that the session ends because of a bug in this library."""
+        """Record the end of the session because of a bug in this library."""
         ...
 
 
 class Connection:
-    """A core on an event loop: its present channel, its output, and its timer.
+    """A core on an event loop: the present channel, the output, and the timer.
 
     Neither the channel nor the timer keeps the connection alive.
 
@@ -72,7 +72,7 @@ class Connection:
         scheduled: whether output is sent at the end of this turn of the event loop.
         turn: the loop's time, and nanoseconds since the start of the session, as returned by the latest call
             of :meth:`clock`. A new object in every turn.
-        close_reason: reason for which this side closed the channel; otherwise "".
+        close_reason: reason if this side closed the channel; otherwise "".
     """
 
     def __init__(self, core: ClientCore, owner: Owner, busy_poll: float) -> None:
@@ -144,7 +144,7 @@ class Connection:
     def post_alone(self, queue: QueueCore, message: Outgoing, token: object) -> bool:
         """Write a post at once, together with waiting confirmations.
 
-        A caller that awaits one post after another saves a turn of the event loop. Several posts in one turn
+        A caller awaiting each post before the next saves a turn of the event loop. Several posts in one turn
         leave together in one event, except for the first post after a series of lone posts.
 
         Returns:
@@ -167,7 +167,7 @@ class Connection:
         return True
 
     def transmit(self) -> None:
-        """Pass on the core's reports, send its output, and start its timer."""
+        """Pass on the core's reports, send the output, and start the timer."""
         try:
             self._transmit()
         except Exception as error:
@@ -185,8 +185,7 @@ class Connection:
         self._hand_over()
         channel = self._channel
         if channel is not None:
-            # Data that the transport does not accept now stays in the core, which keeps no second copy of
-            # posts.
+            # Data not accepted by the transport now stays in the core, without a second copy of posts.
             now = self.loop.time()
             while self.writable and (data := core.data_to_send(now, _WRITE)):
                 if channel.write(data) < _WRITE:
@@ -196,7 +195,7 @@ class Connection:
         self._arm(core.next_deadline())
 
     def _arm(self, deadline: float | None) -> None:
-        """Run the timer at a deadline, unless it runs earlier."""
+        """Run the timer at a deadline, unless already due earlier."""
         if deadline is not None and (self._timer is None or deadline < self._timer_at):
             if self._timer is not None:
                 self._timer.cancel()
@@ -204,7 +203,7 @@ class Connection:
             self._timer = self.loop.call_at(deadline, _tick, weakref.ref[Connection](self))
 
     def on_timer(self) -> None:
-        """Perform the actions that are due."""
+        """Perform due actions."""
         self._timer = None
         now = self.loop.time()
         try:

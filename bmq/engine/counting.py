@@ -12,8 +12,8 @@ from bmq.wire.push import DATA, FLAGS, Push
 
 __all__ = ["Arrival", "Confirming", "ReceiveCounts", "size_of"]
 
-#: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages that
-#: arrived together share the same tuple.
+#: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages with
+#: a common arrival share the same tuple.
 Arrival = tuple[float, int]
 
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
@@ -23,15 +23,14 @@ class ReceiveCounts:
     """The counters of a consumer, a queue or a session.
 
     Args:
-        whole: counters of the whole to which these belong: a consumer's queue, a queue's session.
+        whole: counters of the next level: a consumer's queue, a queue's session.
 
     Attributes:
-        received: messages that arrived.
-        received_bytes: size of their payloads and properties, as transmitted.
-        redelivered: received messages that the broker marked as out of order.
+        received: arrived messages.
+        received_bytes: size of the received payloads and properties, as transmitted.
+        redelivered: received messages marked as out of order by the broker.
         confirmed: confirmed messages.
-        confirmed_again: messages that were redelivered, and confirmed again without a call of the
-            application.
+        confirmed_again: redelivered messages, confirmed again without a call of the application.
         durations: time from a message's arrival to its confirmation.
         losses: number of lost connections; maintained by the session's counters only.
         pending: number of unconfirmed messages of each arrival, the oldest first; session only.
@@ -67,7 +66,7 @@ class ReceiveCounts:
         self.pending: dict[Arrival, int] = {}
         self._all: tuple[ReceiveCounts, ...] = (self, *whole._all) if whole is not None else (self,)
         self._session = self._all[-1]
-        # Number of unconfirmed messages that arrived on the connection after a number of losses.
+        # Number of unconfirmed messages from the connection after a number of losses.
         self._unconfirmed = 0
         self._seen_losses = 0
 
@@ -84,16 +83,16 @@ class ReceiveCounts:
 
     @property
     def unconfirmed(self) -> int:
-        """Number of unconfirmed messages that arrived on the present connection."""
+        """Number of unconfirmed messages from the present connection."""
         core = self.core
         over = core is not None and core.state is QueueState.CLOSED
         return 0 if over or self._seen_losses != self._session.losses else self._unconfirmed
 
     def arrived(self, messages: list[Push], size: int) -> None:
-        """Count arrived messages; ``size`` is the size of their payloads and properties."""
+        """Count arrived messages; ``size`` is the size of all payloads and properties."""
         count = len(messages)
         redelivered = 0
-        # Almost always all messages have the same flags, or there is only one.
+        # Almost always all messages have the same flags, or the message is alone.
         all_flags = (messages[0][FLAGS],) if count == 1 else {message[FLAGS] for message in messages}
         for flags in all_flags:
             if flags & _OUT_OF_ORDER:
@@ -114,7 +113,7 @@ class ReceiveCounts:
             each._unconfirmed += to_confirm
 
     def delivered(self, arrival: Arrival, count: int) -> None:
-        """Count messages that arrived together and await confirmation. Session only."""
+        """Count messages with a common arrival, awaiting confirmation. Session only."""
         pending = self.pending
         if arrival in pending:
             pending[arrival] += count
@@ -124,7 +123,7 @@ class ReceiveCounts:
             self._tidy()
 
     def oldest(self) -> float | None:
-        """Return the arrival of the oldest unconfirmed message; None if there is none. Session only."""
+        """Return the arrival of the oldest unconfirmed message, or None. Session only."""
         self._tidy()
         for arrived, _ in self.pending:
             return arrived
@@ -133,16 +132,16 @@ class ReceiveCounts:
     def _tidy(self) -> None:
         """Forget arrivals without unconfirmed messages.
 
-        Messages that moved to another consumer count as arriving there. Messages that returned to the broker,
-        or were confirmed by a GUID alone, have no arrival. For these, the oldest arrivals are forgotten
-        first: the age may then be too small, but never too large.
+        Messages moved to another consumer count as new arrivals. Messages returned to the broker, or
+        confirmed by a GUID alone, have no arrival. In their place, the oldest arrivals are forgotten first:
+        the age may become too small, but never too large.
         """
         excess = sum(self.pending.values()) - self.unconfirmed
         while excess > 0:
             arrival = next(iter(self.pending))
             count = self.pending.pop(arrival)
             if count > excess:
-                # Still the oldest: the order of the others rarely matters.
+                # Still the oldest: the order of the rest is rarely relevant.
                 self.pending = {arrival: count - excess, **self.pending}
             excess -= count
 
@@ -154,24 +153,24 @@ class ReceiveCounts:
         self._unconfirmed += count
 
     def took_over(self, count: int, size: int) -> None:
-        """Count messages that moved here after their arrival; the queue has already counted them."""
+        """Count messages moved here after the arrival, and already counted by the queue."""
         self.received += count
         self.received_bytes += size
         self.hold(count)
 
     def discarded(self, count: int) -> None:
-        """Count arrived messages that were confirmed because no consumer matches them."""
+        """Count arrived messages, confirmed for lack of a matching consumer."""
         for each in self._all:
             each.confirmed += count
             each.hold(-count)
 
     def again(self, count: int) -> None:
-        """Count confirmed messages that arrived and were confirmed again."""
+        """Count confirmed messages, redelivered and confirmed again."""
         for each in self._all:
             each.confirmed_again += count
 
     def repeated(self, count: int) -> None:
-        """Correct the counts for arrived messages that are already here."""
+        """Correct the counts for arrived messages already here."""
         for each in self._all:
             each.hold(-count)
 
@@ -182,7 +181,7 @@ class ReceiveCounts:
         self._unconfirmed = 0
 
     def settled(self, count: int, arrival: Arrival | None, time: float) -> None:
-        """Count confirmed messages that arrived together; ``arrival`` is None if unknown."""
+        """Count confirmed messages with a common arrival; ``arrival`` is None if unknown."""
         if arrival is None:
             for each in self._all:
                 each.confirmed += count
@@ -208,7 +207,7 @@ class ReceiveCounts:
 
 
 class Confirming:
-    """Counts confirmations in groups: messages that arrived together and are confirmed in one turn.
+    """Counts confirmations in groups: messages with a common arrival, confirmed in the same turn.
 
     Attributes:
         counts: counters of the messages.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connecting and reconnecting.
 
-A round tries every address, and every IP address of each name, within one ``connect_timeout``. The kernel
-of a hung broker still accepts connections, so waiting for the end of each try would spend the whole time
-on the hung broker. Each address has a head start of two seconds; then the next address starts beside it.
-The first negotiated connection wins, and the others are closed.
+A round tries every address, and every IP address of each name, within a single ``connect_timeout``. The
+kernel of a hung broker still accepts connections: waiting for the end of each try would spend the whole time
+on the hung broker. Each address has a head start of two seconds before the next address starts concurrently.
+The first negotiated connection wins, and the rest are closed.
 
 Addresses are ordered by their last failure. Addresses without a failure come first, in the given order. A
 lost connection counts as a failure: after a loss the next address is tried at once, and a silent node
@@ -42,13 +42,13 @@ __all__ = ["Dialer"]
 
 logger = logging.getLogger("bmq.client")
 
-# After this many losses in this many seconds the delays keep growing. Otherwise a broker that accepts
-# connections and closes them would be tried a hundred times a second.
+# After this many losses in this many seconds the delays keep growing. Otherwise a broker accepting and
+# closing connections would be tried a hundred times a second.
 _BURST = 20
 _BURST_SECONDS = 10.0
 _OVER = (SessionState.CLOSING, SessionState.CLOSED)
-# Head start of an address in seconds before the next one is tried concurrently. With many addresses or little
-# time, the head start is shorter, so that all addresses start in time.
+# Head start of an address in seconds before the next address is tried concurrently. With many addresses or
+# little time, the head start is shorter: all addresses start in time.
 _HEAD_START = 2.0
 # Maximum number of remembered failures of IP addresses; a name may resolve to new addresses every day.
 _MOST_FAILURES = 1000
@@ -61,10 +61,10 @@ class Dialer:
         connection: connection to establish.
         options: delays and timeouts.
         publish: passes an event to the application.
-        not_connected_yet: called after a failed attempt of the first connect, if others follow.
+        not_connected_yet: called after a failed attempt of the first connect, if further attempts follow.
         addresses: addresses of the broker.
-        credentials: client's credentials, or a callable that returns them.
-        ssl: TLS context, which all addresses then use; if None, only ``tcps://`` uses TLS, with the defaults.
+        credentials: client's credentials, or a function returning credentials.
+        ssl: TLS context for all addresses; if None, only ``tcps://`` uses TLS, with the defaults.
         server_hostname: name in the broker's certificate, if different from the address.
 
     Attributes:
@@ -144,7 +144,7 @@ class Dialer:
             self._reconnect_if_lost()
 
     def stop(self) -> None:
-        """Stop connecting: the session ends, and its core is informed in the same turn."""
+        """Stop connecting: the session ends, and the core is informed in the same turn."""
         for task in (self._task, self._renewal, *self._racing):
             if task is not None:
                 task.cancel()
@@ -222,7 +222,7 @@ class Dialer:
         ) from self.last_failure
 
     def _note_failure(self, error: ConnectionFailed) -> None:
-        """Record the error of an attempt, as the cause of errors for callers that wait for a connection.
+        """Record the error of an attempt, as the cause of errors for callers waiting for a connection.
 
         Raises:
             ConnectionFailed: too many consecutive connections ended because of the peer's data.
@@ -257,7 +257,7 @@ class Dialer:
             self._task.add_done_callback(self._reconnected)
 
     async def _reconnect(self) -> tuple[str, BaseException | None]:
-        """Try until an attempt succeeds; return "", or the reason for giving up with its error."""
+        """Try until an attempt succeeds; return "", or the reason for giving up."""
         options = self._options
         trouble = self._connection.core.trouble
         self._forget_failure()
@@ -276,13 +276,13 @@ class Dialer:
         return "", None
 
     def _reconnected(self, task: asyncio.Task[tuple[str, BaseException | None]]) -> None:
-        # In a callback, because a task that is cancelled before its first step never runs its coroutine.
+        # In a callback: a task cancelled before the first step never runs its coroutine.
         self._task = None
         if self._connection.core.state in _OVER:
             return
         cause: BaseException | None = None
         if task.cancelled() or task.exception():
-            # Cancelled by other code than close(), which calls stop(): no task would try again.
+            # Not cancelled by close(), which calls stop(): no task would try again.
             reason = "the task that reconnects was cancelled"
         else:
             reason, cause = task.result()

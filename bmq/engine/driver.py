@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assembles the parts of a session, and distributes its core's reports."""
+"""Assembles the parts of a session, and distributes the core's reports."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ logger = logging.getLogger("bmq.client")
 
 # A newer broker keeps sending unknown elements: a line for each, or each minute, adds no information.
 _ONCE_A_DAY = 86_400.0
-# The event loop does not keep tasks alive. These must continue without a reference: a close whose caller was
-# cancelled, and the watch of the host's health, which ends with its session.
+# The event loop does not keep tasks alive. Two kinds must continue without a reference: a close after the
+# cancellation of the caller, and the watch of the host's health until the end of the session.
 _kept: set[asyncio.Task[Any]] = set()
 
 
 class Driver(Generic[Q]):
     """The parts of one session, and the distribution of events. Belongs to the event loop of its creation.
 
-    The event loop keeps neither the driver nor its session alive: a session that is dropped without closing
-    is collected, with a warning.
+    The event loop keeps neither the driver nor its session alive: a session dropped without closing is
+    collected, with a warning.
 
     Attributes:
         options: options of the session.
@@ -94,7 +94,7 @@ class Driver(Generic[Q]):
         health: health of the session.
         received: counters of received messages.
         confirming: counts confirmations.
-        queues: queues that are open, or being opened.
+        queues: open queues, and queues being opened.
         disowned: whether the session needs no closing: the process of a simulation was killed.
     """
 
@@ -153,7 +153,7 @@ class Driver(Generic[Q]):
         self._skipped = LogLimit(logger, every=_ONCE_A_DAY)
         # Number of arrived messages: the delivery number of the next message.
         self._delivered = 0
-        # Number of messages that arrived for queues that are not open.
+        # Number of messages for queues no longer open.
         self._astray = 0
         # Time of the loss of the connection, or None; and total time without a connection before.
         self._lost_at: float | None = None
@@ -171,7 +171,7 @@ class Driver(Generic[Q]):
             raise
 
     def keep(self, coroutine: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Run a coroutine as a task that is kept alive until its end."""
+        """Run a coroutine as a task, kept alive until the end."""
         task = self.loop.create_task(coroutine)
         _kept.add(task)
         task.add_done_callback(_kept.discard)
@@ -183,7 +183,7 @@ class Driver(Generic[Q]):
         self.connection.give_up("")
 
     def abandon(self) -> None:
-        """End a dropped session at once: callers may still wait for the outcomes of its posts."""
+        """End a dropped session at once: callers may still wait for the outcomes of posts."""
         try:
             # Not here: garbage may be collected in any thread.
             self.loop.call_soon_threadsafe(self._abandoned)
@@ -203,7 +203,7 @@ class Driver(Generic[Q]):
     # for queues and consumers
 
     def check_open(self) -> None:
-        """Check that the session can be used here.
+        """Check whether the session can be used here.
 
         Raises:
             SessionClosed: the session is closed or closing.
@@ -236,11 +236,11 @@ class Driver(Generic[Q]):
             await room.wait(queue, want)
 
     def _in_line(self) -> int:
-        """Number of messages in line, including unclaimed ones."""
+        """Number of messages in line, including unclaimed messages."""
         return sum(queue.in_line[0] for queue in self.queues.values())
 
     def ages(self) -> Ages:
-        """Return the ages of the oldest post, message and byte that the session waits for."""
+        """Return the ages of the oldest pending post, message and byte."""
         self.confirming.finish()
         now = self.connection.loop.time()
 
@@ -259,7 +259,7 @@ class Driver(Generic[Q]):
 
     @property
     def seconds_disconnected(self) -> float:
-        """Time without a connection, after the first one, in seconds."""
+        """Time without a connection, after the first connection, in seconds."""
         now = 0.0 if self._lost_at is None else self.connection.loop.time() - self._lost_at
         return self._disconnected + now
 
@@ -297,7 +297,8 @@ class Driver(Generic[Q]):
     def forget(self, core: QueueCore, queue: Q) -> bool:
         """Forget a queue that is closed, or was never open; return whether the session still had the queue.
 
-        A later opening may have taken over the core, with a new :class:`Queue`, which then stays.
+        A later opening may have taken over the core with a new :class:`Queue`: leave the new queue
+        registered.
         """
         if self.queues.get(core) is not queue:
             return False
@@ -310,7 +311,7 @@ class Driver(Generic[Q]):
         return True
 
     def _delayed(self, uri: str) -> bool:
-        """Whether a queue waits to be reopened; reading and writing may be two queues with one URI."""
+        """Whether a queue waits to be reopened; reading and writing may be two queues with the same URI."""
         return any(core.late_to_reopen and queue.uri == uri for core, queue in self.queues.items())
 
     def set_health(self, healthy: bool) -> None:
@@ -432,8 +433,8 @@ class Driver(Generic[Q]):
         )
 
     def _deliver(self, event: Pushed) -> None:
-        # In an event, messages of several subscriptions alternate. Each consumer receives its messages in one
-        # call, with their delivery numbers, which determine the order if the consumer passes messages on.
+        # In an event, messages of several subscriptions alternate. Each consumer receives all its messages in
+        # a single call, with delivery numbers for the order if the consumer passes messages on.
         number = self._delivered
         arrival = self.loop.time(), self.received.losses
         if len(event.deliveries) == 1:
@@ -515,7 +516,7 @@ class Driver(Generic[Q]):
 
 
 def _some(numbers: Sequence[int]) -> str:
-    """Return the first numbers as text, and their total if there are more."""
+    """Return the first numbers as text, and the total if longer."""
     shown = ", ".join(map(str, numbers[:_SHOWN]))
     return shown if len(numbers) <= _SHOWN else f"{shown} ... ({len(numbers):,} in all)"
 

@@ -57,8 +57,8 @@ class EventStream:
     """Passes each event to all live subscribers.
 
     Args:
-        callback: called with each event, in the event loop. Its exceptions are logged; KeyboardInterrupt and
-            SystemExit also end the event loop, in its next turn.
+        callback: called with each event, in the event loop. Exceptions of the callback are logged;
+            KeyboardInterrupt and SystemExit also end the event loop, in the next turn.
     """
 
     def __init__(self, callback: Callable[[SessionEvent], None] | None) -> None:

@@ -16,11 +16,11 @@ __all__ = ["Flow"]
 
 
 class _Flush:
-    """Tasks that wait for the outcomes of the posts to one queue.
+    """Tasks waiting for the outcomes of the posts to a queue.
 
     Attributes:
         first: number of the queue's first posts without an outcome.
-        waiters: for each task, in the order of arrival, the number of the last posts that the task waits for.
+        waiters: for each task, in the order of arrival, the number of the last awaited posts.
     """
 
     __slots__ = ("first", "waiters")
@@ -30,7 +30,7 @@ class _Flush:
         self.waiters: OrderedDict[asyncio.Future[None], int] = OrderedDict()
 
     def done(self, before: int | None = None) -> None:
-        """Wake the tasks that wait for posts with lower numbers; all tasks if None."""
+        """Wake the tasks waiting for posts with lower numbers; all tasks if None."""
         waiters = self.waiters
         while waiters:
             waiter = next(iter(waiters))
@@ -42,7 +42,7 @@ class _Flush:
 
 
 class Flow:
-    """The tasks that wait for space in the window of unacknowledged posts.
+    """The tasks waiting for space in the window of unacknowledged posts.
 
     Args:
         connection: connection of the session.
@@ -50,7 +50,7 @@ class Flow:
 
     Attributes:
         room: distributes the space of the window.
-        for_outcomes: tasks that wait for the outcomes of a queue's posts; read-only.
+        for_outcomes: tasks waiting for the outcomes of a queue's posts; read-only.
     """
 
     def __init__(self, connection: Connection, options: SessionOptions) -> None:
@@ -61,7 +61,7 @@ class Flow:
         self.for_outcomes: dict[QueueCore, _Flush] = {}
 
     def full(self, queue: QueueCore) -> BufferFull:
-        """Return the error that describes the full window."""
+        """Return the error for the full window."""
         options = self._options
         waiting = ", and other tasks wait to post to this queue" if queue in self.room.lines else ""
         return BufferFull(
@@ -71,7 +71,7 @@ class Flow:
         )
 
     async def outcomes(self, queue: QueueCore) -> None:
-        """Wait until all posts to a queue so far have their outcomes."""
+        """Wait for the outcomes of all posts to a queue so far."""
         if not queue.unacked:
             return
         flush = self.for_outcomes.get(queue)
@@ -87,7 +87,7 @@ class Flow:
                 del self.for_outcomes[queue]
 
     def posts_left(self) -> None:
-        """Handle posts that have left the window."""
+        """Handle posts that left the window."""
         if self.room.lines:
             self.room.wake()
         if not self.for_outcomes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of a session, and of its host, which can suspend queues."""
+"""The health of a session, and of the host; an unhealthy host can suspend queues."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class Health:
     """The health of a session; see :meth:`bmq.Session.health`.
 
     Attributes:
-        ready: whether the session is connected and its queues are open.
+        ready: whether the session is connected and all queues are open.
         degraded: whether the session is ready, but has problems.
         troubles: problems, the oldest first.
         since: start of the present state (ready, degraded, or not ready), in UTC.
-        silent_seconds: time since the last byte from the broker, except for its heartbeat requests. None
+        silent_seconds: time since the last byte from the broker, not counting heartbeat requests. None
             without a connection, while the session pauses reading because the application is too slow, and if
             ``liveness`` is None.
-        oldest_unacked_seconds: age of the oldest post without an outcome; None without such posts.
+        oldest_unacked_seconds: age of the oldest post without an outcome, or None.
         oldest_unconfirmed_seconds: time since the arrival of the oldest unconfirmed message on the present
-            connection; None without such messages. May be too small after messages have moved between
-            consumers. Never makes a session degraded: some applications hold messages on purpose.
+            connection, or None. May be too small after a move of messages between consumers. Never makes a
+            session degraded: some applications hold messages on purpose.
     """
 
     ready: bool
@@ -80,7 +80,7 @@ class Health:
 
 
 class Ages(TypedDict):
-    """Ages in seconds of the oldest post, message and byte that a session waits for; see :class:`Health`."""
+    """Ages in seconds of a session's oldest pending post, message and byte; see :class:`Health`."""
 
     silent_seconds: float | None
     oldest_unacked_seconds: float | None
@@ -92,7 +92,7 @@ class HealthWatch:
 
     def __init__(self) -> None:
         self._troubles: dict[Hashable, Trouble] = {}
-        # Problems of queues that wait to be reopened, or did on this connection.
+        # Problems of queues waiting to be reopened, now or earlier on this connection.
         self._delays: dict[Hashable, None] = {}
         self._level = 0
         self._since = _world.now()
@@ -103,7 +103,7 @@ class HealthWatch:
 
         Args:
             ages: present ages of the session.
-            stalls: present stalls, by cause, with their descriptions.
+            stalls: present stalls, by cause, with descriptions.
         """
         for cause, what in stalls.items():
             trouble = self._troubles.get(("stalled", cause))
@@ -153,11 +153,11 @@ class HealthWatch:
                 pass
 
     def opened(self, uri: str) -> None:
-        """Record that the application has opened a queue."""
+        """Record a queue opened by the application."""
         self._end(("closed", uri))
 
     def closed(self, uri: str, *, delayed: bool) -> None:
-        """Record that the application has closed a queue.
+        """Record a queue closed by the application.
 
         Args:
             uri: URI of the queue.
@@ -168,11 +168,11 @@ class HealthWatch:
         self._end(("suspended", uri))
 
     def hung(self, workers: object, what: str | None) -> None:
-        """Record that workers wait for threads that exceeded their deadline.
+        """Record workers waiting for threads beyond the deadline.
 
         Args:
             workers: identity of the workers.
-            what: description in a sentence; None if they no longer wait.
+            what: description in a sentence; None at the end of the wait.
         """
         if what is None:
             self._end(("hung", workers))
@@ -206,8 +206,8 @@ class HealthWatch:
 class HostHealthMonitor(Protocol):
     """A source of this host's health.
 
-    The iterator yields the present state first, and then each change: True for healthy. An async generator
-    function is enough, which is called once for each session::
+    The iterator yields the present state first, and afterwards each change: True for healthy. An async
+    generator function, called once for each session, is enough::
 
         async def disk_space():
             while True:

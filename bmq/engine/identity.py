@@ -14,7 +14,7 @@ _FEATURES = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
 
 
 def introduce(process_name: str) -> tuple[ClientIdentity, GuidGenerator]:
-    """Return the identity of a new session and its GUID generator, which belong together."""
+    """Return the identity of a new session and the matching GUID generator."""
     session_id = next(_world.current().session_ids)
     wall = _world.time_ns()
     host = _world.hostname()

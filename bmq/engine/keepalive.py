@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operating system's own checks of a TCP connection: probes when idle, a limit for unacknowledged bytes.
 
-The session's heartbeats detect a silent broker. These options detect a dead path while the event loop is
-blocked, and close sockets that the session has abandoned. On a platform without the options, heartbeats still
+The session's heartbeats detect a silent broker. The options here detect a dead path while the event loop is
+blocked, and close sockets abandoned by the session. On a platform without the options, heartbeats still
 detect the same failures. Each option is set separately, because platforms differ.
 """
 
@@ -24,8 +24,8 @@ __all__ = ["limit_unacknowledged", "probe", "unacknowledged"]
 
 # Probes without an answer after which a connection is lost.
 _PROBES = 3
-# Unacknowledged bytes end a connection after this multiple of the tolerated silence. A broker that sends, but
-# reads nothing for a while, is slow and not dead; the kernel cannot distinguish the two.
+# Unacknowledged bytes end a connection after this multiple of the tolerated silence. A broker sending, but
+# not reading for a while, is slow and not dead; the kernel cannot distinguish the two.
 _PATIENCE = 2
 
 
@@ -60,7 +60,7 @@ def limit_unacknowledged(raw: socket.socket, liveness: float | None) -> None:
 
 
 def unacknowledged(raw: socket.socket) -> int:
-    """Return the number of written bytes that the peer's kernel has not acknowledged; 0 if unknown."""
+    """Return the number of written bytes not acknowledged by the peer's kernel; 0 if unknown."""
     if not _can_ask:
         return 0
     count = array.array("i", [0])
@@ -77,4 +77,4 @@ def _set(raw: socket.socket, level: int, name: str, value: int) -> None:
         try:
             raw.setsockopt(level, option, value)
         except OSError:
-            pass  # the peer has already closed it, or this system refuses the value
+            pass  # already closed by the peer, or this system refuses the value

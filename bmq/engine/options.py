@@ -29,8 +29,7 @@ __all__ = [
     "check_compression",
 ]
 
-#: Credentials, or a callable that returns them. Called at each authentication, so that credentials can
-#: rotate.
+#: Credentials, or a function returning credentials. Called at each authentication, to allow rotation.
 CredentialsSource = Credentials | Callable[[], Credentials | Awaitable[Credentials]]
 
 
@@ -121,37 +120,36 @@ class SessionOptions:
         compression_threshold: minimum size for compression; smaller payloads are sent uncompressed.
         max_unacked_messages: limit of posts without an outcome, for all queues together; at the limit,
             ``post`` waits. Even then, each queue open for writing may use its equal share of the limit.
-        max_unacked_bytes: limit of their payloads and properties, with the same rule.
-        max_buffered_messages: limit of received messages that wait for the application; at the limit, reading
+        max_unacked_bytes: limit of the payloads and properties of these posts, with the same rule.
+        max_buffered_messages: limit of received messages waiting for the application; at the limit, reading
             from the connection pauses.
         max_buffered_bytes: limit of the bytes of these messages.
         max_event_size: largest event accepted from the broker.
         max_message_size: largest decompressed payload accepted from the broker.
         repeat_subscriptions_after: time without messages after which a queue's subscriptions with expressions
-            are sent to the broker again. Under load, a real broker stops delivering to such subscriptions
-            until the queue changes in any way; sending the same subscriptions has no other effect. The pauses
-            between repetitions grow. They become short again after a successful repetition: 10 ms if messages
-            had waited behind a full window. 0 disables the repetition.
+            are sent to the broker again. Under load, a real broker stops delivering to these subscriptions
+            until the queue changes in any way; sending the same subscriptions has no further effect. The
+            pauses between repetitions grow, and become short again after a successful repetition: 10 ms if
+            messages had waited behind a full window. 0 disables the repetition.
         repeat_subscriptions_every: longest pause between repetitions.
         longest_delay: maximum delay of a post; a longer delay raises ``UsageError``. A broker deletes
-            messages after the ``messageTtl`` of their domain, due or not, without notice. If None, delays are
-            not checked. :func:`bmq.delays.longest_delay` queries a broker.
-        drop_confirmed_redeliveries: whether a redelivered message that this session has confirmed is
-            confirmed again, instead of being handed to the application. Such redeliveries occur after a lost
-            connection, and after the loss of a cluster's primary. Confirmations are remembered for one to two
-            minutes, for five after a reconnect; the last 32,768 at least.
+            messages after the domain's ``messageTtl``, due or not, without notice. If None, delays are not
+            checked. :func:`bmq.delays.longest_delay` queries a broker.
+        drop_confirmed_redeliveries: whether to confirm a redelivered message again, instead of handing the
+            message to the application, if this session has confirmed it before. Such redeliveries occur after
+            a lost connection, and after the loss of a cluster's primary. Confirmations are remembered for one
+            to two minutes, for five after a reconnect; the last 32,768 at least.
         reconnect: whether to restore a lost connection.
         reconnect_delays: creates the delays between attempts, including the first delay.
         retry_first_connect: whether to retry a failed first connection.
         reconnect_timeout: time until the session gives up reconnecting; None for no limit.
-        busy_poll: time after sent or received data for which the session keeps the event loop awake, so that
-            further data is handled at once. Waking a sleeping core adds about 40 microseconds to each round
-            trip. With this option, the session keeps a whole core busy during traffic. 0 allows the core to
-            sleep.
-        trace: content of the wire trace, which the logger ``bmq.trace`` writes at DEBUG; without a logging
+        busy_poll: time after sent or received data for which the session keeps the event loop awake, to
+            handle further data at once. Waking a sleeping core adds about 40 microseconds to each round trip.
+            With this option, the session keeps a whole core busy during traffic. 0 allows the core to sleep.
+        trace: content of the wire trace, written by the logger ``bmq.trace`` at DEBUG; without a logging
             configuration, the trace goes to standard error. The environment variable BMQ_TRACE sets the
             default: 1, or ``payloads``. The trace is slow.
-        is_retryable: function that decides, from the error of a failed attempt, whether to make another one.
+        is_retryable: function deciding, from the error of a failed attempt, whether to make another.
     """
 
     process_name: str = field(default_factory=_world.program)

@@ -18,14 +18,14 @@ __all__ = ["OpenQueue", "Receipts"]
 
 
 class OpenQueue(Protocol):
-    """A queue that is open, or being opened."""
+    """An open queue, or a queue being opened."""
 
     uri: str
     counts: ReceiveCounts
 
     @property
     def in_line(self) -> tuple[int, int]:
-        """Number and size of the messages that wait for the application."""
+        """Number and size of the messages waiting for the application."""
         ...
 
     def shut(self, error: Error | None) -> None:
@@ -42,7 +42,7 @@ class Receipts(Protocol):
 
     @property
     def ack(self) -> Callable[[bytes, str], object]:
-        """Function that creates the result of an accepted post from its GUID and the queue's URI."""
+        """Function creating the result of an accepted post from the GUID and the queue's URI."""
         ...
 
     def settle(self, acked: Acked, core: ClientCore) -> None:

@@ -23,16 +23,16 @@ async def race(
 ) -> None:
     """Run coroutines concurrently until the first success; cancel the others.
 
-    The first coroutine starts at once. The next one starts after a failure, or after ``head_start`` seconds
-    without a result.
+    The first coroutine starts at once. The next coroutine starts after a failure, or after ``head_start``
+    seconds without a result.
 
     Args:
-        runners: functions that return the coroutines, in order.
+        runners: functions returning the coroutines, in order.
         head_start: seconds between two starts.
-        racing: holds the tasks while they run, for a caller that cancels them from outside.
+        racing: holds the running tasks, for a caller cancelling them from outside.
 
     Raises:
-        ConnectionFailed: all coroutines failed; the message joins their messages. An error with
+        ConnectionFailed: all coroutines failed; the message joins all error messages. An error with
             ``retryable`` False ends the race at once.
 
     Cancelling the race cancels the coroutines, and waits for their end.
@@ -61,7 +61,7 @@ async def race(
                     if waiting:
                         logger.info("%s; trying the next address", error)
     except GeneratorExit:
-        running.clear()  # The coroutine is collected without its event loop: nothing can be awaited.
+        running.clear()  # The coroutine is collected without its event loop: awaiting is impossible.
         raise
     finally:
         for task in running:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a session: one line when a problem begins, and one when it ends.
+"""The log of a session: a line at the beginning and at the end of each problem.
 
-Both lines have the level WARNING, so that a program without a logging configuration shows both. Continuing
-and repeated problems are logged rarely. Records have attributes for their subject: ``broker``, ``queue``.
+Both lines have the level WARNING, to appear in a program without a logging configuration. Continuing and
+repeated problems are logged rarely. Records have attributes for the subject: ``broker``, ``queue``.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = ["Reporter"]
 
 logger = logging.getLogger("bmq.client")
 
-# An outage is logged again after this many seconds, then at doubled intervals up to the second number.
+# An outage is logged again after this many seconds, and at doubled intervals up to the second number.
 _FIRST_REMINDER = 10.0
 _RARELY = 600.0
 # A slow application is logged at most once in this many seconds.
 _SLOW_EVERY = 60.0
-# Stalls of one cause are logged at most once in this many seconds.
+# Stalls of the same cause are logged at most once in this many seconds.
 _STALLS_EVERY = 60.0
 _MOVES = {
     "silence": "is heard again",
@@ -58,7 +58,7 @@ _MOVES = {
     "posts": "acknowledges posts again",
     "requests": "answers requests again",
 }
-# The connection's future during a stall; other stalls do not end a connection.
+# The connection's future during a stall; further stalls do not end a connection.
 _STALLED = {
     "silence": "dropped if the silence goes on",
     "answers": "dropped if no answer comes and few bytes arrive",
@@ -66,7 +66,7 @@ _STALLED = {
 
 
 class Reported(Protocol):
-    """A session, as needed for its log."""
+    """A session, as needed for the log."""
 
     @property
     def core(self) -> ClientCore:
@@ -85,7 +85,7 @@ class Reported(Protocol):
 
     @property
     def backlog(self) -> Backlog:
-        """The messages that the session holds."""
+        """The messages in the session."""
         ...
 
     @property
@@ -108,7 +108,7 @@ class Reporter:
     def __init__(self, driver: Reported) -> None:
         self._driver = weakref.ref(driver)
         self._connected = False
-        # Time of the loss of a connection whose queues are not reopened yet.
+        # Time of the loss of a connection, until all queues are reopened.
         self._down_since: float | None = None
         self._interval = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -119,9 +119,9 @@ class Reporter:
         self._slow_said = float("-inf")
         self._slow_unsaid = 0
         self._limit = LogLimit(logger, _STALLS_EVERY, asyncio.get_running_loop().time)
-        # Stalls whose beginning was logged.
+        # Stalls with a logged beginning.
         self._stalls: set[str] = set()
-        # Queues whose delay was logged.
+        # Queues with a logged delay.
         self._delayed: set[str] = set()
 
     def note(self, event: SessionEvent) -> None:
@@ -196,7 +196,7 @@ class Reporter:
                 pass
 
     def not_connected_yet(self, error: Exception) -> None:
-        """Log a failed attempt of the first connect; others follow."""
+        """Log a failed attempt of the first connect; further attempts follow."""
         driver = self._driver()
         if driver is not None and self._down_since is None:
             logger.warning("%s; trying again", error, extra=_about(driver))
@@ -207,7 +207,7 @@ class Reporter:
         if self._down_since is not None:
             return  # lost again before the end of the restoration
         if not driver.options.reconnect:
-            return  # the line about the end of the session reports it
+            return  # reported by the line about the end of the session
         queues, posts, about = len(driver.open_queues), len(driver.core.posts), _about(driver)
         logger.warning(
             "the connection to %s was lost: %s; reconnecting, %s and %s are kept",
@@ -229,7 +229,7 @@ class Reporter:
         self._interval = min(_RARELY, self._interval * 2)
 
     def remind(self) -> None:
-        """Log that the outage continues."""
+        """Log a continuing outage."""
         driver = self._driver()
         if driver is None or self._down_since is None:
             return

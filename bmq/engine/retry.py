@@ -22,10 +22,10 @@ def reconnect_delays(
         session = await bmq.connect(broker, reconnect_delays=lambda: bmq.reconnect_delays(cap=10))
 
     Args:
-        first: limit of the first delay. Delays are random, so that clients do not reconnect simultaneously.
+        first: limit of the first delay. Random delays keep clients from reconnecting simultaneously.
         base: limit of the second delay.
         factor: growth of the limit from each delay to the next.
-        cap: maximum of the limit. With the default, clients return soon after their broker.
+        cap: maximum of the limit. With the default, clients return soon after the broker.
 
     Raises:
         UsageError: a limit is not a duration, or ``factor`` is below 1.

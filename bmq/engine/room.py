@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Space for posts: which task posts next while the window of unacknowledged posts is full.
+"""Space for posts: chooses the next task to post while the window of unacknowledged posts is full.
 
-The queues of a session share one window. Three guarantees hold.
+The queues of a session share a window. Three guarantees hold.
 
-- **First come, first served.** The tasks that wait to post to a queue form a line. A later post to the same
+- **First come, first served.** The tasks waiting to post to a queue form a line. A later post to the same
   queue joins the line even if the window has space again: the space is reserved for earlier tasks.
 - **A queue without acknowledgements does not stop the other queues.** Each queue open for writing has an
   equal share of the window, and may use the share while the window as a whole is full. All queues together
-  hold less than twice the window, or one post each if there are more queues than places.
+  hold less than twice the window, or one post each if the queues outnumber the places.
 - **The cost of a place in line does not depend on the length of the line**: to join, to leave, and to be
   served. Space for 100 posts wakes 100 tasks. Waking all of 10,000 tasks would send 9,900 back into the line.
 
-The space of a woken task is reserved until the task has run. A woken task that is cancelled passes the space
-to the next task.
+The space of a woken task is reserved until the task has run. If cancelled, a woken task passes the space to
+the next task.
 
-``post_many`` waits for space for many messages at once, because one event with many posts costs less than
-many events.
+``post_many`` waits for space for many messages at once, because a single event with many posts costs less
+than many events.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ __all__ = ["Room", "Want"]
 
 
 class Want(NamedTuple):
-    """The space that a task waits for.
+    """The space needed by a waiting task.
 
     Attributes:
-        messages: number of messages that have to fit.
-        bytes: number of bytes that have to fit. The last message may exceed the limit, so 1 is enough for a
-            post.
+        messages: number of messages to fit.
+        bytes: number of bytes to fit. The last message may exceed the limit, so 1 is enough for a post.
         reserve: number of bytes to reserve for the task after the wake-up.
     """
 
@@ -46,12 +45,12 @@ class Want(NamedTuple):
 
 
 class _Line:
-    """The tasks that wait to post to one queue.
+    """The tasks waiting to post to a queue.
 
     Attributes:
-        waiters: their futures, in the order of their arrival, and the room that each waits for.
-        messages: number of messages reserved for woken tasks that have not run yet.
-        bytes: number of bytes reserved for them.
+        waiters: futures in the order of arrival, each with the needed room.
+        messages: number of messages reserved for woken tasks still to run.
+        bytes: number of bytes reserved for woken tasks still to run.
     """
 
     __slots__ = ("bytes", "messages", "waiters")
@@ -70,13 +69,13 @@ class Room:
     """Distributes the space in the window of unacknowledged posts.
 
     Args:
-        connection: connection of the session; no space is available while its transport is full.
+        connection: connection of the session; no space is available while the transport is full.
         max_messages: limit of posts in the window.
-        max_bytes: limit of their bytes.
+        max_bytes: limit of the bytes of these posts.
 
     Attributes:
         queues: number of queues open for writing.
-        lines: queues with tasks that wait, or that were woken and have not run yet; read-only.
+        lines: queues with waiting tasks, or with woken tasks still to run; read-only.
     """
 
     def __init__(self, connection: Connection, max_messages: int, max_bytes: int) -> None:
@@ -84,7 +83,7 @@ class Room:
         self._posts = connection.core.posts
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        # Reserved for woken tasks of all lines that have not run yet.
+        # Reserved for woken tasks of all lines still to run.
         self._messages = 0
         self._bytes = 0
         self._over = False
@@ -145,7 +144,7 @@ class Room:
                     self.lines.move_to_end(queue)
 
     def closed(self, queue: QueueCore) -> None:
-        """Wake the waiting tasks of a closed queue, so that they detect the closing."""
+        """Wake the waiting tasks of a closed queue, to detect the closing."""
         line = self.lines.get(queue)
         if line is not None:
             self._dismiss(line)
@@ -157,7 +156,7 @@ class Room:
             self._dismiss(line)
 
     def _serve(self, queue: QueueCore, line: _Line) -> bool:
-        """Wake the first tasks of a line, as space allows; return whether there were any."""
+        """Wake the first tasks of a line, as space allows; return whether any task was woken."""
         served = False
         waiters = line.waiters
         while waiters and (self._connection.writable or self._over):
@@ -172,10 +171,10 @@ class Room:
             self._wake_first(line)
 
     def _wake_first(self, line: _Line) -> bool:
-        """Wake the first task of a line, unless it was cancelled."""
+        """Wake the first task of a line, unless cancelled."""
         waiter, want = line.waiters.popitem(last=False)
         if waiter.done():
-            return False  # its task is cancelled, and has not run since
+            return False  # the task is cancelled, and has not run since
         line.messages += want.messages
         line.bytes += want.reserve
         self._messages += want.messages
@@ -194,7 +193,7 @@ class Room:
             self.lines.pop(queue, None)
 
     def _fits(self, queue: QueueCore, line: _Line, messages: int, size: int) -> bool:
-        """Whether posts fit into the window, or into their queue's share."""
+        """Whether posts fit into the window, or into the queue's share."""
         posts = self._posts
         if (
             len(posts) + self._messages + messages <= self._max_messages

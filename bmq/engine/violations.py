@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections that a peer's violation of the protocol has ended: pauses between them, and an end.
+"""Connections ended by the peer's violations of the protocol: growing pauses, and an end.
 
 After a cut the client reconnects at once: the cause is usually gone. After a violation the broker usually
 sends the same bytes again, because the broker delivers unconfirmed messages again, and each lost connection
-counts as a delivery attempt of every message in flight. So the pauses grow, and :data:`MOST` violations in a
-row end the session with the error. A connection of :data:`USEFUL` seconds ends the row.
+counts as a delivery attempt of every message in flight. The pauses grow, and :data:`MOST` violations in a row
+end the session with the error. A connection of :data:`USEFUL` seconds ends the row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bmq.errors import ConnectionFailed, ProtocolError
 
 __all__ = ["MOST", "USEFUL", "Violations", "violation_in"]
 
-#: Maximum number of consecutive connections that end with a violation.
+#: Maximum number of consecutive connections ended by a violation.
 MOST = 10
 #: A connection of at least this many seconds was useful.
 USEFUL = 60.0
