@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions built from Python operators, so that values cannot be mistaken for syntax::
+"""Expressions built from Python operators, to keep values from being mistaken for syntax::
 
     (P("CustomerId") == 1234) & ((P.OrderType == "EXPRESS") | P.Urgent.exists())
 
@@ -39,7 +39,7 @@ from bmq.subscriptions._unparse import unparse
 
 __all__ = ["Filter", "Operand", "P", "PropertyFactory"]
 
-#: Types that a property can be compared with.
+#: Types comparable with a property.
 Comparable: TypeAlias = bool | int | str
 
 _MAX_NESTING: Final = 32
@@ -108,8 +108,8 @@ def _literal(value: object) -> Node:
 class Filter:
     """A condition on a message's properties, created by comparisons, never directly.
 
-    ``a & b``, ``a | b`` and ``~a`` combine conditions. Evaluation is left to right and ends at the first
-    error: in ``(P.x == 1) | (P.y == 2)`` a message without ``x`` does not match, whatever the value of ``y``.
+    ``a & b``, ``a | b`` and ``~a`` combine conditions. Evaluation runs from left to right and ends at the
+    first error: in ``(P.x == 1) | (P.y == 2)`` a message without ``x`` does not match, regardless of ``y``.
     """
 
     __slots__ = ("_depth", "_node")
@@ -126,7 +126,7 @@ class Filter:
 
     @property
     def ast(self) -> Node:
-        """The syntax tree in its simplest form."""
+        """The syntax tree in the simplest form."""
         return simplest(self._node)
 
     def expression(self) -> Expression:
@@ -138,7 +138,7 @@ class Filter:
         return built(str(self))
 
     def plan(self) -> list[Expression]:
-        """Return the filter as one expression, or as several with the same meaning together (see ``plan``).
+        """Return the filter as one expression, or as several equivalent expressions (see ``plan``).
 
         Raises:
             InvalidExpression: the filter exceeds a limit of the broker and cannot be split.
@@ -252,10 +252,10 @@ class Operand:
         return Filter(Binary(operator, self._node, right))
 
     def one_of(self, *values: Comparable) -> Filter:
-        """Return a filter: the property equals one of these values, as an ``||`` of comparisons.
+        """Return a filter: the property equals any of the values, as an ``||`` of comparisons.
 
         Raises:
-            TypeError: there are no values, or a value has a type that properties cannot be compared with.
+            TypeError: no values are given, or a value has a type not comparable with properties.
         """
         if not values:
             raise UsageError("one_of() needs at least one value")
@@ -265,7 +265,7 @@ class Operand:
         return result
 
     def exists(self) -> Filter:
-        """Return a filter: the message has the property (not as BINARY, which an expression cannot read)."""
+        """Return a filter: the message has the property (not as BINARY: expressions cannot read BINARY)."""
         if not isinstance(self._node, Property):
             raise UsageError(f"exists() asks for one property, and {self} is a computation")
         return Filter(Exists(self._node.name))

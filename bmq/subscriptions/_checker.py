@@ -22,7 +22,7 @@ __all__ = ["Checked", "check", "check_sendable", "encoded_length"]
 
 
 class Checked(NamedTuple):
-    """A valid expression: its tree, its operators as the broker counts them, and the names it uses."""
+    """A valid expression: tree, number of operators as counted by the broker, and used names."""
 
     ast: Node
     operators: int
@@ -42,10 +42,10 @@ def encoded_length(text: str) -> int:
 
 
 def check_sendable(text: str) -> None:
-    """Check that the broker would read the same text as this client, and survive reading it.
+    """Check that the broker would read the same text as this client, and survive the reading.
 
-    JSON has no bytes that are not UTF-8: a surrogate would arrive as U+FFFD and change the expression. A
-    literal of a single NUL ends the process of a broker.
+    JSON text is UTF-8: a surrogate would arrive as U+FFFD and change the expression. A literal of a single
+    NUL ends the process of a broker.
 
     Raises:
         InvalidExpression: the text has a lone surrogate or a NUL.
@@ -59,7 +59,7 @@ def check_sendable(text: str) -> None:
 
 
 def check(text: str) -> Checked:
-    """Check that the broker would compile a text.
+    """Check whether the broker would compile a text.
 
     The checks: length, syntax, operators, at least one property. The broker's fifth check, at most ten
     references to properties, cannot fail here, because each reference counts as an operator too.

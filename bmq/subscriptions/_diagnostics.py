@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors for expressions that do not compile.
+"""The errors for invalid expressions.
 
-The first line is the broker's own detailed message, word for word. Below it are the expression, a caret at
-the error, the probable intention, and the legal alternatives.
+The first line is the broker's own detailed message, word for word. The expression, a caret at the error, the
+probable intention, and the legal alternatives follow.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ErrorKind(IntEnum):
 
     @property
     def text(self) -> str:
-        """The broker's short text, as in its log."""
+        """The broker's short text, as in the broker's log."""
         return _SHORT_TEXTS[self]
 
 
@@ -105,7 +105,7 @@ def _error(text: str, kind: ErrorKind, message: str, offset: int, *advice: str) 
 
 
 def too_long(text: str, size: int) -> InvalidExpression:
-    """Return the error for a text that exceeds the broker's limit of bytes."""
+    """Return the error for a text beyond the broker's limit of bytes."""
     fitting = len(text.encode("utf-8", "surrogateescape")[:MAX_LENGTH].decode("utf-8", "ignore"))
     return _error(
         text,
@@ -118,7 +118,7 @@ def too_long(text: str, size: int) -> InvalidExpression:
 
 
 def too_many_operators(text: str, count: int, offset: int) -> InvalidExpression:
-    """Return the error for an expression that exceeds the broker's limit of operators."""
+    """Return the error for an expression beyond the broker's limit of operators."""
     return _error(
         text,
         ErrorKind.TOO_COMPLEX,
@@ -163,7 +163,7 @@ def unencodable(text: str, offset: int) -> InvalidExpression:
 
 
 def syntax_error(text: str, problem: Problem) -> InvalidExpression:
-    """Return the error for a token that is not legal at its position."""
+    """Return the error for an illegal token at its position."""
     token = problem.tokens[problem.position]
     at = len(text[: token.offset].encode("utf-8", "surrogateescape"))
     if problem.literal:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Application subscriptions: the expressions in a domain's configuration file.
 
-The broker evaluates them once for each application when a message is posted. For an application whose
-subscription does not match, the broker confirms the message at once, so the application never receives it.
-Unlike a consumer's subscription, an invalid application subscription prevents the domain from loading.
+The broker evaluates application subscriptions once for each application when a message is posted. If the
+subscription of an application does not match, the broker confirms the message at once, and the application
+never receives the message. Unlike a consumer's subscription, an invalid application subscription prevents the
+domain from loading.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class AppOutcome:
 
     Attributes:
         delivered: True if the message is kept for the application's consumers; False if the broker confirms
-            it at once.
+            the message at once.
         why: the reason in words.
         expression: the deciding subscription; None without a subscription.
         evaluation: the evaluation of the subscription; None without a subscription.
@@ -77,10 +78,10 @@ def check_domain(domain: Mapping[str, Any], *, strict: bool = False) -> list[Fin
 
     Args:
         domain: a domain file's content, or only its ``parameters``.
-        strict: whether to raise if there is an error, instead of only listing it.
+        strict: whether to raise for an error, instead of only listing the error.
 
     Raises:
-        UsageError: with ``strict``, if there is an error; the message lists all findings.
+        UsageError: with ``strict``, for an error; the message lists all findings.
     """
     findings: list[Finding] = []
     strict = _checks.boolean("strict", strict)
@@ -95,7 +96,8 @@ def explain_domain(
 ) -> dict[str, AppOutcome]:
     """Return for each application of a domain whether it would receive a message, and the reason.
 
-    If no application receives the message, the broker does not store it, and still acknowledges the post.
+    If no application receives the message, the broker does not store the message, but still acknowledges the
+    post.
 
     Args:
         domain: a domain file's content, or only its ``parameters``.
@@ -113,7 +115,7 @@ def explain_domain(
     if errors:
         raise UsageError("the broker would refuse this domain:\n" + "\n".join(errors))
     if mode != "fanout":
-        # In such a domain the broker ignores the application id of an entry.
+        # In a domain without applications, the broker ignores the application id of an entry.
         chosen = {"": entries[-1]} if entries else {}
         app_ids = [""]
     else:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Legal expressions that are surely mistakes.
 
-A broker accepts ``x == 1 && x == 2``, reports nothing, and delivers nothing. Doubts are proved, not guessed:
-conditions are evaluated with values that represent all possible properties. A property that is compared with
-5 and 9 is tried as missing, as another type, and as 4, 5, 6, 8, 9 and 10; any other value behaves like one of
+A broker accepts ``x == 1 && x == 2`` without a report, and delivers no messages. Doubts are proved, not
+guessed: conditions are evaluated with values representing all possible properties. A property compared with 5
+and 9 is tried as missing, as another type, and as 4, 5, 6, 8, 9 and 10; any further value behaves like one of
 these. Arithmetic, and comparisons of two properties, may have any outcome. A doubt can therefore be missed,
-but is never raised without proof. The one exception is marked as a guess: a word in capital letters that is
-compared with a property, as in ``OrderType == EXPRESS``.
+but is never raised without proof. The only exception is marked as a guess: a word in capital letters compared
+with a property, as in ``OrderType == EXPRESS``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Doubt:
     Attributes:
         offset: index of the part in the text.
         message: the effect of the part, and the text to write instead.
-        guessed: whether the text may be intended; expressions built by a program get no such doubt.
+        guessed: whether the text may be intended; expressions built by a program get no guesses.
     """
 
     offset: int
@@ -89,7 +89,7 @@ def warn_of(text: str, doubts: tuple[Doubt, ...]) -> None:
         warnings.warn(message, ExpressionWarning, stacklevel=level)
 
 
-# ---- doubts that the tree shows
+# ---- doubts from the tree
 
 
 def _literals(tree: Node) -> Iterator[Doubt]:
@@ -118,7 +118,7 @@ def _words(tree: Node) -> Iterator[Doubt]:
 
 
 def _bare_words(tree: Node) -> Iterator[Doubt]:
-    """Words in capital letters that may be texts without quotes. The expression uses each of them once."""
+    """Words in capital letters, possibly texts without quotes. The expression uses each word once."""
     uses = Counter(node.name for node in walk(tree) if isinstance(node, Property | Exists))
     for node in walk(tree):
         if not (isinstance(node, Binary) and node.operator in ("==", "!=")):
@@ -138,7 +138,7 @@ def _bare_words(tree: Node) -> Iterator[Doubt]:
 
 
 def _operands(tree: Node) -> Iterator[Doubt]:
-    """Operands that must be conditions and are not, or that decide a junction in advance."""
+    """Operands in place of conditions, and operands deciding a junction in advance."""
     yield from _no_condition(tree, "the whole expression")
     for node in walk(tree):
         if isinstance(node, Not):
@@ -174,17 +174,17 @@ def _is_junction(node: Node) -> TypeGuard[Binary]:
     return isinstance(node, Binary) and node.operator in ("&&", "||")
 
 
-# ---- doubts that trying values shows
+# ---- doubts from trying values
 
 
 def _comparisons(tree: Node) -> list[Doubt]:
-    """Comparisons that are always false, or always true."""
+    """Comparisons always false, or always true."""
     doubts = (_comparison(node) for node in _inside_out(tree) if _is_comparison(node))
     return [doubt for doubt in doubts if doubt is not None]
 
 
 def _junctions(tree: Node) -> list[Doubt]:
-    """Junctions that never match, or always match; of nested ones only the innermost."""
+    """Junctions never matching, or always matching; of nested junctions only the innermost."""
     found: list[Doubt] = []
     doubtful: set[int] = set()
     for node in _inside_out(tree):
@@ -197,7 +197,7 @@ def _junctions(tree: Node) -> list[Doubt]:
 
 
 def _inside_out(tree: Node) -> list[Binary]:
-    """The comparisons, and the whole chains of one junction; inner ones first."""
+    """The comparisons, and the whole chains of one junction, from the inside out."""
     found: list[Binary] = []
     waiting = [tree]
     while waiting:
@@ -252,7 +252,7 @@ def _repeats(node: Node) -> bool:
 
 
 def _places(tree: Node) -> list[Doubt]:
-    """Conditions that are useful alone, and useless after the conditions before them."""
+    """Conditions useful alone, but useless after the preceding conditions."""
     seen = _tried(tree) if _repeats(tree) else {}
     found: list[Doubt] = []
     read: set[str] = set()
@@ -299,7 +299,7 @@ class _Value(NamedTuple):
 _TRUE: Final = _Value("bool", 1)
 _FALSE: Final = _Value("bool", 0)
 _ABSENT: Final = _Value("absent", "")
-#: A value of a type that no comparison uses.
+#: A value of a type unused in all comparisons.
 _OTHER: Final = _Value("other", "")
 _MISSING: Final = _Value("error", "a property is missing")
 _MIXED: Final = _Value(
@@ -308,7 +308,7 @@ _MIXED: Final = _Value(
 _NO_INTEGER: Final = _Value("error", "arithmetic takes integers")
 _NO_CONDITION: Final = _Value("error", "a condition is needed")
 _DIVISION: Final = _Value("error", "division by zero, or out of range")
-#: If every outcome is an error, the first of these that occurs is reported.
+#: If every outcome is an error, the first occurring error is reported.
 _REASONS: Final = (_DIVISION, _MIXED, _NO_INTEGER, _NO_CONDITION, _MISSING)
 
 _Situations: TypeAlias = dict[str, dict[_Value, None]]
@@ -318,7 +318,7 @@ _Outcomes: TypeAlias = dict[int, set[_Value]]
 def _tried(root: Node) -> _Outcomes:
     """Evaluate in every distinct situation; return the outcomes of each node.
 
-    The result is empty if there are too many situations.
+    The result is empty for too many situations.
     """
     situations = _situations(root)
     count = 1
@@ -357,7 +357,7 @@ def _situations(root: Node) -> _Situations:
 
 
 def _joined(root: Node) -> Iterator[Node]:
-    """The operands that must be conditions."""
+    """The operands required to be conditions."""
     for node in walk(root):
         if isinstance(node, Not):
             yield node.operand
@@ -367,7 +367,7 @@ def _joined(root: Node) -> Iterator[Node]:
 
 
 def _compared(node: Binary, found: _Situations) -> None:
-    """Add the values that distinguish the outcomes of a comparison."""
+    """Add the values for all outcomes of a comparison."""
     for side, other in ((node.left, node.right), (node.right, node.left)):
         place = found.get(side.name if isinstance(side, Property) else unparse(side))
         if place is None:
@@ -385,7 +385,7 @@ def _compared(node: Binary, found: _Situations) -> None:
 
 
 def _question(node: Binary) -> tuple[str, bool]:
-    """Return the condition behind a comparison of two unknowns, and whether the comparison negates it."""
+    """Return the condition behind a comparison of two unknowns, and whether the comparison is a negation."""
     opposite = node.operator in ("!=", ">=", "<=")
     operator = NEGATED[node.operator] if opposite else node.operator
     return f"{unparse(node.left)} {operator} {unparse(node.right)}", opposite

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equalities that expressions require of one property: a single lookup replaces many evaluations.
+"""Equalities required of one property by expressions: a single lookup replaces many evaluations.
 
 A broker with sixteen subscriptions ``k % 16 == 0`` to ``k % 16 == 15`` need not evaluate all sixteen.
 """
@@ -27,11 +27,11 @@ _place = itemgetter(0)
 
 
 class Equality(NamedTuple):
-    """A necessary condition of an expression, which may require more.
+    """A necessary, perhaps not sufficient, condition of an expression.
 
     Attributes:
         name: an integer property.
-        modulus: divisor of the value; 0 compares the value itself.
+        modulus: divisor of the value; 0 to compare the value directly.
         remainder: required remainder, never negative: -5 and 11 have the same remainder modulo 16.
     """
 
@@ -41,10 +41,10 @@ class Equality(NamedTuple):
 
 
 def equality(text: str) -> Equality | None:
-    """Return an equality that an expression requires; None if none is found.
+    """Return an equality required by an expression; None if not found.
 
-    Recognised are ``p == 3``, ``p % 16 == 3`` and ``(p - 3) % 16 == 0``, alone or joined to other conditions
-    by ``&&``.
+    Recognised are ``p == 3``, ``p % 16 == 3`` and ``(p - 3) % 16 == 0``, alone or joined to further
+    conditions by ``&&``.
     """
     tree = Expression(text, strict=False).ast if text else None
     if tree is not None:
@@ -78,8 +78,7 @@ class Equalities(Generic[_T]):
 
     Attributes:
         most: largest number of candidates for a message.
-        finds_none: whether no expression has an equality, so that all objects are candidates for every
-            message.
+        finds_none: whether no expression has an equality: all objects are candidates for every message.
     """
 
     __slots__ = ("_all", "_by_remainder", "_modulus", "_name", "_others", "finds_none", "most")
@@ -104,7 +103,7 @@ class Equalities(Generic[_T]):
         self.most = len(self._others) + max((len(each) for each in self._by_remainder.values()), default=0)
 
     def candidates(self, get: Lookup) -> list[tuple[int, _T]]:
-        """Return the candidates for a message with these properties, with their indexes, in order."""
+        """Return the candidates for a message with these properties, with indexes, in order."""
         if not self._by_remainder:
             return self._all
         value = get(self._name)

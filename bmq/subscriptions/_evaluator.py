@@ -5,7 +5,7 @@ The function is generated as source. No part of the expression is ever pasted in
 and failures are passed as arguments, and appear in the source as ``k0``, ``k1``, ...
 
 The meaning is the broker's. Operands are evaluated left to right, and the first error ends the evaluation.
-``&&`` and ``||`` skip their right side if the left side decides. Arithmetic has 64 bits and wraps around.
+``&&`` and ``||`` skip the right side if the left side decides. Arithmetic has 64 bits and wraps around.
 Strings compare by their bytes. Before evaluation, a comparison with a literal ``true`` or ``false`` is
 replaced by the other side or its negation; booleans cannot be compared in any other way.
 """
@@ -74,12 +74,12 @@ class EvaluationFailure:
 #: A compiled expression: takes a lookup, returns ``True``, ``False`` or an :class:`EvaluationFailure`.
 Evaluator: TypeAlias = Callable[[Lookup], bool | EvaluationFailure]
 
-#: Returns whether decoded values match, all of them bool, int or str.
+#: Returns whether decoded values match; all values are bool, int or str.
 Matcher: TypeAlias = Callable[[Mapping[str, Any]], bool]
 
 
 def always(_get: Lookup) -> bool:
-    """The evaluator of a subscription without an expression, or with one that the broker cannot compile."""
+    """The evaluator of a subscription without an expression, or with an invalid expression."""
     return True
 
 
@@ -114,7 +114,7 @@ def _wire_lookup(properties: Properties) -> Lookup:
     return get
 
 
-# ---- what the generated code calls, all of it off the fast path
+# ---- called by the generated code, always off the fast path
 
 
 def _char(value: Any) -> int:
@@ -172,7 +172,7 @@ def _exactly(kind: type) -> Callable[[Any], Any]:
 
 
 def encoded(text: str) -> bytes:
-    """The bytes of a string, by which strings compare."""
+    """The bytes of a string, for the comparison of strings."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -247,7 +247,7 @@ class _Generator:
         self._indent = 2
         self._constants: list[Any] = []
         self._variables = 0
-        # Variables that already hold a property's value, by property name and type.
+        # Variables already holding a property's value, by property name and type.
         self._known: dict[tuple[str, str], str] = {}
 
     def function(self, node: Node) -> Any:
@@ -260,14 +260,14 @@ class _Generator:
         head = [f"def make({names}):", f"  def evaluate({self.argument}):"]
         source = "\n".join([*head, *self._lines, "  return evaluate"])
         made: dict[str, Any] = {}
-        # One namespace for all: a separate one would be the largest part of a compiled expression.
+        # A common namespace: a separate namespace would be the largest part of a compiled expression.
         exec(compile(source, "<subscription expression>", "exec"), _HELPERS, made)
         return made["make"](*self._constants)
 
     # -- writing
 
     def _end(self, failure: str) -> str:
-        """The statement that ends the evaluation with an error."""
+        """The statement to end the evaluation with an error."""
         return f"return {failure}"
 
     def _write(self, line: str) -> None:
@@ -287,7 +287,7 @@ class _Generator:
     # -- values
 
     def _property(self, node: Property, wanted: str = "", reason: str = "") -> tuple[str, str]:
-        """Read a property; if ``wanted`` is given, any other type ends the evaluation."""
+        """Read a property; if ``wanted`` is given, a different type ends the evaluation."""
         known = self._known.get((node.name, wanted))
         if known is not None:
             return known, wanted
@@ -314,7 +314,7 @@ class _Generator:
         self._write(f"  if {test}: {self._end(f'{fail}({value})')}")
 
     def _value(self, node: Node) -> tuple[str, str]:
-        """Evaluate to (variable, type); the type is "" if it depends on the message."""
+        """Evaluate to (variable, type); the type is "" if dependent on the message."""
         match node:
             case Property():
                 return self._property(node)
@@ -347,7 +347,7 @@ class _Generator:
         if kind:
             reason = f"{reason}, and this is {_TYPE_NAMES[kind]}"
         failure = self._failure(ErrorKind.TYPE, node, reason)
-        # Always true for a known type; as a test, it keeps the code after it reachable.
+        # Always true for a known type; as a test, the condition keeps the following code reachable.
         self._write(f"if type({value}) is not {wanted}: {self._end(failure)}")
 
     # -- booleans
@@ -370,7 +370,7 @@ class _Generator:
                 self._indent += 1
                 self._write(f"{result} = {self._boolean(right, where)}")
                 self._indent -= 1
-                # The right side may not have been evaluated, so its variables may be unset.
+                # The right side may not have been evaluated, leaving variables unset.
                 self._known = known
                 return result
             case _:
@@ -431,7 +431,7 @@ class _Generator:
             reason = f"`{operator}` compares with {_TYPE_NAMES[kind]} here"
             value = self._typed(other, kind, reason)
             a, b = value, self._value(literal)[0]
-            # ASCII sorts the same by characters and by bytes, whatever the other operand is.
+            # ASCII sorts the same by characters and by bytes, regardless of the second operand.
             if isinstance(literal, String) and not literal.value.isascii():
                 a, b = f"encoded({value})", self._constant(encoded(literal.value))
             if literal is left:
@@ -489,7 +489,7 @@ def compile_matcher(node: Node) -> Matcher:
 
 
 class _Chain(_Generator):
-    """Writes one function for several expressions, which reads and checks each property once."""
+    """Writes a function for several expressions. The function reads and checks each property once."""
 
     argument = "values"
 
@@ -552,7 +552,7 @@ class _Chain(_Generator):
 
 
 def compile_chain(nodes: Sequence[Node | None]) -> Callable[[Mapping[str, Any]], int]:
-    """Compile several trees to a function that returns the index of the first match, or -1.
+    """Compile several trees to a function returning the index of the first match, or -1.
 
     The function takes properties by name, with values as from a :data:`Lookup`.
 

@@ -32,7 +32,7 @@ class Evaluation:
     """The outcome of evaluating an expression on one message; true in a condition if the message matched.
 
     Attributes:
-        value: True or False; None if the evaluation ended in an error (then the message does not match).
+        value: True or False; None if the evaluation ended in an error (no match).
         error: kind of the error: NAME, TYPE or ARITHMETIC.
         offset: index of the error in the expression's text.
         reason: the error in words.
@@ -66,8 +66,8 @@ class Expression:
 
     Immutable and hashable; can be pickled. As for the broker, expressions with equal texts are equal.
 
-    A broker accepts an expression that it cannot compile, reports nothing, and then delivers *every message*.
-    Therefore the text is checked here, before it is sent.
+    A broker silently accepts an invalid expression, and delivers *every message*. The text is therefore
+    checked here, before sending.
 
     ::
 
@@ -76,8 +76,8 @@ class Expression:
 
     Args:
         text: the expression, for example ``CustomerId >= 1000 && exists(OrderType)``.
-        strict: whether to check the text. An unchecked text that does not compile (see ``error``) matches
-            every message, as in the broker.
+        strict: whether to check the text. An invalid unchecked text (see ``error``) matches every message, as
+            in the broker.
 
     Raises:
         InvalidExpression: the broker could not compile the text (only with ``strict``), or the text cannot
@@ -137,20 +137,20 @@ class Expression:
 
     @property
     def operators(self) -> int:
-        """The operators as the broker counts them (at most 10), including references to properties."""
+        """The broker's count of operators (at most 10), including references to properties."""
         return self._checked.operators if self._checked else 0
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """Probable mistakes in a legal text, such as ``x == 1 && x == 2``, which never matches."""
+        """Probable mistakes in a legal text: for example ``x == 1 && x == 2``, which never matches."""
         return find_doubts(self._checked.ast) if self._checked else ()
 
     def compile(self) -> Evaluator:
-        """Return a function that evaluates the expression, for use on many messages.
+        """Return a function to evaluate the expression, for use on many messages.
 
-        The function takes a callable that returns a property's value by name (None or KeyError if absent). It
-        returns True, False, or a :class:`~bmq.subscriptions.EvaluationFailure`; only ``is True`` is a match.
-        The function is compiled on first use and kept.
+        The function takes a lookup of a property's value by name (None or KeyError if absent), and returns
+        True, False, or a :class:`~bmq.subscriptions.EvaluationFailure`; only ``is True`` is a match. The
+        function is compiled on first use and kept.
         """
         evaluator = self._evaluator
         if evaluator is None:
@@ -170,7 +170,7 @@ class Expression:
         plain = properties.plain if type(properties) is Properties else None
         if plain is None:
             return self.compile()(lookup(properties)) is True
-        # The path of nearly every received message: one function of the decoded values.
+        # The path of nearly every received message: a function of the decoded values.
         return (self._matcher or self._compile_matcher())(plain)
 
     def _compile_matcher(self) -> Matcher:
@@ -221,7 +221,7 @@ class Expression:
 
 
 def _restore(text: str, strict: bool) -> Expression:
-    """Create an expression without warnings, because it was checked before or built by a program."""
+    """Create an expression without warnings: already checked, or built by a program."""
     expression = Expression(text, strict=False)
     if strict and expression.error is not None:
         raise expression.error
@@ -230,7 +230,7 @@ def _restore(text: str, strict: bool) -> Expression:
 
 
 def built(text: str) -> Expression:
-    """Return an expression that the program built from Python objects; guesses give no warning."""
+    """Return an expression built by the program from Python objects; guesses give no warning."""
     expression = _restore(text, True)
     warn_of(text, tuple(doubt for doubt in expression.doubts if not doubt.guessed))
     return expression
@@ -244,7 +244,7 @@ def planned(texts: list[str]) -> list[Expression]:
 
 
 def made(texts: Iterable[str]) -> list[Expression]:
-    """Return expressions built by a program, which give no warnings."""
+    """Return expressions built by a program, without warnings."""
     return [_restore(text, True) for text in texts]
 
 

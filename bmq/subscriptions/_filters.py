@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tag filters as objects, and ways to receive the messages that a filter leaves out.
+"""Tag filters as objects, and ways to receive the messages left out by a filter.
 
 :class:`TagFilter` has the meaning of Pulsar's ``anytag`` and ``alltag``, :class:`CmqTags` the meaning of
 CMQ's tag matching. Both become subscriptions. Pulsar and CMQ drop unwanted messages of a subscriber. A
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-#: An expression that matches nothing.
+#: An expression that never matches.
 _NEVER: Final = "exists(tag)&&!exists(tag)"
 _ALL_OF_ADVICE: Final = (
     "A message needs all of {count} tags, and that has to fit one expression: five tags if they are short, "
@@ -55,22 +55,22 @@ _ALL_OF_ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Complement:
-    """Subscriptions for exactly the messages that a filter leaves out, to confirm them unprocessed.
+    """Subscriptions for exactly the messages left out by a filter, to be confirmed unprocessed.
 
     Call :meth:`may_discard` for every message before confirming, even if ``expressions`` are exact: the
     broker may have routed a message by an earlier configuration of the stream.
 
-    A complement receives *all* messages that this filter leaves out, including messages that other consumers
-    of the application want. Use a complement only if all consumers of the application have this one filter.
+    A complement receives *all* messages left out by this filter, including messages wanted by other consumers
+    of the application. Use a complement only if all consumers of the application have this filter.
 
     Attributes:
-        expressions: subscriptions that are disjoint from the filter and together match all other messages;
+        expressions: subscriptions disjoint from the filter, which together match all remaining messages;
             empty if no message is left out, or if ``catch_all``.
         catch_all: True if no expressions can describe the messages. Subscribe without an expression at a
-            *lower priority* than the filter instead. Wanted messages can then arrive there too, and the
-            application must process them.
+            *lower priority* than the filter instead. Wanted messages may arrive through this subscription,
+            too, and must be processed.
         reason: the reason for a catch-all; otherwise empty.
-        wanted: the filter itself, as subscriptions.
+        wanted: the filter, as subscriptions.
     """
 
     expressions: tuple[Expression, ...]
@@ -93,7 +93,7 @@ def tag(text: str) -> Filter:
 
 
 class TagFilter:
-    """Messages by their tags: at least one of ``any_of`` (if not empty) and all of ``all_of``.
+    """Messages by tags: at least one of ``any_of`` (if not empty) and all of ``all_of``.
 
     Without tags the filter matches every message. Immutable; filters with the same tags are equal. Tags are
     case-sensitive.
@@ -103,9 +103,9 @@ class TagFilter:
         consumer = queue.subscribe(bmq.TagFilter(any_of={"urgent", "late"}, all_of={"eu"}))
 
     Args:
-        any_of: tags of which a message needs at least one. Any number; many tags become several
+        any_of: alternative tags: a message needs at least one. Any number; many tags become several
             subscriptions.
-        all_of: tags that a message needs together. At most five fit an expression.
+        all_of: tags required together. At most five fit an expression.
 
     Raises:
         InvalidProperty: a tag is too long for an expression.
@@ -127,17 +127,17 @@ class TagFilter:
 
     @property
     def any_of(self) -> frozenset[str]:
-        """Tags of which a message needs at least one; empty for no such condition."""
+        """Alternative tags: a message needs at least one; empty for no condition."""
         return frozenset(self._any_of)
 
     @property
     def all_of(self) -> frozenset[str]:
-        """Tags that a message needs together."""
+        """Tags required together."""
         return frozenset(self._all_of)
 
     @property
     def ast(self) -> Node | None:
-        """The filter as a syntax tree of any size; None if it matches every message."""
+        """The filter as a syntax tree of any size; None if the filter matches every message."""
         terms: list[Node] = [Exists(tag_name(each)) for each in self._all_of]
         # If a tag is in both sets, any_of is true whenever all_of is.
         if self._any_of and not self.any_of & self.all_of:
@@ -157,7 +157,7 @@ class TagFilter:
         """
         if type(properties) is not Properties:
             return self.matches_tags(tags_of(properties))
-        # Each tag has exactly one name, so the tags of a received message need not be decoded.
+        # Each tag has exactly one name: the tags of a received message need not be decoded.
         any_of, all_of = self._names
         names = tag_names(properties)
         return (not any_of or not any_of.isdisjoint(names)) and all_of <= names
@@ -165,8 +165,8 @@ class TagFilter:
     def subscriptions(self) -> list[Expression | None]:
         """Return the subscriptions of this filter; ``[None]`` (without an expression) for all messages.
 
-        A message that matches several of them is delivered once. Each subscription has its own limits of
-        unconfirmed messages: divide the consumer's limits among them.
+        A message matching several subscriptions is delivered once. Each subscription has its own limits of
+        unconfirmed messages: divide the consumer's limits among the subscriptions.
 
         Raises:
             InvalidExpression: ``all_of`` has more tags than one expression can hold.
@@ -186,7 +186,7 @@ class TagFilter:
             ) from None
 
     def complement(self) -> Complement:
-        """Return the complement: the subscriptions for messages that this filter leaves out.
+        """Return the complement: the subscriptions for messages left out by this filter.
 
         Raises:
             InvalidExpression: ``all_of`` has more tags than one expression can hold.
@@ -251,18 +251,18 @@ class PulsarTags(TagFilter):
     """Pulsar's ``anytag`` and ``alltag`` for messages in Pulsar's own form: ``tag0`` = "urgent".
 
     Use this filter for producers that cannot be changed; otherwise ``with_pulsar_tags`` and a
-    :class:`TagFilter` cost less. Pulsar looks at every property whose name begins with "tag". An expression
-    has to name the properties it reads, so this filter takes the producers' names as ``keys`` and ignores
-    other names. Each assignment of values to names needs a subscription: two values of ``all_of`` under four
-    names need twelve subscriptions, three values need 24.
+    :class:`TagFilter` cost less. Pulsar looks at every property with a name beginning with "tag". An
+    expression has to name each property, so this filter takes the producers' names as ``keys`` and ignores
+    all further names. Each assignment of values to names needs a subscription: two values of ``all_of`` under
+    four names need twelve subscriptions, three values need 24.
 
     Args:
-        any_of: values of which a message needs at least one, in any of the properties.
-        all_of: values that a message needs together. At most three fit an expression.
+        any_of: alternative values: a message needs at least one, in any of the properties.
+        all_of: values required together. At most three fit an expression.
         keys: names of the properties, each beginning with "tag".
 
     Raises:
-        UsageError: there are no names, or a name does not begin with "tag".
+        UsageError: no names are given, or a name does not begin with "tag".
         InvalidExpression: an expression cannot hold a name or a value.
     """
 
@@ -290,7 +290,7 @@ class PulsarTags(TagFilter):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The names of the properties that the filter reads."""
+        """The names of the properties read by the filter."""
         return self._keys
 
     @property
@@ -383,9 +383,9 @@ ExpressionInput: TypeAlias = str | Expression | Filter | Operand | TagFilter | N
 def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
     """Fit a filter into the broker's limits: one expression, or several joined by *or*.
 
-    A filter that exceeds a limit is split at an ``||`` at the top, or at one that can be moved to the top.
-    Subscriptions are evaluated separately: if the evaluation of one part ends in an error (a property is
-    missing), the message can still match another part.
+    A filter beyond a limit is split at an ``||`` at the top, or movable to the top. Subscriptions are
+    evaluated separately: if the evaluation of one part ends in an error (a property is missing), the message
+    can still match another part.
 
     Raises:
         InvalidExpression: a syntax error, or a part that cannot be split exceeds a limit; the message names
@@ -420,7 +420,7 @@ def subscriptions_for(expression: ExpressionInput) -> list[Expression | None]:
 
 
 def check_expression_type(expression: object) -> None:
-    """Check that a value is an expression or None.
+    """Check whether a value is an expression or None.
 
     Raises:
         UsageError: the value has another type.
@@ -433,11 +433,11 @@ def check_expression_type(expression: object) -> None:
 
 
 def complement(expression: ExpressionInput) -> Complement:
-    """Return the complement of an expression: the subscriptions for messages that the expression leaves out.
+    """Return the complement of an expression: the subscriptions for messages left out by the expression.
 
-    Only a condition that consists of ``exists`` has an opposite. Any other condition ends in an error on some
-    messages, which then match neither the condition nor its negation. The result for such a condition is a
-    catch-all.
+    Only a condition made of ``exists`` has an opposite. Any other condition ends in an error on some
+    messages, and these match neither the condition nor its negation. The complement of an ordinary condition
+    is a catch-all.
 
     Raises:
         InvalidExpression: as :func:`plan`.
@@ -447,7 +447,7 @@ def complement(expression: ExpressionInput) -> Complement:
         return expression.complement()
     trees = [each.ast for each in wanted if each is not None]
     known = [tree for tree in trees if tree is not None]
-    # Without an expression, or with one that the broker cannot compile, every message is wanted.
+    # Without an expression, or with an invalid expression, every message is wanted.
     everything = len(known) < len(wanted)
     return _complement(None if everything else join("||", known), wanted)
 

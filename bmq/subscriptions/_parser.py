@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens to a syntax tree.
 
-An operator-precedence parser with its own stack instead of recursion, so that no nesting can exhaust Python's
-stack. The parser stops at exactly the token at which the broker's parser stops.
+An operator-precedence parser with an explicit stack instead of recursion: no nesting can exhaust Python's
+stack. The parser stops at exactly the same token as the broker's parser.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["parse"]
 
 
 class _Pending(NamedTuple):
-    """An operator, or an opening parenthesis (precedence 0), that waits for its right side."""
+    """An operator, or an opening parenthesis (precedence 0), waiting for the right side."""
 
     precedence: int
     token: Token

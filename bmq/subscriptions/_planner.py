@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fits a filter into the broker's limits.
 
-Several subscriptions of one consumer act like *or*, and a message that matches several of them is delivered
-once. So a filter too large for one expression can be split at an ``||`` at the top, or at one that can be
-moved to the top::
+Several subscriptions of a consumer act like *or*, and a message matching more than one is delivered once. A
+filter too large for a single expression can be split at an ``||`` at the top, or movable to the top::
 
     (a || b || c) && d      becomes      (a || b) && d      and      c && d
 
-Subscriptions cannot act like *and*: a conjunction that is too large cannot be split.
+Subscriptions cannot act like *and*: a conjunction beyond the limits cannot be split.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from bmq.subscriptions._unparse import unparse
 
 __all__ = ["MAX_SUBSCRIPTIONS", "fits", "plan_text", "plan_tree"]
 
-#: Maximum number of subscriptions in a plan: the broker evaluates each of them for every message.
+#: Maximum number of subscriptions in a plan: the broker evaluates each subscription for every message.
 MAX_SUBSCRIPTIONS: Final = 1000
 _MAX_NESTING: Final = 64
 _MAX_TEXT: Final = 1 << 20
@@ -65,8 +64,7 @@ def plan_tree(node: Node) -> list[str]:
     """Return the texts of expressions within the limits, as few as simple splitting gives.
 
     Raises:
-        InvalidExpression: a part that cannot be split exceeds a limit; the error names the limit and the
-            remedy.
+        InvalidExpression: an indivisible part exceeds a limit; the error names the limit and the remedy.
     """
     depth = nesting(node)
     if depth > _MAX_NESTING:
@@ -96,7 +94,7 @@ def _split(node: Node) -> list[Node]:
 
 
 def _opened(term: Node) -> Node:
-    """Return a term of a conjunction, with ``!(a && b)`` in a form that can be split."""
+    """Return a term of a conjunction, with ``!(a && b)`` in a divisible form."""
     opened = dual(term) if isinstance(term, Not) else None
     return opened if isinstance(opened, Binary) and opened.operator == "||" else term
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check a filter against the known properties: their names and their types."""
+"""Check a filter against the names and types of the known properties."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bmq.subscriptions._tags import TAG_PREFIX
 
 __all__ = ["check_property_types"]
 
-# Names that any message may have: conventions, tags, and the properties of dead letters.
+# Names possible in any message: conventions, tags, and the properties of dead letters.
 _OTHERS: Final = (PREFIX, TAG_PREFIX)
 
 
@@ -27,9 +27,9 @@ def check_property_types(
     of: str = "a message",
     others: tuple[str, ...] = (),
 ) -> None:
-    """Check that a filter uses only known properties, and compares them with values of their type.
+    """Check that a filter uses only known properties, and compares them with values of the right types.
 
-    Tag filters pass. Names that begin with ``bmq_``, and names of tags, are always known.
+    Tag filters pass. Names beginning with ``bmq_``, and names of tags, are always known.
 
     Args:
         expression: as for :meth:`bmq.Queue.subscribe`.
@@ -38,7 +38,8 @@ def check_property_types(
         others: prefixes of further known names.
 
     Raises:
-        InvalidExpression: the filter would match no message, or fail on every message; or it is not legal.
+        InvalidExpression: the filter would match no message, or fail on every message; or the filter is not
+            legal.
     """
     for name, kind in _checks.mapping("kinds", kinds, "types by name").items():
         _checks.text("the name of a property", name)

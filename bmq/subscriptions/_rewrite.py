@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites boolean trees without changing their meaning, including errors.
+"""Rewrites boolean trees without changing the meaning, including errors.
 
 ``!(a == 1)`` becomes ``a != 1``, and ``!a && !b`` becomes ``!(a || b)``: both forms evaluate in the same
 order and stop at the same errors, but the broker counts fewer operators in the second. (``a && b`` is *not*
@@ -32,7 +32,7 @@ _DUAL: Final[dict[Junction, Junction]] = {"&&": "||", "||": "&&"}
 
 
 def dual(node: Not) -> Node | None:
-    """Return the negation of a junction as the other junction of negations; None for any other negation."""
+    """Return the negation of a junction as the opposite junction of negations; otherwise None."""
     operand = node.operand
     if not isinstance(operand, Binary) or operand.operator not in _DUAL:
         return None
@@ -73,7 +73,7 @@ def simplest(node: Node) -> Node:
 
 
 def _forms(node: Node) -> tuple[Node, Node]:
-    """The simplest forms of a condition and of its negation."""
+    """The simplest forms of a condition and of the negation."""
     match node:
         case Not(operand):
             positive, negative = _forms(operand)
@@ -81,7 +81,7 @@ def _forms(node: Node) -> tuple[Node, Node]:
         case Boolean(value):
             return node, Boolean(not value)
         case Binary("&&" | "||" as junction):
-            # Drop a repeated term: whenever the second one is evaluated, its value equals the first one's.
+            # Drop a repeated term: whenever the second term is evaluated, the value equals the first term's.
             forms = [_forms(term) for term in dict.fromkeys(flatten(junction, node))]
             plain = join(junction, _factored(_DUAL[junction], [positive for positive, _ in forms]))
             other = join(_DUAL[junction], _factored(junction, [negative for _, negative in forms]))
@@ -101,7 +101,7 @@ def _forms(node: Node) -> tuple[Node, Node]:
 
 
 def _factored(inner: Junction, terms: list[Node]) -> list[Node]:
-    """Replace each run of negated terms by one negation of the terms joined with the other junction."""
+    """Replace each run of negated terms by a negation of the terms joined with the opposite junction."""
     result: list[Node] = []
     run: list[Node] = []
     for term in [*terms, None]:

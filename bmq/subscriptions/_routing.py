@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of a subscription for a message, computed offline.
 
-The problem: the broker chooses the consumer of a message by rules that depend on all subscriptions of the
-application, and reports neither the choice nor its reason. A user sees only that a message arrives elsewhere,
+The problem: the broker chooses the consumer of a message by rules involving all subscriptions of the
+application, and reports neither the choice nor the reason. A user sees only that a message arrives elsewhere,
 or nowhere. This module reproduces the choice and explains each step.
 
 For one message of one application the broker follows these rules:
 
 - Subscriptions with byte-equal expressions form a group. In a group only the subscriptions of the highest
   priority are active; they take turns.
-- Groups are tried from the highest priority down. The first group that matches takes the message.
+- Groups are tried from the highest priority down. The first matching group takes the message.
 - If the matching group is full, the message waits for this group, and the group is marked. Later messages
-  skip a marked group until it has room again.
+  skip a marked group until the group has room again.
 - If no group tried on the way had room, delivery to the application stops: no message is delivered until a
   group has room, even if the message is for another group. If a group on the way had room (and did not
   match), delivery continues without the full group, and *later* messages for the full group go to matching
@@ -22,10 +22,10 @@ Invariants of a :class:`Decision`: ``candidates`` come from a single group (exce
 at the broker. This module uses the order of the list, and reports other matching groups of the priority in
 ``also``.
 
-Rejected designs: a single name as the answer, which would be right by chance where groups have equal
-priority; groups by the meaning of expressions instead of their bytes, because two spellings are two groups at
-the broker; a state over several messages (unconfirmed messages, the next turn in a group), because the module
-would then be a second broker. ``full`` is an argument instead.
+Rejected designs: a single name as the answer, correct only by chance among groups of equal priority; groups
+by the meaning of expressions instead of their bytes, because two spellings are two groups at the broker; a
+state over several messages (unconfirmed messages, the next turn in a group), because the module would become
+a second broker. ``full`` is an argument instead.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Route:
         expression: the expression; None matches every message.
         priority: consumer priority; higher priorities are tried first.
         name: name for reports; numbered if empty.
-        consumer: the consumer; if empty, the name. Relevant for broadcast, with one copy for each consumer.
+        consumer: the consumer; if empty, the name. Relevant for broadcast, with a copy for each consumer.
         full: whether the consumer is at its limit of unconfirmed messages.
 
     Raises:
@@ -90,8 +90,8 @@ class Step:
     Attributes:
         priority: highest priority in the group.
         expression: the group's expression; None matches every message.
-        active: the routes with this priority, which take turns.
-        dormant: routes with the same expression at lower priorities, which receive no messages.
+        active: the routes with this priority, used in turns.
+        dormant: routes with the same expression at lower priorities, without messages.
         evaluation: None if the group was not tried, because an earlier group matched.
         verdict: the outcome in words.
     """
@@ -109,12 +109,12 @@ class Decision:
     """The destination of a message; as text, a table of all steps.
 
     Attributes:
-        candidates: the routes that may receive the message: one of them (they take turns), with broadcast all
-            of them. Empty if no route matches or the matching routes are full.
-        waits: whether the matching group is full, so that the message waits.
+        candidates: the possible receivers of the message: a single route in turn, or with broadcast all
+            routes. Empty if no route matches or the matching routes are full.
+        waits: whether the message waits, because the matching group is full.
         stops: whether the waiting message blocks delivery to the whole application, including routes with
             room.
-        spills: routes of lower priority that receive the next messages of this kind while this message waits.
+        spills: routes of lower priority, receiving the next messages of this kind while this message waits.
         also: matching routes with other expressions of the same priority; the broker may choose them instead.
         steps: every group, in the order of evaluation.
         broadcast: whether every consumer receives a copy.
@@ -212,7 +212,7 @@ class RoutingTable:
         broadcast: whether the queue is in a broadcast domain, where every consumer receives a copy.
 
     Raises:
-        InvalidExpression: a text is not an expression. To see the broker's treatment of such a text, pass
+        InvalidExpression: a text is not an expression. To see the broker's treatment of an invalid text, pass
             ``Expression(text, strict=False)``.
         UsageError: two routes have the same name.
     """
@@ -241,7 +241,7 @@ class RoutingTable:
         return self._to_all(properties) if self._broadcast else self._to_one(properties)
 
     def explain(self, properties: Mapping[str, PropertyInput] | None) -> str:
-        """Return the decision as a table: every expression in the order of evaluation, and its verdict."""
+        """Return the decision as a table: every expression in the order of evaluation, with the verdict."""
         return str(self.route(properties))
 
     def _to_one(self, properties: Mapping[str, PropertyInput] | None) -> Decision:
@@ -293,7 +293,7 @@ class RoutingTable:
             if not evaluation:
                 steps.append(group.step(evaluation, _mismatch(evaluation)))
                 continue
-            # Broadcast deliveries are not tracked, so no consumer is ever full; each consumer receives one
+            # Broadcast deliveries are not tracked: no consumer is ever full, and each consumer receives one
             # copy.
             fresh = [route for route in group.active if route.consumer not in served]
             served.update((route.consumer, route) for route in fresh)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Splits text into tokens, with the broker's peculiarities.
 
-A minus sign belongs to the digits directly after it (``a-1`` is ``a``, ``-1``). A dot is legal in a name.
-Escapes in strings are skipped but never decoded. Only space, tab and line feed are white space. Any other
-character is a separate token, the *invalid character*, which the parser refuses.
+A minus sign belongs to the following digits (``a-1`` is ``a``, ``-1``). A dot is legal in a name. Escapes in
+strings are skipped but never decoded. Only space, tab and line feed are white space. Any other character is a
+separate token, the *invalid character*, refused by the parser.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from bmq.subscriptions._syntax import INT64_MAX, INT64_MIN
 
 __all__ = ["END", "KIND", "NAME_PATTERN", "Token", "integer_value", "scan"]
 
-#: The names of properties that an expression can use.
+#: The names of properties usable in an expression.
 NAME_PATTERN: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]*")
 
-# Refuse a NUL inside a string, although the broker's scanner accepts it: the broker then cuts the literal
-# there, one character too early. A literal of a single NUL ends the broker's process.
+# Refuse a NUL inside a string, although accepted by the broker's scanner: the broker cuts the literal at the
+# NUL, one character too early. A literal of a single NUL ends the broker's process.
 _TOKEN: Final = re.compile(
     r"""(?P<space>[ \t\n]+)
       | (?P<word>[a-zA-Z][a-zA-Z0-9_.]*)
@@ -32,14 +32,14 @@ _TOKEN: Final = re.compile(
 
 END: Final = "end of expression"
 
-#: The broker's names of tokens, if they differ from the text.
+#: The broker's names of tokens, if different from the text.
 KIND: Final[dict[str, str]] = {"~": "!", "==": "=", "!=": "<>", "||": "OR", "&&": "AND"}
 _KEYWORDS: Final = frozenset({"true", "false", "exists"})
 _INT64_DIGITS: Final = 19
 
 
 class Token(NamedTuple):
-    """One token: the broker's name for its kind, its text, and its index into the expression."""
+    """A token: the broker's name for the kind, the text, and the index into the expression."""
 
     kind: str
     text: str
@@ -57,9 +57,9 @@ def integer_value(digits: str) -> int | None:
 
 
 def scan(text: str) -> list[Token]:
-    """Split a text into tokens; the last one is always :data:`END`.
+    """Split a text into tokens; the last token is always :data:`END`.
 
-    END's offset is the broker's position of an unexpected end: the last character or token before it.
+    END's offset is the broker's position of an unexpected end: the last character or token before the end.
     """
     tokens: list[Token] = []
     last = 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The syntax tree of a subscription expression and the table of its operators.
+"""The syntax tree of a subscription expression and the table of operators.
 
-Every node has an ``offset``: the index of its token in the text (for a binary node, of its operator).
-Comparisons ignore offsets, so that trees of equal meaning are equal.
+Every node has an ``offset``: the index of the node's token in the text (for a binary node, of the operator).
+Comparisons ignore offsets: trees of equal meaning are equal.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ BinaryOperator: TypeAlias = Literal[
     "||", "&&", "==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%"
 ]  # fmt: skip
 
-#: The operators that may skip their right side.
+#: The operators that may skip the right side.
 Junction: TypeAlias = Literal["&&", "||"]
 
-#: Precedence of binary operators; all are left-associative, except for comparisons, which do not chain.
+#: Precedence of binary operators; all are left-associative, except for comparisons: these do not chain.
 PRECEDENCE: Final[dict[BinaryOperator, int]] = {
     "||": 1,
     "&&": 2,
@@ -169,7 +169,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def flatten(junction: Junction, node: Node) -> list[Node]:
-    """Return the terms that a tree joins with one junction, in order, regardless of grouping."""
+    """Return the terms joined with one junction, in order, regardless of grouping."""
     terms: list[Node] = []
     stack = [node]
     while stack:
@@ -183,7 +183,7 @@ def flatten(junction: Junction, node: Node) -> list[Node]:
 
 
 def join(junction: Junction, terms: list[Node]) -> Node:
-    """Undo :func:`flatten`; there must be at least one term."""
+    """Undo :func:`flatten`; requires at least one term."""
     node = terms[0]
     for term in terms[1:]:
         node = Binary(junction, node, term)
@@ -196,5 +196,5 @@ def property_names(node: Node) -> tuple[str, ...]:
 
 
 def operator_count(node: Node) -> int:
-    """Return the number of operators as the broker counts them, including references to properties."""
+    """Return the number of operators as counted by the broker, including references to properties."""
     return sum(not isinstance(n, Integer | String | Boolean) for n in walk(node))

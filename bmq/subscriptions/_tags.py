@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tags on messages, as properties that a subscription can test.
+"""Tags on messages, as properties for subscriptions to test.
 
 The expression language has no sets, so each tag becomes a property: a message tagged ``urgent`` has
-``t.urgent`` = true, and ``exists(t.urgent)`` tests the tag. ``exists`` never ends in an error, whatever
-properties a message has. So a tag filter is the only kind of filter with an exact opposite.
+``t.urgent`` = true, and ``exists(t.urgent)`` tests the tag. ``exists`` never ends in an error, regardless of
+a message's properties. A tag filter is therefore the only kind of filter with an exact opposite.
 
-A tag can be any string. In the name of the property, ASCII letters, digits, ``.`` and ``_`` represent
-themselves. Any other byte of the UTF-8 form becomes ``__`` and two lower-case hexadecimal digits, and so does
-an underscore directly before another underscore or before such a byte. If shorter, as for non-Latin text, the
-name is ``__.`` and the UTF-8 form in base 64, with ``_`` and ``.`` for the 62nd and 63rd digits and without
-padding.
+A tag can be any string. In the name of the property, ASCII letters, digits, ``.`` and ``_`` are unchanged.
+Any other byte of the UTF-8 form becomes ``__`` and two lower-case hexadecimal digits, and so does an
+underscore directly before another underscore or before an encoded byte. If shorter, as for non-Latin text,
+the name is ``__.`` and the UTF-8 form in base 64, with ``_`` and ``.`` for the 62nd and 63rd digits and
+without padding.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 TAG_PREFIX: Final = "t."
-#: Maximum length of an encoded tag: beyond it, not even ``!exists(t.<tag>)`` is a legal expression.
+#: Maximum length of an encoded tag: beyond this length, not even ``!exists(t.<tag>)`` is a legal expression.
 MAX_TAG_LENGTH: Final = 117
 
 _PULSAR_PREFIX: Final = "tag"
@@ -76,7 +76,7 @@ def tag_name(tag: str) -> str:
 
 
 def tag_properties(tags: Iterable[str]) -> dict[str, bool]:
-    """Return the properties of a message with these tags, as ``post`` adds them for ``tags=``.
+    """Return the properties of a message with the given tags, as added by ``post`` for ``tags=``.
 
     >>> tag_properties(["urgent", "high-priority"])
     {'t.high__2dpriority': True, 't.urgent': True}
@@ -89,7 +89,7 @@ def tag_properties(tags: Iterable[str]) -> dict[str, bool]:
 
 
 def distinct(tags: Iterable[str]) -> tuple[str, ...]:
-    """Return each tag once, sorted, so that equal filters have equal texts, which the broker merges."""
+    """Return each tag once, sorted: equal filters have equal texts, to be merged by the broker."""
     if isinstance(tags, str):
         raise UsageError(f"tags is a collection of strings, not one string: write {{{tags!r}}}")
     given: list[str] = _checks.items("tags", tags, "strings")
@@ -99,11 +99,12 @@ def distinct(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def tags_of(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
-    """Return the tags of a message, from its properties."""
+    """Return the tags of a message, from the properties."""
     tags: set[str] = set()
     for name, value in _typed(properties).items():
         if isinstance(name, str) and name.startswith(TAG_PREFIX) and not _is_binary(value):
-            # A name that no tag has (such as ``t.a__``) comes from elsewhere, and no filter tests it.
+            # A name unlike any tag's (for example ``t.a__``) comes from elsewhere, and is never tested by a
+            # filter.
             try:
                 text = _decoded(name)
                 if tag_name(text) == name:
@@ -114,12 +115,12 @@ def tags_of(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
 
 
 def tag_names(properties: Properties) -> Set[str]:
-    """Return the names of a message's properties, of tags and of others."""
+    """Return the names of a message's properties: of tags, and of all further properties."""
     if properties.plain is not None:
         return properties.plain.keys()
     try:
         types = properties.types
-    except ProtocolError:  # the broker cannot decode these either, and treats them as absent
+    except ProtocolError:  # undecodable for the broker, too, and treated as absent
         return frozenset()
     return {name for name, kind in types.items() if kind is not PropertyType.BINARY}
 
@@ -137,7 +138,7 @@ def _typed(properties: Mapping[str, PropertyInput] | None) -> Mapping[Any, Prope
         return {} if properties is None else _checks.mapping("properties", properties)
     try:
         return properties.typed()
-    except ProtocolError:  # the broker cannot decode these either, and treats them as absent
+    except ProtocolError:  # undecodable for the broker, too, and treated as absent
         return {}
 
 
@@ -147,7 +148,7 @@ def _is_binary(value: PropertyInput) -> bool:
     return isinstance(value, bytes | bytearray | memoryview)
 
 
-# ---- Pulsar's convention: the values of string properties whose names start with "tag"
+# ---- Pulsar's convention: the values of string properties with names starting with "tag"
 
 
 def pulsar_properties(tags: Iterable[str]) -> dict[str, str]:
@@ -171,7 +172,7 @@ def with_pulsar_tags(properties: Mapping[str, PropertyInput]) -> dict[str, Prope
     """Return a copy of properties, with tags in Pulsar's form added in the form of :func:`tag_properties`.
 
     For producers written for Pulsar: ``{"tag0": "urgent"}`` becomes ``{"tag0": "urgent", "t.urgent": True}``,
-    which a subscription can test.
+    for subscriptions to test.
 
     Raises:
         InvalidProperty: a tag is too long for an expression.

@@ -31,8 +31,8 @@ _LEADING_DIGIT: Final = re.compile(r"[0-9]")
 def unparse(node: Node) -> str:
     """Return the shortest text of a tree, without unnecessary parentheses and spaces.
 
-    Parsing the text gives a tree with the same meaning: ``a && (b && c)`` becomes ``a && b && c``, which is
-    evaluated in the same order.
+    Parsing the text gives a tree with the same meaning: ``a && (b && c)`` becomes ``a && b && c``, evaluated
+    in the same order.
     """
     return _text(node)
 
@@ -60,7 +60,7 @@ def _text(node: Node) -> str:
         case Negate(operand):
             return _after_minus(_operand(operand, UNARY_PRECEDENCE))
         case Binary("&&" | "||" as junction):
-            # These have the same meaning regardless of grouping, and their chains can be long.
+            # The meaning is the same regardless of grouping, and chains can be long.
             level = PRECEDENCE[junction]
             return junction.join(_operand(term, level) for term in flatten(junction, node))
         case Binary(operator, left, right):
