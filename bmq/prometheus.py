@@ -166,7 +166,7 @@ class SessionCollector(Collector):
         loop = self._loop
         if loop is None:
             raise UsageError(
-                "a SessionCollector that a thread asks has to be made in the event loop of its sessions"
+                "a SessionCollector for another thread must be created in the event loop of its sessions"
             )
         answer: Future[list[Metric]] = Future()
 

@@ -24,7 +24,7 @@ from bmq.wire.properties import PropertyInput
 
 __all__ = ["Explanation", "Reader"]
 
-_RESUMES = "delivery goes on when a fifth of the limit is free again"
+_RESUMES = "delivery resumes when a fifth of the limit is free again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +149,12 @@ class Explanation:
             yield f"{number(unconfirmed)} of them {_are(unconfirmed)} delivered and not confirmed: {whose}."
         waiting = app.messages - unconfirmed
         if waiting <= 0:
-            yield "Nothing is held back: what is missing is the confirmation."
+            yield "No message is held back: only confirmations are missing."
             return
         yield from self._held_back(waiting, readers, state)
 
     def _nobody(self, unconfirmed: int, state: AppState | None) -> Iterator[str]:
-        yield "Nobody reads: there is no consumer with a subscription."
+        yield "No consumer reads: no client has a subscription."
         if unconfirmed:
             yield f"{number(unconfirmed)} are still counted as delivered to clients that no longer subscribe."
         yield from self._again(state)

@@ -197,10 +197,10 @@ class Standing:
         if self.is_proxy:
             active = f" (its active node is {self.active_node})" if self.active_node else ""
             return (
-                f"{self.broker} is a proxy{active}: proxies answer no admin questions about queues; "
+                f"{self.broker} is a proxy{active}: proxies do not answer admin commands about queues; "
                 "ask the nodes of the cluster"
             )
-        primary = f"{self.primary} is" if self.primary else f"{self.node} knows of none"
+        primary = f"{self.primary} is" if self.primary else f"{self.node} knows no primary"
         return (
             f"{self.node} is not the primary of this queue ({primary}): this answer covers {self.node} only"
         )

@@ -268,8 +268,8 @@ class _Commands:
         most = self._node.bounds.listed
         if stop - start > most:
             raise _Failure(
-                f"{stop - start} messages are more than the {most} that this broker lists at once: "
-                f"ask for them in parts, such as LIST {start} {most}"
+                f"{stop - start} messages exceed this broker's limit of {most} in one list: "
+                f"list them in parts, such as LIST {start} {most}"
             )
         messages = (m for m in queue.store if app is None or m.pending & app.bit)
         present = _world.now()

@@ -114,9 +114,7 @@ class ConnectedClient:
         info = wanted.sub_id_info or _DEFAULT
         handle, most = self.handles.get(wanted.q_id), self.node.bounds.queues_per_connection
         if self._opened >= most and (handle is None or info.app_id not in handle.streams):
-            return _status(
-                _REFUSED, f"This connection has {most} queues open, the most this broker lets it have", -1
-            )
+            return _status(_REFUSED, f"This connection has {most} queues open, the limit of this broker", -1)
         queue = self.node.queue(domain, uri)
         if queue is None:
             return _status(_REFUSED, "maximum number of queues reached", -205)

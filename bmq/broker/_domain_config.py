@@ -333,7 +333,7 @@ def _parse_parameters(name: str, parameters: _Object) -> DomainConfig:
         if not isinstance(app_id, str) or not app_id:
             options.wrong(f"appIDs[{index}]", f"must be a name, not {_checks.shown(app_id)}")
         if app_id in app_ids:
-            options.wrong(f"appIDs[{index}]", f"{app_id!r} is there twice", decodes=True)
+            options.wrong(f"appIDs[{index}]", f"{app_id!r} is listed twice", decodes=True)
         app_ids.append(app_id)
     storage = parameters.child("storage", required=True)
     kept = storage.choice("config", "inMemory", "fileBacked")

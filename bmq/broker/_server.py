@@ -245,7 +245,7 @@ class Broker:
         except TimeoutError:
             if name not in self._hub.node.queues:
                 known = ", ".join(self.queues) or "none"
-                raise AssertionError(f"no queue {name} after {timeout:g} s; there are: {known}") from None
+                raise AssertionError(f"no queue {name} after {timeout:g} s; it has: {known}") from None
             left = self.queues[name]
             messages = [
                 PostedMessage(name, each.guid, each.payload, each.properties) for each in left.messages

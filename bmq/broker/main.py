@@ -183,7 +183,7 @@ def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> 
                 continue
             name, colon, password = entry.partition(":")
             if not colon or not name:
-                raise ValueError(f"{source} takes USER:PASSWORD; number {number} is something else")
+                raise ValueError(f"{source} takes USER:PASSWORD; entry {number} has another form")
             users[name] = password
             named += 1
         if not named:

@@ -37,7 +37,7 @@ async def command(
     target: BrokerTarget,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND...", help="In quotes or not; HELP lists what the broker knows."),
+        typer.Argument(metavar="COMMAND...", help="In quotes or not; HELP lists the commands."),
     ],
     json: Annotated[
         bool,

@@ -83,7 +83,7 @@ async def command(
     """
     chosen = phases or list(_PHASES)
     if unknown := set(chosen) - set(_PHASES):
-        raise BadInput(f"there is no phase {', '.join(sorted(unknown))}; there are {', '.join(_PHASES)}")
+        raise BadInput(f"unknown phase {', '.join(sorted(unknown))}; use one of: {', '.join(_PHASES)}")
     if ("produce" in chosen) is not ("consume" in chosen) and chosen != ["produce"]:
         raise BadInput(
             "consume takes the messages of produce, and a round trip needs an empty queue: give both"

@@ -57,7 +57,7 @@ def command(
     message = parse_properties(properties)
     tries = bool(message) or empty
     if priorities and len(priorities) > len(expressions):
-        raise BadInput("there are more priorities than expressions")
+        raise BadInput("more priorities than expressions were given")
     if full and not all(1 <= place <= len(expressions) for place in full):
         raise BadInput(f"--full takes the place of an expression, 1 to {len(expressions)}")
     legal: list[bmq.Expression | None] = []

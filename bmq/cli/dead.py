@@ -46,7 +46,7 @@ async def command(
         str | None, typer.Option("--to", metavar="QUEUE", help="Put them into this queue instead.")
     ] = None,
     idle: Annotated[
-        float, typer.Option("--idle", metavar="SECONDS", min=0, help="Nothing for so long is the end.")
+        float, typer.Option("--idle", metavar="SECONDS", min=0, help="End after this time without a message.")
     ] = 1.0,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a dead letter.")] = False,
 ) -> int:
@@ -67,7 +67,7 @@ async def command(
     if every and wanted:
         raise BadInput("give GUIDs or --all, not both")
     if (every or to) and not back:
-        raise BadInput("--all and --to say what to put back: --back")
+        raise BadInput("--all and --to need --back, which puts dead letters back")
     if back and not (every or wanted):
         raise BadInput("name the dead letters to put back, or --all")
     async with target.connect() as session:
@@ -144,7 +144,7 @@ async def _put_back(
 def _missing(wanted: list[str], found: list[str]) -> int:
     missing = [guid for guid in wanted if guid not in found]
     for guid in missing:
-        note(f"bmq dead: there is no {guid}")
+        note(f"bmq dead: no dead letter has the GUID {guid}")
     return ExitStatus.FAILED if missing else ExitStatus.OK
 
 
@@ -168,7 +168,7 @@ def _list(letters: list[bmq.Message]) -> None:
         share = number(dead) if dead else "none"
         note(f"{several(len(letters), 'message')}, {share} of them a dead letter")
     if letters:
-        note("bmq dead: the messages go back to the queue; bmq peek takes nothing")
+        note("bmq dead: the messages return to the queue; bmq peek takes no messages")
 
 
 def _is_dead_letter(letter: bmq.Message) -> bool:

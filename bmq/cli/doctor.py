@@ -160,8 +160,8 @@ async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
         "connect",
         asyncio.wait_for(_first(list(where), address.port), target.timeout),
         lambda pair: "TCP to {}:{}".format(*pair[1].get_extra_info("peername")[:2]),
-        f"No server accepts connections at {address}: is the broker running, is the port right, is there a "
-        "firewall in between?",
+        f"No server accepts connections at {address}: check that the broker runs, that the port "
+        "is right, and that no firewall blocks it.",
     )
     if address.tls:
         context = target.ssl or ssl_module.create_default_context()
@@ -172,7 +172,7 @@ async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
             lambda _: "{} with {}".format(
                 writer.get_extra_info("cipher")[1], writer.get_extra_info("cipher")[0]
             ),
-            "The certificate was not accepted, or there is no TLS at this port: --ca names the trusted "
+            "The certificate was refused, or this port has no TLS: --ca names the trusted "
             "authorities, --server-name the name in the certificate, --cert and --key this client's "
             "certificate.",
         )

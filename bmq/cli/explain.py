@@ -89,7 +89,7 @@ async def command(
         chosen = [app for app in internals.depth.apps if asked.app_id in ("", app.app_id)]
         if asked.app_id and not chosen:
             known = ", ".join(app.app_id for app in internals.depth.apps)
-            raise BadInput(f"{asked.uri} has no application {asked.app_id!r}; there are: {known}")
+            raise BadInput(f"{asked.uri} has no application {asked.app_id!r}; its applications: {known}")
         domain = await admin.domain(asked.domain)
         oldest = (await asked.messages(0, 1)).messages
         found: dict[str, _Found] = {}

@@ -80,7 +80,7 @@ def _typed(name: str, kind: str, value: Any) -> PropertyInput:
     import bmq
 
     if kind.lower() not in _TYPES:
-        raise BadInput(f"property {name!r}: there is no type {kind!r}; there are {', '.join(_TYPES)}")
+        raise BadInput(f"property {name!r}: unknown type {kind!r}; use one of: {', '.join(_TYPES)}")
     wanted = bmq.PropertyType[kind.upper()]
     made: PlainValue
     try:
@@ -159,9 +159,7 @@ def from_json(line: bytes) -> bmq.PutMessage:
         raise BadInput('a message is a JSON object, for example {"data": "hello"}')
     entry = cast("dict[str, Any]", decoded)
     if unknown := set(entry) - _MEMBERS:
-        raise BadInput(
-            f"unknown member {', '.join(sorted(unknown))}; there are {', '.join(sorted(_MEMBERS))}"
-        )
+        raise BadInput(f"unknown member {', '.join(sorted(unknown))}; use: {', '.join(sorted(_MEMBERS))}")
     types: Any = entry.get("types") or {}
     given: Any = entry.get("properties") or {}
     if not isinstance(types, dict) or not isinstance(given, dict):

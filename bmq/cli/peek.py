@@ -30,7 +30,7 @@ async def command(
     ],
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many to list.")] = 20,
     offset: Annotated[
-        int, typer.Option("--offset", help="How many to pass over; -20 begins 20 before the end.")
+        int, typer.Option("--offset", help="Messages to skip; -20 begins 20 before the end.")
     ] = 0,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a message.")] = False,
 ) -> int:

@@ -119,7 +119,7 @@ async def command(
             "-p",
             metavar="NAME[:TYPE]=VALUE",
             help="A property of every message. Types: bool, char, short, int32, int64, string, binary (hex). "
-            "Without one, true, false and whole numbers are what they look like.",
+            "Without a type, true, false and whole numbers are converted.",
         ),
     ] = None,
     tags: Annotated[

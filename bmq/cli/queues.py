@@ -54,7 +54,7 @@ async def command(
     status = tell_gap(gap)
     if unknown:
         status = tell_gap(
-            f"{several(len(unknown), 'queue')} not shown, only its primary knows: {_some(unknown)}"
+            f"{several(len(unknown), 'queue')} not shown, only the primary reports them: {_some(unknown)}"
         )
     if json:
         for each in found:

@@ -38,7 +38,7 @@ _CHUNK = 64 * 1024
 @verb("replay")
 async def command(
     target: BrokerTarget,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What bmq record wrote.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A recording of bmq record.")],
     role: Annotated[
         str, typer.Option("--as", metavar="client|broker", help="Which half to play.")
     ] = "client",
@@ -71,7 +71,7 @@ async def command(
     if not chosen:
         there = sorted({event.connection for event in events})
         raise BadInput(
-            f"{file} has no connection {connection}; there are: {', '.join(map(str, there)) or 'none'}"
+            f"{file} has no connection {connection}; its connections: {', '.join(map(str, there)) or 'none'}"
         )
     if role == "client":
         reader, writer = await _connect(target)

@@ -44,7 +44,7 @@ async def command(
         typer.Option(
             "--log-level",
             metavar="LEVEL",
-            help=f"One of {', '.join(_LEVELS)}. Default: what the program configured, else info.",
+            help=f"One of {', '.join(_LEVELS)}. Default: the program's own level, or info.",
             show_default=False,
         ),
     ] = None,

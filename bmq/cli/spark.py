@@ -17,7 +17,7 @@ __all__ = ["command"]
 
 @offline("spark")
 async def command(
-    what: Annotated[str, typer.Argument(metavar="repair", help="What to do: repair.")],
+    what: Annotated[str, typer.Argument(metavar="repair", help="The action: repair.")],
     checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The option checkpointLocation.")],
     log_path: Annotated[
         str | None, typer.Option("--log-path", metavar="PATH", help="The stream's option logPath.")
@@ -40,7 +40,7 @@ async def command(
     $ bmq spark repair /data/checkpoints/archive --yes
     """
     if what != "repair":
-        raise BadInput(f"bmq spark knows repair, not {what!r}")
+        raise BadInput(f"the action of bmq spark is repair, not {what!r}")
     try:
         from bmq.spark import repair
     except ModuleNotFoundError as error:

@@ -131,7 +131,7 @@ def _configuration() -> tuple[str, dict[str, dict[str, str]]]:
         if unknown := set(cast("dict[str, Any]", entry)) - _KEYS:
             known = ", ".join(sorted(_KEYS))
             raise BadInput(
-                f"{path}: brokers.{name} has unknown {', '.join(sorted(unknown))}; there are: {known}"
+                f"{path}: brokers.{name} has unknown {', '.join(sorted(unknown))}; known names: {known}"
             )
     default = content.get("default", "")
     if default and default not in brokers:
@@ -152,7 +152,7 @@ def _find(broker: str | None) -> dict[str, str]:
     if name not in brokers:
         known = ", ".join(sorted(brokers)) or "none"
         raise BadInput(
-            f"there is no broker called {name!r} in {configuration_file()} (there are: {known}); a URI looks "
+            f"no broker is called {name!r} in {configuration_file()} (there are: {known}); a URI looks "
             f"like {DEFAULT_URI}"
         )
     return brokers[name]
@@ -294,10 +294,10 @@ _SHARED: dict[str, tuple[Any, Any]] = {
     "broker": (_BROKER, None),
     "timeout": (_TIMEOUT, 10.0),
     "user": (
-        _option("--user", "NAME", "Authenticate as (BMQ_USER); the password is BMQ_PASSWORD, or asked for."),
+        _option("--user", "NAME", "Authenticate as (BMQ_USER); the password is BMQ_PASSWORD, or typed in."),
         None,
     ),
-    "password_file": (_option("--password-file", "FILE", "What has the password."), None),
+    "password_file": (_option("--password-file", "FILE", "Source of the password."), None),
     "ca": (_option("--ca", "FILE", "Certificates to trust, for tcps://."), None),
     "cert": (_option("--cert", "FILE", "This client's certificate."), None),
     "key": (_option("--key", "FILE", "Its key."), None),

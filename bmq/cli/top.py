@@ -153,7 +153,7 @@ async def command(
     $ bmq top --json --count 60 > minute.ndjson
     """
     if sort not in _SORTS:
-        raise BadInput(f"there is no order {sort!r}; there are {', '.join(_SORTS)}")
+        raise BadInput(f"unknown order {sort!r}; use one of: {', '.join(_SORTS)}")
     watch = _Watch(queue)
     live = sys.stdout.isatty() and not json
     console = out()

@@ -43,8 +43,7 @@ def delayed(
     elif isinstance(not_before, datetime):
         if not_before.tzinfo is None:
             raise UsageError(
-                f"not_before={not_before!r} does not say in which time zone: datetime.now(UTC) + ..., or "
-                "seconds since 1970"
+                f"not_before={not_before!r} has no time zone: datetime.now(UTC) + ..., or seconds since 1970"
             )
         due = not_before.timestamp()
         wait = due - now
@@ -56,7 +55,7 @@ def delayed(
         due, wait = not_before, not_before - now
     if longest is not None and wait > longest:
         raise UsageError(
-            f"it would wait for {wait:g} s, and longest_delay is {longest:g} s: the broker may delete it "
+            f"its delay is {wait:g} s, and longest_delay is {longest:g} s: the broker may delete it "
             "before it is due"
         )
     # Rounded up: never early.

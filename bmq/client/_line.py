@@ -71,11 +71,11 @@ _number = itemgetter(0)
 class ConsumerState(Enum):
     """The states of a consumer."""
 
-    NEW = "its subscription was not asked for yet, or was refused"
-    OPENING = "the broker was asked for its subscription"
+    NEW = "its subscription was not requested yet, or was refused"
+    OPENING = "its subscription was requested from the broker"
     OPEN = "the broker has its subscription"
-    PAUSED = "its subscription is taken back for a time"
-    CLOSING = "its subscription is being taken back for good"
+    PAUSED = "its subscription is withdrawn for a time"
+    CLOSING = "its subscription is being withdrawn for good"
     CLOSED = "no more messages arrive"
 
 

@@ -154,7 +154,7 @@ def check_options(
     unknown = set(fields) - set(SessionOptions.__dataclass_fields__)
     if unknown:
         known = ", ".join(sorted(SessionOptions.__dataclass_fields__))
-        raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {known}")
+        raise UsageError(f"unknown option {', '.join(sorted(unknown))}; known names: {known}")
     check_connecting(credentials, ssl, server_hostname)
     if on_event is not None:
         _checks.function("on_event", on_event, 1, plain=True)

@@ -674,14 +674,14 @@ class Queue(OpenQueue):
                 confirmed.
         """
         if not self._core.readable:
-            raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to confirm")
+            raise UsageError(f"queue {self.uri} was not opened for reading: it has no messages to confirm")
         guids: list[bytes] = []
         seen: dict[Line, dict[Message, None]] = {}
         for each in messages:
             if isinstance(each, Message):
                 line = line_of(each)
                 if line.end is not self._end:
-                    raise UsageError(f"{each!r} is of another queue: message.confirm() knows which")
+                    raise UsageError(f"{each!r} belongs to another queue: use message.confirm()")
                 if not each.confirmed:
                     seen.setdefault(line, {})[each] = None
             else:
@@ -705,7 +705,7 @@ class Queue(OpenQueue):
         After a cancellation, the broker may or may not have the new options.
         """
         if not self._core.readable:
-            raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to configure")
+            raise UsageError(f"queue {self.uri} was not opened for reading: it has no subscription")
         self._end.check_open()
         before = self._end.options
         options = checked_limits(limits, before)

@@ -62,7 +62,7 @@ class Requests:
         if (outer := deadline.get()) is not None and outer < until:
             until, timeout = outer, outer - _world.time()
             if timeout <= 0:
-                raise TimedOut("whoever asked for this does not wait any more: the deadline has passed")
+                raise TimedOut("the requester no longer waits: its deadline has passed")
         guid = _world.token_hex(16).upper()
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[guid] = reply

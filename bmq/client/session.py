@@ -285,7 +285,7 @@ class Session:
         default_subscription = _checks.optional(_checks.boolean, "default_subscription", default_subscription)
         timeout = _checks.timeout(timeout)
         if not (read or write):
-            raise UsageError(f"open {uri} for something: read=True, write=True, or both")
+            raise UsageError(f"choose how to open {uri}: read=True, write=True, or both")
         if write and parsed.app_id:
             raise UsageError(
                 f"{uri} names an appId, which only a reader has: open it with read=True, "

@@ -101,7 +101,7 @@ def event_of(data: T, properties: Properties) -> CloudEvent[T]:
     if version is None:
         raise ValueError("not a CloudEvent: ce_specversion is missing")
     if version != "1.0":
-        raise ValueError(f"it is a CloudEvent of version {version!r}; 1.0 is known here")
+        raise ValueError(f"it is a CloudEvent of version {version!r}; only 1.0 is supported")
     attributes: dict[str, Any] = {}
     extensions: dict[str, PlainValue] = {}
     for name, value in properties.items():

@@ -105,7 +105,7 @@ def codec_for(of: Any, content_type: str = JSON) -> Codec[Any]:
     make = _made_by.get(plain(_checks.text("content_type", content_type)))
     if make is None:
         raise UsageError(
-            f"no codec for {content_type!r}; there are {', '.join(known())}: bmq.codecs.register(...)"
+            f"no codec for {content_type!r}; known types: {', '.join(known())}: bmq.codecs.register(...)"
         )
     try:
         return make(of)

@@ -53,7 +53,7 @@ _HEADERS = {
 # Requests outside the common turns: fast requests, and requests with separate limits.
 _UNLIMITED = {*_PAGE, "/api/live", "/api/contents"}
 _EXPLAINED = {
-    404: "the console has no such page",
+    404: "the console has no page at this path",
     405: "the console does not answer this method here",
     413: "the request is too large",
 }
@@ -571,7 +571,7 @@ def _properties(body: dict[str, Any]) -> dict[str, bmq.PropertyValue]:
         entry = cast("dict[str, Any]", each)
         name = _text(entry, "name")
         if name in found:
-            raise _BadRequest(f"there are two properties {name!r}")
+            raise _BadRequest(f"property {name!r} is given twice")
         found[name] = _typed(name, _text(entry, "type"), _text(entry, "value"))
     return found
 
@@ -581,7 +581,7 @@ def _typed(name: str, kind: str, text: str) -> bmq.PropertyValue:
     try:
         wanted = bmq.PropertyType[kind.upper()]
     except KeyError:
-        raise _BadRequest(f"property {name!r}: there is no type {kind!r}") from None
+        raise _BadRequest(f"property {name!r}: unknown type {kind!r}") from None
     try:
         match wanted:
             case bmq.PropertyType.STRING:

@@ -310,7 +310,7 @@ class Embedded(RemoteBroker):
         """Read some messages from the broker's store, unnoticed by clients."""
         queue = self._broker.queues.get(uri)
         if queue is None:
-            raise NotNow(f"the broker has no queue {uri}: a queue begins when a client opens it")
+            raise NotNow(f"the broker has no queue {uri}: a queue is created when a client opens it")
         for guid in guids:
             await asyncio.sleep(0)  # a turn for other clients, after at most one message
             try:

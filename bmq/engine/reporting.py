@@ -60,7 +60,7 @@ _MOVES = {
 }
 # The connection's future during a stall; further stalls do not end a connection.
 _STALLED = {
-    "silence": "dropped if the silence goes on",
+    "silence": "dropped if the silence continues",
     "answers": "dropped if no answer comes and few bytes arrive",
 }
 
@@ -304,7 +304,7 @@ class Reporter:
         if now - self._slow_said < _SLOW_EVERY:
             self._slow_unsaid += 1
             return
-        again = f" ({self._slow_unsaid} times more since this was said last)" if self._slow_unsaid else ""
+        again = f" ({self._slow_unsaid} more times since the last report)" if self._slow_unsaid else ""
         logger.warning(
             "the application does not keep up: %s (%s bytes) wait for it; reading from %s resumes when "
             "half of them are taken%s",

@@ -62,8 +62,8 @@ class Violations:
         self.count += 1
         if self.count >= MOST:
             raise ConnectionFailed(
-                f"{target}: {self.count} connections in a row ended because of what the broker sent, the "
-                f"last one with: {violation}"
+                f"{target}: {self.count} connections in a row ended because of invalid data from the "
+                f"broker; the last error: {violation}"
             ) from violation
         return True
 

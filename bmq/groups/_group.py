@@ -449,8 +449,8 @@ class Group:
         # No wait from here on: this member has either joined or not.
         self._joined = True
         logger.info(
-            "%s joins the group of %s: %d buckets, weight %g. Names decide who gets how many of them: "
-            "bmq.groups.owners() computes the shares",
+            "%s joins the group of %s: %d buckets, weight %g. The members' names decide the shares: "
+            "bmq.groups.owners() computes them",
             self.member,
             self.queue.uri,
             self.buckets,

@@ -42,7 +42,7 @@ class Ownership(Enum):
     AWAY = "no message came since the bucket went"
     SETTLING = "a message came, and waits for drop or settle"
     LOADING = "load was called"
-    OURS = "messages are handed out"
+    OURS = "messages are delivered to handlers"
 
 
 class Step(Enum):

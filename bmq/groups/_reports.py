@@ -75,7 +75,7 @@ class Reports:
         self._log.warning(
             ("unusable", kind),
             "a message of %s has a key that is in no bucket: its property %s is %s, and keys are integers%s. "
-            "The message is handed out without a bucket; look at its producer",
+            "The message is delivered without a bucket; check its producer",
             self._uri,
             self._key or BUCKET,
             kind,
@@ -86,12 +86,12 @@ class Reports:
         """Log a message not handed out."""
         self._log.warning(
             ("stray", kind),
-            "a message of %s is not handed out by this member of the group: %s. %s. Either its producer is "
+            "a message of %s is not delivered by this member of the group: %s. %s. Either its producer is "
             "wrong, or members differ: all need the same key, buckets, expression and keyless; bmq explain "
             "shows the subscriptions of all",
             self._uri,
             kind,
-            "It is held until this member leaves" if self._held else "The function strays gets it",
+            "It is held until this member leaves" if self._held else "The function strays receives it",
         )
 
     def note_stray_failed(self, error: Exception) -> None:

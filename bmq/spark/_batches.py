@@ -127,7 +127,7 @@ class RowColumns:
             kind = InvalidPayload if name == self._columns.value else InvalidProperty
             raise kind(
                 f"{self._name_row(first + at)}: column {name!r} has half of a surrogate pair, which has "
-                "no UTF-8 form; use bytes for what is not text"
+                "no UTF-8 form; use bytes for binary data"
             ) from None
 
     def _times(self, values: list[Any], first: int) -> Any:

@@ -27,8 +27,8 @@ def filesystem(path: str) -> tuple[Any, str]:
             found: tuple[Any, str] = fs.FileSystem.from_uri(re.sub(r"\Afile:/+", "file:///", path))
         except ValueError as error:
             raise UsageError(
-                f"{path} is in no file system that pyarrow knows ({error}): give a local path or a URI such "
-                "as s3:// or hdfs:// as checkpointLocation, or for a stream as logPath"
+                f"{path} is in no file system supported by pyarrow ({error}): give a local path or a URI "
+                "such as s3:// or hdfs:// as checkpointLocation, or for a stream as logPath"
             ) from None
         return found
     return fs.LocalFileSystem(), os.path.abspath(path)

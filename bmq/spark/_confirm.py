@@ -65,7 +65,7 @@ def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
     guids: list[str] | None = None
     if rows is not None:
         if "guid" not in _columns(rows):
-            raise UsageError("rows is a DataFrame with a column guid, which says what is to be confirmed")
+            raise UsageError("rows is a DataFrame with a column guid, the messages to confirm")
         guids = [str(each["guid"]) for each in rows.select("guid").collect()]
     return Reads(checkpoint).confirm(settings, guids)
 

@@ -82,7 +82,7 @@ class BmqDataSource(DataSource):
         """
         if overwrite:
             raise UsageError(
-                'a queue cannot be overwritten, which outputMode("complete") asks for: use '
+                'a queue cannot be overwritten, as outputMode("complete") requires: use '
                 'outputMode("append"), or write the whole result in foreachBatch'
             )
         return StreamWriter(self._partition(schema))

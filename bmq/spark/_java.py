@@ -25,7 +25,7 @@ def check_java() -> int:
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     advice = f"install Java {_NEEDED} (such as the package openjdk-{_NEEDED}-jre-headless)"
     if java is None:
-        raise StateError(f"Spark runs on Java, and there is no 'java' in PATH: {advice}")
+        raise StateError(f"Spark runs on Java, and PATH has no 'java': {advice}")
     try:
         run = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
     except OSError:

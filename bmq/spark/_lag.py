@@ -63,5 +63,5 @@ def check_progress() -> None:
     if not hasattr(DataSourceStreamReader, "reportLatestOffset"):
         raise UsageError(
             f"option lag needs pyspark 4.2 or newer, and this is {pyspark.__version__}: the progress of an "
-            "older one has no place for it. `bmq stat` and bmq.admin say how much a queue holds"
+            "older one has no place for it. `bmq stat` and bmq.admin show the depth of a queue"
         )

@@ -440,9 +440,9 @@ _FOREIGN = {
     "topic": _ONE_QUEUE,
     "topics": "option queue, several URIs separated by commas",
     "assign": _ONE_QUEUE,
-    "subscribepattern": "option queue, several URIs separated by commas; there are no patterns",
-    "topicspattern": "option queue, several URIs separated by commas; there are no patterns",
-    "topicpattern": "option queue, several URIs separated by commas; there are no patterns",
+    "subscribepattern": "option queue, several URIs separated by commas; patterns are not supported",
+    "topicspattern": "option queue, several URIs separated by commas; patterns are not supported",
+    "topicpattern": "option queue, several URIs separated by commas; patterns are not supported",
     "path": "option queue instead of a path",
     **dict.fromkeys(
         (
@@ -509,7 +509,7 @@ class Options:
             listing = ", ".join(option.name for option in known)
             hints = "; ".join(filter(None, (_hint(key, known) for key in unknown)))
             raise UsageError(
-                f"unknown option {', '.join(unknown)}; {f'{hints}; ' if hints else ''}there are: {listing}"
+                f"unknown option {', '.join(unknown)}; {f'{hints}; ' if hints else ''}options: {listing}"
             )
         self._values = {option.name: option.default for option in known}
         self.given: set[str] = set()
@@ -636,7 +636,7 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
     unknown = [name for name in names if name not in useful]
     if unknown:
         raise UsageError(
-            f"column {', '.join(map(repr, unknown))} is of no use to a queue; there are: "
+            f"column {', '.join(map(repr, unknown))} cannot be written to a queue; possible columns: "
             f"{options['valueColumn']!r} (the payload), 'properties' (a map or struct), "
             f"{options['queueColumn']!r} (the target), {options['idColumn']!r} and {options['guidColumn']!r} "
             "(see guidMode). Name "
@@ -773,8 +773,8 @@ def log_place(options: Options) -> LogPlace:
     if not path:
         if not checkpoint:
             raise UsageError(
-                "option checkpointLocation is missing: give readStream the same as writeStream. Messages "
-                "that were handed out are kept there until their batch is committed"
+                "option checkpointLocation is missing: give readStream the same as writeStream. It keeps "
+                "delivered messages until their batch is committed"
             )
         path = f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
     return LogPlace(path=path, checkpoint=checkpoint, source=name, strict=options["failOnDataLoss"] == "true")

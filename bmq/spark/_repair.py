@@ -107,8 +107,8 @@ def _gaps(planned: Planned, log: BatchLog, really: bool) -> list[str]:
         log.mark(edge, planned.end)
     return [
         f"Batch {planned.batch} is messages {start} to {planned.end}, and the log at {log.path} does not "
-        "have all of them: the batch goes on with those that there are. The others come in a later batch, as "
-        "far as the broker has them."
+        "have all of them: the batch continues with the messages present. The others come in a later batch, "
+        "as far as the broker has them."
     ]
 
 

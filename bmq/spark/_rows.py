@@ -84,7 +84,7 @@ class RowMaker:
         unknown = [name for name in schema.fieldNames() if name not in SOURCE_COLUMNS]
         if unknown:
             raise UsageError(
-                f"no column {', '.join(map(repr, unknown))} in a queue; there are: "
+                f"no column {', '.join(map(repr, unknown))} in a queue; the columns are: "
                 f"{', '.join(SOURCE_COLUMNS)}"
             )
         self.arrow_schema = _arrow_schema(schema)
@@ -128,7 +128,7 @@ class RowMaker:
         if self._on_invalid is OnInvalidMessage.FAIL:
             raise ProtocolError(
                 f"{name}: {error.reason}. It is in the log of this read and not confirmed; another "
-                "onInvalidMessage (row, drop) goes on with the same batch"
+                "onInvalidMessage (row, drop) continues with the same batch"
             ) from error
         self.dropped += len(decoded.errors)
         self._limit.warning("dropped", "%s, and is omitted: %s", name, printable(error.reason))
@@ -205,6 +205,6 @@ def _wanted(schema: StructType, kind: Any) -> dict[str, Any] | None:
         if field.dataType.typeName() not in _READABLE:
             raise UsageError(
                 f"property {field.name!r} cannot be read as {field.dataType.simpleString()}; "
-                "there are boolean, byte, short, int, bigint, string and binary"
+                "possible types are boolean, byte, short, int, bigint, string and binary"
             )
     return {field.name: field.type for field in kind}

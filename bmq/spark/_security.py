@@ -113,7 +113,7 @@ class Security:
             ("tlsKeyFile", self.tls_key_file),
         ):
             if path and not os.path.isfile(path):
-                raise UsageError(f"{option}: there is no file {path!r} on {socket.gethostname()}")
+                raise UsageError(f"{option}: {socket.gethostname()} has no file {path!r}")
         try:
             context = ssl.create_default_context(cafile=self.tls_ca_file or None)
         except ssl.SSLError as error:

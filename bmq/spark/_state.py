@@ -45,10 +45,12 @@ logger = logging.getLogger("bmq.spark")
 
 #: Files beside a log: the options of its start, and the last counts of dropped messages.
 STATE, _DROPPED = "state.json", "dropped.json"
-DROPPED_ADVICE = "They are gone. Start the query again to go on; failOnDataLoss=false makes a warning of it"
+DROPPED_ADVICE = (
+    "They are lost. Start the query again to continue; with failOnDataLoss=false this error is a warning"
+)
 OWN_CHECKPOINT = (
     "readStream has the checkpointLocation of another query. Give readStream and writeStream the same one, "
-    "and each query a readStream of its own"
+    "and each query its own readStream"
 )
 # Seconds for other readers to leave an exclusive queue: a dead driver may still be registered.
 _LEAVING = 5.0
@@ -131,11 +133,11 @@ def check_log(log: BatchLog, place: LogPlace, settings: SourceSettings, start: i
         return False
     if start is None:
         raise StateError(
-            "queue or subscription of this query changed, and pyspark before 4.2 does not tell what is "
-            "committed: start the query as it was, let it end with nothing left to read, and begin a new "
+            "queue or subscription of this query changed, and pyspark before 4.2 does not report the "
+            "committed batches: start the query as it was, let it read all messages and end, and begin a new "
             "checkpoint"
         )
-    logger.info("queue or subscription changed: what is committed is confirmed first")
+    logger.info("queue or subscription changed: committed messages are confirmed first")
     return True
 
 
@@ -206,8 +208,8 @@ async def look_for_others(settings: SourceSettings) -> None:
         except (Error, TimeoutError) as error:
             why = str(error) or f"no answer in {PATIENCE:g} s"
             if settings.exclusive:
-                raise StateError(f"option exclusive: the broker does not say who else reads: {why}") from None
-            logger.info("the broker does not say who else reads: %s", why)
+                raise StateError(f"option exclusive: other readers are unknown: {why}") from None
+            logger.info("the broker does not report other readers: %s", why)
             return
         if not others or not settings.exclusive or asyncio.get_running_loop().time() > deadline:
             break
@@ -228,7 +230,7 @@ async def look_for_balance(settings: SourceSettings) -> frozenset[str]:
     try:
         return await with_balance(settings.connection, settings.queues)
     except (Error, TimeoutError) as error:
-        logger.debug("the broker does not say how its domains are: %s", error)
+        logger.debug("the broker does not report its domains: %s", error)
         return frozenset()
 
 
@@ -255,7 +257,7 @@ async def dropped_since(
             now = await dropped_totals(settings.connection, settings.queues, balanced)
             more, known = newly_dropped(before, now, in_hand())
     except (Error, TimeoutError) as error:
-        logger.debug("the broker does not say what it dropped: %s", error)
+        logger.debug("the broker does not report dropped messages: %s", error)
         return {}
     merged = {**before, **known}
     if merged != before:

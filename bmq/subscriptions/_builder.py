@@ -64,8 +64,8 @@ def _name(name: object) -> str:
     match = NAME_PATTERN.match(name)
     if match is None or match.end() != len(name):
         raise _invalid(
-            f"{name[:40]!r} cannot be named in an expression: a name starts with an ASCII letter and goes on "
-            "with letters, digits, `_` and `.`",
+            f"{name[:40]!r} cannot be named in an expression: a name starts with an ASCII letter, followed "
+            "by letters, digits, `_` and `.`",
             name,
             match.end() if match else 0,
         )
@@ -96,7 +96,7 @@ def _literal(value: object) -> Node:
                 )
         return String(text)
     hints = {
-        "NoneType": "; to ask whether there is a property, use .exists()",
+        "NoneType": "; to test for a property, use .exists()",
         "float": "; all numbers are integers: scale it (cents instead of euros)",
         "bytes": "; binary properties cannot be read by an expression",
     }
@@ -267,7 +267,7 @@ class Operand:
     def exists(self) -> Filter:
         """Return a filter: the message has the property (not as BINARY: expressions cannot read BINARY)."""
         if not isinstance(self._node, Property):
-            raise UsageError(f"exists() asks for one property, and {self} is a computation")
+            raise UsageError(f"exists() tests one property, and {self} is a computation")
         return Filter(Exists(self._node.name))
 
     def __invert__(self) -> Filter:
@@ -361,7 +361,7 @@ def _condition(value: object) -> Filter:
     if isinstance(value, Operand):
         if isinstance(value.ast, Property):
             return Filter(value.ast)
-        raise UsageError(f"{value} is an integer, not a condition: compare it with something")
+        raise UsageError(f"{value} is an integer, not a condition: compare it with a value")
     raise UsageError(f"`&` and `|` join conditions, not {type(value).__name__} {value!r}; {_PARENTHESES}")
 
 

@@ -136,7 +136,8 @@ def no_properties(text: str) -> InvalidExpression:
         ErrorKind.NO_PROPERTIES,
         "expression does not use any properties",
         0,
-        "An expression has to name at least one property. To receive everything, subscribe without one.",
+        "An expression has to name at least one property. "
+        "To receive all messages, subscribe without an expression.",
     )
 
 
@@ -216,13 +217,13 @@ _CHARACTERS: Final = {
     "\u2019": 'Strings stand in straight double quotes: "…".',
     "\u201c": 'Strings stand in straight double quotes: "…".',
     "\u201d": 'Strings stand in straight double quotes: "…".',
-    '"': "This string never ends: its closing double quote is missing (a backslash takes the character "
-    "after it along; a NUL is not possible).",
+    '"': "This string has no closing double quote (a backslash escapes the next character; a NUL is not "
+    "possible).",
     "_": "A property's name starts with an ASCII letter; `_`, digits and `.` may follow.",
     "\r": "A carriage return is not white space here: only space, tab and line feed are.",
-    "^": "There are no bit operators and no powers.",
-    ",": "There are no lists: compare with each value and join with `||`.",
-    "?": "There is no conditional operator.",
+    "^": "The language has no bit operators and no powers.",
+    ",": "The language has no lists: compare with each value and join with `||`.",
+    "?": "The language has no conditional operator.",
     "\0": "A NUL cannot be part of an expression.",
 }
 
@@ -245,7 +246,7 @@ def _hint(text: str, problem: Problem) -> str:
     if problem.expecting == "operator":
         return _operator_hint(problem, token, previous, adjacent)
     if token.kind == END and previous is None:
-        return "The expression is empty. To receive everything, subscribe without one."
+        return "The expression is empty. To receive all messages, subscribe without an expression."
     return ""
 
 
@@ -256,7 +257,7 @@ def _operator_hint(problem: Problem, token: Token, previous: Token | None, adjac
         if word.text.lower() in _WORDS:
             return f"`{word.text}` is a property name here: write {_WORDS[word.text.lower()]}."
         if word.text.lower() in _NO_SUCH_WORDS:
-            return f"There is no operator `{word.text}`; it is a property name here."
+            return f"The language has no operator `{word.text}`; the word is read as a property name."
     if token.kind in ("integer", "overflow") and token.text.startswith("-"):
         return (
             f"A minus directly before digits belongs to the number: `{token.text}` is one token. "
@@ -267,7 +268,7 @@ def _operator_hint(problem: Problem, token: Token, previous: Token | None, adjac
     if token.kind == END and problem.depth:
         return "A closing parenthesis is missing."
     if token.kind == ")":
-        return "This parenthesis closes nothing."
+        return "This parenthesis has no opening parenthesis."
     if token.kind in ("property", "exists", "string", "integer", "true", "false", "("):
         return "An operator is missing before this."
     return ""
@@ -285,7 +286,7 @@ def _character_hint(text: str, token: Token, previous: Token | None) -> str:
         if following in ("<", ">"):
             return f"Write `{following}=`."
     if character == "." and previous is not None and previous.kind == "integer":
-        return "Numbers are whole: there are no fractions."
+        return "Only whole numbers are possible, no fractions."
     if character in _CHARACTERS:
         return _CHARACTERS[character]
     if character.isspace():

@@ -125,7 +125,7 @@ def explain_domain(
 
 def _outcome(entry: _Entry | None, properties: Mapping[str, PropertyInput] | None) -> AppOutcome:
     if entry is None:
-        return AppOutcome(True, "no application subscription: it gets every message")
+        return AppOutcome(True, "no application subscription: the application receives every message")
     if not entry.text:
         return AppOutcome(True, f"{entry.where} has an empty expression, which every message matches")
     expression = Expression(entry.text, strict=False)

@@ -148,7 +148,7 @@ def _operands(tree: Node) -> Iterator[Doubt]:
                 yield from _no_condition(side, f"this side of `{node.operator}`")
                 if isinstance(side, Boolean) and side.value == (node.operator == "||"):
                     yield Doubt(
-                        side.offset, f"this decides the `{node.operator}`, whatever the other side is"
+                        side.offset, f"this decides the `{node.operator}`, regardless of the other side"
                     )
 
 

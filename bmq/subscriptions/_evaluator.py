@@ -440,7 +440,7 @@ class _Generator:
             return result
         (a, a_kind), (b, b_kind) = self._value(left), self._value(right)
         failure = self._failure(
-            ErrorKind.TYPE, node, f"`{operator}` compares two integers or two strings, nothing else"
+            ErrorKind.TYPE, node, f"`{operator}` compares only two integers or two strings"
         )
         self._write(f"if type({a}) is int and type({b}) is int: {result} = {a} {operator} {b}")
         if not a_kind and not b_kind:

@@ -160,8 +160,11 @@ class Decision:
             return self._wait()
         if not self.candidates:
             if self.broadcast:
-                return "Nothing matches: the message is dropped."
-            return "Nothing matches: the message stays in the queue until something does, or its TTL ends."
+                return "No subscription matches: the message is dropped."
+            return (
+                "No subscription matches: the message stays in the queue "
+                "until a subscription matches or the TTL ends."
+            )
         names = ", ".join(self.names)
         if self.broadcast:
             return f"A copy goes to each of: {names}."
@@ -224,7 +227,7 @@ class RoutingTable:
         names = [route.name for route in self._routes]
         for name in names:
             if names.count(name) > 1:
-                raise UsageError(f"two routes are called {name!r}: a decision could not be told apart")
+                raise UsageError(f"two routes are called {name!r}: names must be unique")
         self._groups = _grouped(self._routes)
 
     @property

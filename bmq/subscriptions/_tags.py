@@ -70,7 +70,7 @@ def tag_name(tag: str) -> str:
     if len(name) > MAX_TAG_LENGTH:
         raise InvalidProperty(
             f"tag {tag[:40]!r}… takes {len(name)} characters as the name of a property; with more than "
-            f"{MAX_TAG_LENGTH} no subscription could ask for it"
+            f"{MAX_TAG_LENGTH} no subscription could select it"
         )
     return TAG_PREFIX + name
 

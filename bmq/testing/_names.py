@@ -47,11 +47,11 @@ def domain_like(mode: str, number: int, settings: Mapping[str, Any]) -> DomainCo
     """
     modes = [each.value for each in Mode]
     if mode not in modes:
-        raise UsageError(f"{mode!r} is not a mode of a domain; there are: {', '.join(modes)}")
+        raise UsageError(f"{mode!r} is not a mode of a domain; use one of: {', '.join(modes)}")
     unknown = set(settings) - _SETTINGS
     if unknown:
         known = ", ".join(sorted(_SETTINGS))
-        raise UsageError(f"a domain has no setting {', '.join(sorted(unknown))}; there are: {known}")
+        raise UsageError(f"a domain has no setting {', '.join(sorted(unknown))}; known names: {known}")
     values = dict(settings)
     if "app_ids" in values:
         values["app_ids"] = tuple(values["app_ids"])

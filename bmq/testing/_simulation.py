@@ -501,7 +501,7 @@ class SimulatedNetwork:
     def _host(self, name: str) -> Host:
         found = self._network.find(_checks.text("host", name))
         if found is None:
-            raise UsageError(f"there is no host {name!r}; there are: {', '.join(self._network.hosts)}")
+            raise UsageError(f"no host is called {name!r}; the hosts are: {', '.join(self._network.hosts)}")
         return found
 
 
@@ -630,7 +630,7 @@ class Simulation:
         for each in self._processes:
             if each._loop is running and running is not None:
                 return each.recorder
-        raise StateError("sim.recorder belongs to the process whose code asks for it")
+        raise StateError("sim.recorder is available only in the code of a process")
 
     async def faults(
         self,
@@ -755,7 +755,7 @@ class Simulation:
         if self._over:
             raise StateError("the simulation is over: make another one")
         if asyncio.events._get_running_loop() is not None:
-            raise UsageError("a simulation has event loops of its own: run() it outside of coroutines")
+            raise UsageError("a simulation runs its own event loops: call run() outside of coroutines")
         with replayed(self):
             return self._run(main, arguments)
 
@@ -801,7 +801,7 @@ class Simulation:
                 gc.collect()
             return
         why = (
-            "nothing can ever happen again"
+            "no further event is possible"
             if engine.idle
             else f"{process.name} has not ended after {until - _START:g} virtual seconds"
         )

@@ -144,6 +144,6 @@ def read_list_header(
         )
     if rest := (end - start) % stride:
         raise ProtocolError(
-            f"only {rest} of its {stride} bytes are there", field=f"{kind}Message", offset=end - rest
+            f"only {rest} of its {stride} bytes are present", field=f"{kind}Message", offset=end - rest
         )
     return start, stride

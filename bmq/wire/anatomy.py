@@ -122,7 +122,7 @@ def _structure(
     raw = data[start : start + (whole if size is None else min(size, whole))]
     parts = [Part(start, depth, name)]
     if size is None and len(raw) < whole:
-        parts.append(Part(start, depth + 1, name, f"cut: {len(raw)} of {whole} bytes are there", error=True))
+        parts.append(Part(start, depth + 1, name, f"cut: {len(raw)} of {whole} bytes present", error=True))
         return {}, parts
     bits = int.from_bytes(raw.ljust(whole, b"\0"), "big")
     values: dict[str, Any] = {}
@@ -243,7 +243,7 @@ def _list(event: bytes, body: int, header: str, message: str) -> Iterator[Part]:
         position += step
     if position < len(event):
         left = len(event) - position
-        yield Part(position, 0, message, f"cut: {left} of {step} bytes are there", error=True)
+        yield Part(position, 0, message, f"cut: {left} of {step} bytes present", error=True)
 
 
 def _messages(event: bytes, body: int, kind: EventType) -> Iterator[Part]:
@@ -255,7 +255,7 @@ def _messages(event: bytes, body: int, kind: EventType) -> Iterator[Part]:
     position = body
     while position < len(event):
         if len(event) - position < 28:
-            yield Part(position, 0, name, f"cut: {len(event) - position} bytes are there", error=True)
+            yield Part(position, 0, name, f"cut: {len(event) - position} bytes present", error=True)
             return
         (header_words,) = _header_words[name].unpack_from(event, position)
         size = header_words * _WORD

@@ -118,7 +118,7 @@ def _utf8(name: str, text: str) -> bytes:
     except UnicodeEncodeError as error:
         raise InvalidProperty(
             f"property {name[:40]!r}: the character {text[error.start]!r} at {error.start} is half of a "
-            "surrogate pair and has no UTF-8 form; use bytes for what is not text"
+            "surrogate pair and has no UTF-8 form; use bytes for binary data"
         ) from None
 
 
@@ -382,7 +382,7 @@ def properties_length(data: bytes, start: int = 0, limit: int = 0) -> int:
     length = (words >> _WORDS_SHIFT) * 4
     if not AREA_HEADER < length <= (limit or available):
         raise ProtocolError(
-            f"claims {length} bytes, {available} are there",
+            f"claims {length} bytes, {available} are present",
             field="MessagePropertiesHeader.areaWords",
             offset=start + PROPERTIES_HEADER.offset_of("areaWords"),
         )

@@ -295,7 +295,7 @@ def _find(schema: ArrowSchema, name: str) -> int:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"{len(found)} columns are named {name!r}: give each a name of its own")
+        raise UsageError(f"{len(found)} columns are named {name!r}: give each column a unique name")
     raise UsageError(f"no column {name!r}; the table has: {', '.join(schema.names) or 'none'}")
 
 

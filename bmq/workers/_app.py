@@ -531,7 +531,7 @@ class App(Generic[S]):
         uri = QueueUri.parse(queue)
         longest = _checks.timeout(longest, "longest")
         lookahead, _, max_held, max_held_bytes = check_due(lookahead, None, max_held, max_held_bytes)
-        self._check_stopped("say what it moves before")
+        self._check_stopped("register its queues before")
         Allowed(allow, uri)
         if dead_letters is not None:
             letters = QueueUri.parse(dead_letters)
@@ -710,7 +710,7 @@ class App(Generic[S]):
         if any(each._life.state is not AppState.STOPPED for each in apps):
             raise StateError("the app is running already")
         if all(each._registry.empty for each in apps):
-            raise StateError("nothing to do: register a handler with @app.consumer(...)")
+            raise StateError("the app has no handler: register one with @app.consumer(...)")
         life = self._life
         for each in apps:
             each._life = life

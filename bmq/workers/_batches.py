@@ -52,7 +52,7 @@ class PartlyFailed(Exception):
 
     def __init__(self, failed: Mapping[int, BaseException]) -> None:
         for index, error in _checks.mapping("failed", failed, "errors by index").items():
-            _checks.integer("the index of what has failed", index)
+            _checks.integer("the index of a failed message", index)
             if not isinstance(error, BaseException):
                 raise UsageError(
                     f"failed has the exception of each failure, not {_checks.shown(error)}: "

@@ -428,7 +428,7 @@ class Workers:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
         if lost:
-            raise StateError(f"a worker task of {self._invoke.name} was cancelled by somebody else")
+            raise StateError(f"a worker task of {self._invoke.name} was cancelled from outside")
 
     def _begin(self, concurrency: int) -> list[asyncio.Task[None]]:
         """Start the tasks."""
@@ -746,8 +746,8 @@ class Workers:
         self._count_hung(1)
         self._limit.warning(
             "hung",
-            "%s still runs in its thread after its deadline of %g s: %d of %d workers wait for such threads, "
-            "and take no messages meanwhile",
+            "%s still runs in its thread after its deadline of %g s: %d of %d workers wait for their "
+            "threads, and take no messages meanwhile",
             self._invoke.name,
             self._invoke.timeout,
             progress.hung,
@@ -769,7 +769,7 @@ class Workers:
         if progress.hung:
             what = (
                 f"{progress.hung} of {progress.workers} workers of {progress.handler} take no messages: "
-                "their threads go on after the deadline"
+                "their threads still run after the deadline"
             )
         self._line.end.driver.health.hung(progress, what)
 

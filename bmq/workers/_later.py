@@ -37,7 +37,7 @@ def check_durable(policy: RetryPolicy, uri: QueueUri) -> None:
     """
     if is_durable(policy) and uri.app_id:
         raise UsageError(
-            f"a durable retry of {uri} would come back to every application of the queue, not to "
+            f"a durable retry of {uri} would reach every application of the queue, not "
             f"{uri.app_id!r} alone: retry it in the worker, durable=False"
         )
 

@@ -197,8 +197,8 @@ class HandlerOptions:
             shape.check(self.expression)
         if self.ack is AckPolicy.ON_RECEIPT and not isinstance(self.policy, NoRetry):
             raise UsageError(
-                "ON_RECEIPT confirms before the first attempt, so that no message is handled twice; there is "
-                "nothing left to retry: use ON_SUCCESS"
+                "ON_RECEIPT confirms before the first attempt, so that no message is handled twice; a "
+                "retry is not possible then: use ON_SUCCESS"
             )
         if self.ack is AckPolicy.MANUAL and not is_async(handler):
             raise UsageError(

@@ -160,7 +160,7 @@ class Probe:
             case "/metrics":
                 return self._measured()
             case _:
-                return HTTPStatus.NOT_FOUND, "there are /livez, /readyz and /metrics\n", _TEXT
+                return HTTPStatus.NOT_FOUND, "the paths are /livez, /readyz and /metrics\n", _TEXT
 
     def _ready(self) -> tuple[HTTPStatus, str, str]:
         health = self._health()
@@ -182,7 +182,7 @@ class Probe:
 
     def _measured(self) -> tuple[HTTPStatus, str | bytes, str]:
         if self._metrics is None:
-            text = "there are no metrics: App(..., metrics=...) takes a function that returns them\n"
+            text = "no metrics are configured: App(..., metrics=...) takes a function that returns them\n"
             return HTTPStatus.NOT_FOUND, text, _TEXT
         try:
             return HTTPStatus.OK, self._metrics(), _METRICS

@@ -58,7 +58,7 @@ def check_quarantine(quarantine: object, after: object, uri: QueueUri, *, receip
         raise UsageError(f"messages of {uri} in quarantine would return to it; name another queue for them")
     if uri.app_id:
         raise UsageError(
-            f"a message of {uri} that is posted anew would come back to every application of the queue: "
+            f"a message of {uri} posted again would reach every application of the queue: "
             "leave out quarantine"
         )
     if receipt:

@@ -110,8 +110,8 @@ class Registry:
                 raise UsageError(
                     f"{name_of(new.handler)} takes {new.shape.name} in its first parameter, and "
                     f"{name_of(each.handler)} takes {each.shape.name}: both have the same subscription of "
-                    f"{new.uri}, so each message goes to either. Give each a subscription of its own, or "
-                    "both the same type"
+                    f"{new.uri}, so each message goes to either. Give each handler its own subscription, "
+                    "or both the same type"
                 )
         if is_durable(new.options.policy):
             self.waiting.setdefault(QueueUri.parse(delay_queue_of(new.uri.canonical)), None)

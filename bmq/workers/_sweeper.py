@@ -275,8 +275,8 @@ def _check_aside(uri: QueueUri, aside: Queue | str) -> None:
     _checks.instance("put_aside", aside, (str, Queue), "the URI of a queue or an open bmq.Queue")
     other = QueueUri.parse(aside if isinstance(aside, str) else aside.uri)
     if other.app_id:
-        raise UsageError(f"messages are put aside in a queue, not in an application of it: {other}")
+        raise UsageError(f"messages are put aside in a queue, not in an application of a queue: {other}")
     if other.canonical == uri.canonical:
-        raise UsageError(f"what is put aside in {uri} would return to it; name another queue")
+        raise UsageError(f"messages put aside in {uri} would return to the sweeper; name another queue")
     if isinstance(aside, Queue) and not aside.writable:
         raise UsageError(f"queue {other} is not open for writing: open_queue(..., write=True)")

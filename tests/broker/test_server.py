@@ -110,7 +110,7 @@ async def test_queues_are_found_by_any_uri_of_them(broker: Broker) -> None:
     await sender.open(PRIORITY, write=True)
     assert list(broker.queues) == [PRIORITY]
     assert broker.queues[f"{PRIORITY}?id=x"].uri == PRIORITY
-    with pytest.raises(KeyError, match="there are: "):
+    with pytest.raises(KeyError, match="the broker has: "):
         _ = broker.queues["bmq://bmq.test.mem.priority/other"]
 
 

@@ -69,14 +69,14 @@ def test_explain_tells_of_readers_on_other_nodes(offline: Bmq, cluster: Recorded
     assert "this answer covers node1 only" in there.err
     ran = offline("explain", ORDERS, "-b", cluster.uris("node1", "node0"))
     assert ran.status == 0
-    assert "Nobody reads" not in ran.out
+    assert "No consumer reads" not in ran.out
     assert "node2" in ran.out
 
 
 def test_queues_names_those_that_a_node_does_not_know(offline: Bmq, cluster: RecordedCluster) -> None:
     ran = offline("queues", "-b", cluster.uris("node2"))
     assert ran.status == 1
-    assert f"1 queue not shown, only its primary knows: {OTHER}" in ran.err
+    assert f"1 queue not shown, only the primary reports them: {OTHER}" in ran.err
 
 
 def test_purge_elsewhere_is_refused(offline: Bmq, cluster: RecordedCluster) -> None:

@@ -120,7 +120,7 @@ def test_compression(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
         (["--lines", "--ndjson"], "give one"),
         (["x", "--lines"], "each PAYLOAD is one message"),
         (["x", "-p", "novalue"], "NAME=VALUE"),
-        (["x", "-p", "a:real=1"], "there is no type 'real'"),
+        (["x", "-p", "a:real=1"], "unknown type 'real'"),
         (["x", "-p", "a:short=one"], "a whole number"),
         (["x", "-p", "a:bool=yes"], "true or false"),
         (["--count", "2"], "only once"),

@@ -246,10 +246,10 @@ async def test_posting(http: aiohttp.ClientSession, console: Console, session: b
     ("status", "words", "body"),
     [
         (400, "no int32", {"text": "x", "properties": [{"name": "n", "type": "int32", "value": "many"}]}),
-        (400, "no type", {"text": "x", "properties": [{"name": "n", "type": "float", "value": "1"}]}),
+        (400, "unknown type", {"text": "x", "properties": [{"name": "n", "type": "float", "value": "1"}]}),
         (
             400,
-            "two properties",
+            "given twice",
             {"text": "x", "properties": [{"name": "n", "type": "string", "value": ""}] * 2},
         ),
         (400, "base64", {"base64": "!"}),

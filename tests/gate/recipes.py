@@ -670,7 +670,7 @@ EXCLUDED: dict[str, str] = {
     "bmq.subscriptions.compile_chain": "it takes syntax trees, which parse() makes",
     "bmq.subscriptions.unparse": "it takes syntax trees, which parse() makes",
     "bmq.testing.Simulation.broker": "it hands its arguments to bmq.broker.Broker, but for names of hosts",
-    "bmq.testing.Simulation.run": "it has event loops of its own",
+    "bmq.testing.Simulation.run": "it runs its own event loops",
     "bmq.testing.BackgroundBroker.call": "it starts a thread",
     "bmq.delays.watch": "it never returns; its arguments are those of check()",
 }

@@ -102,7 +102,7 @@ class TestUnusableKeys:
             assert group.stats().unusable == {"text": 6, "true": 3, "false": 3, "a negative number": 3}
         lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
         assert len(lines) == 4
-        assert all("bmq_bucket" in line and "look at its producer" in line for line in lines)
+        assert all("bmq_bucket" in line and "check its producer" in line for line in lines)
 
     @pytest.mark.parametrize("buckets", [3, 16])
     async def test_a_key_property_of_another_type(
@@ -201,7 +201,7 @@ class TestOtherOptions:
             got += [data for data, _ in await taken(other, 1)]
         held = other.stats().strays_held
         assert got.count(b"old") + held == 20
-        warnings = [each.message for each in caplog.records if "is not handed out" in each.message]
+        warnings = [each.message for each in caplog.records if "not delivered by this member" in each.message]
         assert len(warnings) == bool(held)
         assert all("all need the same key, buckets, expression and keyless" in each for each in warnings)
         await other.close()

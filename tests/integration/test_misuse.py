@@ -197,7 +197,7 @@ async def test_a_broker_address_that_is_none(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_an_option_there_is_not() -> None:
-    with pytest.raises(bmq.UsageError, match=r"unknown option conect_timeout; there are: .*connect_timeout"):
+    with pytest.raises(bmq.UsageError, match=r"unknown option conect_timeout; known names: .*connect_time"):
         bmq.connect("tcp://localhost", conect_timeout=1)
 
 

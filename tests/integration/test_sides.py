@@ -112,7 +112,7 @@ class TestConfirmingByGuid:
             queue.confirm(bytes.fromhex(ack.guid))  # type: ignore[arg-type]
         message = await queue.receive(20)
         other = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
-        with pytest.raises(bmq.UsageError, match="of another queue"):
+        with pytest.raises(bmq.UsageError, match="belongs to another queue"):
             other.confirm(message)
         writer = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)
         with pytest.raises(bmq.UsageError, match="not opened for reading"):

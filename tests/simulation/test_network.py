@@ -619,5 +619,5 @@ def test_heal_takes_every_fault_back() -> None:
 
 def test_unknown_hosts_are_refused_by_name() -> None:
     sim = Simulation(1)
-    with pytest.raises(bmq.UsageError, match="there is no host 'nowhere'"):
+    with pytest.raises(bmq.UsageError, match="no host is called 'nowhere'"):
         sim.network.partition("nowhere", "else")

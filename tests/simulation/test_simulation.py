@@ -120,7 +120,7 @@ def test_a_deadlock_names_the_tasks_and_where_they_wait() -> None:
         asyncio.create_task(stuck(), name="the stuck one")  # noqa: RUF006
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(SimulationError, match="nothing can ever happen again") as caught:
+    with pytest.raises(SimulationError, match="no further event is possible") as caught:
         Simulation(1).run(main)
     assert "main, the stuck one: " in str(caught.value)
     assert "stuck (simulation/test_simulation.py:" in str(caught.value)

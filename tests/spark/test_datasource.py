@@ -267,7 +267,7 @@ def test_what_is_no_key_and_no_time() -> None:
     ("options", "schema", "text"),
     [
         ({"topic": "x"}, ORDERS, "unknown option topic; for topic: option queue, the URI"),
-        ({}, ORDERS, "column 'CustomerId' is of no use to a queue; there are: 'value'"),
+        ({}, ORDERS, "column 'CustomerId' cannot be written to a queue; possible columns: 'value'"),
         ({"propertyColumns": "Missing"}, struct(value=StringType()), "no column 'Missing'"),
         ({"valueColumn": "body"}, struct(value=StringType()), "column 'value' is of no use"),
         ({"maxRetries": "many"}, struct(value=StringType()), "option maxRetries='many'"),
@@ -478,7 +478,7 @@ def test_unreadable_sources_are_refused_before_the_job(options: dict[str, str], 
     with pytest.raises(bmq.UsageError) as info:
         source(**{"queue": f"bmq://{DOMAIN}/q", **options}).reader(WHOLE)
     assert text.lower() in str(info.value).lower()
-    with pytest.raises(bmq.UsageError, match="no column 'key' in a queue; there are: value, properties"):
+    with pytest.raises(bmq.UsageError, match="no column 'key' in a queue; the columns are: value, prop"):
         source(queue=f"bmq://{DOMAIN}/q").reader(struct(key=BinaryType()))
 
 

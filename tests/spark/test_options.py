@@ -28,7 +28,7 @@ def source(**options: str) -> BmqDataSource:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"brokr": "tcp://localhost"}, r"unknown option brokr; did you mean broker\?; there are: broker"),
+        ({"brokr": "tcp://localhost"}, r"unknown option brokr; did you mean broker\?; options: broker"),
         ({"maxMesages": "1"}, "did you mean maxMessages"),
         ({"subscription": "x > 1"}, "subscription is called expression"),
         ({"subscribe": "orders"}, "for subscribe: option queue, the URI"),
@@ -37,7 +37,7 @@ def source(**options: str) -> BmqDataSource:
         ({"kafka.group.id": "g"}, r"bmq://DOMAIN/QUEUE\?id=APPID"),
         ({"service.url": "pulsar://h:1"}, "option broker"),
         ({"path": "bmq://d/q"}, "option queue instead of a path"),
-        ({"xyz": "1"}, "unknown option xyz; there are: broker"),
+        ({"xyz": "1"}, "unknown option xyz; options: broker"),
         (
             {"jobId": "1", "maxMessages": "1"},
             r"jobId \(writing\), maxMessages \(spark.read and spark.readStream\)",

@@ -75,7 +75,7 @@ def test_java_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(bmq.StateError, match="there is no 'java' in PATH: install Java 17"):
+    with pytest.raises(bmq.StateError, match="PATH has no 'java': install Java 17"):
         check_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(bmq.StateError, match="has no 'bin/java': install Java 17"):

@@ -344,7 +344,7 @@ def test_unconfirmable_arguments_are_refused(queue: str, tmp_path: Path) -> None
 
 
 def test_a_place_that_pyarrow_does_not_know_is_named(options: dict[str, str]) -> None:
-    with pytest.raises(bmq.UsageError, match="nosuch://x/bmq-reads is in no file system that pyarrow knows"):
+    with pytest.raises(bmq.UsageError, match="nosuch://x/bmq-reads is in no file system supported"):
         values_of(**{**options, "checkpointLocation": "nosuch://x"})
 
 

@@ -143,7 +143,7 @@ def test_fanout() -> None:
     outcomes = explain_domain(FANOUT, {"x": 1})
     assert outcomes["foo"].why == "subscriptions[0] matches: x == 1"
     assert outcomes["bar"].why == "confirmed at once: subscriptions[1] does not match: x == 2"
-    assert outcomes["baz"].why == "no application subscription: it gets every message"
+    assert outcomes["baz"].why == "no application subscription: the application receives every message"
     assert outcomes["baz"].expression is None
 
 

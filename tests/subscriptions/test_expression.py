@@ -90,7 +90,7 @@ def test_not_strict_takes_any_text_as_the_broker_would() -> None:
         (
             "a == s",
             2,
-            "`==` compares two integers or two strings, nothing else (a is an integer: 1, s is STRING",
+            "`==` compares only two integers or two strings (a is an integer: 1, s is STRING",
         ),
         ("f", 0, "the whole expression has to be a boolean, and `f` is something else (f is CHAR b'x')"),
         ("bin == 1", 0, "`bin` is BINARY, which an expression cannot read"),

@@ -213,7 +213,7 @@ def test_the_explanation_is_a_table_to_read() -> None:
     ("routes", "properties", "summary"),
     [
         ([("x == 1", 0, "one")], {"x": 1}, "The message goes to one."),
-        ([("x == 1", 0, "one")], {"x": 2}, "Nothing matches: the message stays in the queue"),
+        ([("x == 1", 0, "one")], {"x": 2}, "No subscription matches: the message stays in the queue"),
         ([Route(None, 0, "busy", full=True)], {}, "The message waits: the matching consumers are full"),
         (
             [("x == 1", 0, "one"), ("x > 0", 0, "some")],
@@ -228,4 +228,4 @@ def test_the_explanation_ends_with_the_outcome(routes: Any, properties: dict[str
 
 def test_nothing_of_a_broadcast_is_kept() -> None:
     table = RoutingTable([("x == 1", 0, "one")], broadcast=True)
-    assert table.explain({}).endswith("Nothing matches: the message is dropped.")
+    assert table.explain({}).endswith("No subscription matches: the message is dropped.")

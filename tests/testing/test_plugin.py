@@ -182,8 +182,8 @@ class TestFixtures:
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            ({"mode": "topic"}, "there are: priority, fanout, broadcast"),
-            ({"ttl": 5}, "no setting ttl; there are: .*message_ttl"),
+            ({"mode": "topic"}, "use one of: priority, fanout, broadcast"),
+            ({"ttl": 5}, "no setting ttl; known names: .*message_ttl"),
         ],
     )
     async def test_domains_that_cannot_be(

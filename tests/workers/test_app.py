@@ -381,7 +381,7 @@ async def test_a_queue_that_is_refused_ends_the_start(broker_uri: str) -> None:
 async def test_misuse_raises_at_the_call() -> None:
     app = bmq.App()
     uri = "bmq://bmq.test.mem.priority/q"
-    with pytest.raises(bmq.StateError, match="register a handler"):
+    with pytest.raises(bmq.StateError, match="the app has no handler"):
         await app.run()
     with pytest.raises(bmq.InvalidURI):
         app.consumer("q")

@@ -166,7 +166,7 @@ async def test_without_one_a_sentence_says_what_is_missing(broker_uri: str, fres
         status, _, body = await get(app, "/metrics")
         assert (status, body) == (
             404,
-            "there are no metrics: App(..., metrics=...) takes a function that returns them\n",
+            "no metrics are configured: App(..., metrics=...) takes a function that returns them\n",
         )
 
 
@@ -174,7 +174,7 @@ async def test_other_requests_are_answered_too(broker_uri: str, fresh: Fresh) ->
     async with running(broker_uri, fresh()) as app:
         assert app.health_uri is not None
         status, _, body = await get(app, "/")
-        assert (status, body) == (404, "there are /livez, /readyz and /metrics\n")
+        assert (status, body) == (404, "the paths are /livez, /readyz and /metrics\n")
         head = await ask(app.health_uri, "HEAD /livez HTTP/1.0\r\n\r\n")
         assert (head[0], head[1]["Content-Length"], head[2]) == (200, "6", "")
         refused = await ask(app.health_uri, "POST /livez HTTP/1.1\r\n\r\n")

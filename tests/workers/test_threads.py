@@ -84,7 +84,7 @@ async def test_no_message_is_given_up_that_the_handler_was_not_called_with(
         health = stage.queue.session.health()
         assert health.ready
         assert "2 of 2 workers of" in str(health)
-        assert "take no messages: their threads go on after the deadline" in str(health)
+        assert "take no messages: their threads still run after the deadline" in str(health)
         await asyncio.sleep(5 * SOON)  # time in which the deadlines of the others would have passed
         assert set(work.begun) == {b"0", b"1"}
         work.go_on.set()

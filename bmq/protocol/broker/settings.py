@@ -60,8 +60,8 @@ class Authentication:
         object.__setattr__(self, "lifetime_ms", lifetime)
         if self.users is not None and not self.users and self.anonymous is None:
             raise UsageError(
-                "users is empty, which says neither that nobody is let in nor that everybody is: "
-                "name a user, or pass None (or anonymous=True) to let everybody in"
+                "users is empty, so no client could connect: "
+                "name a user, or pass None (or anonymous=True) to admit every client"
             )
 
     @property

@@ -962,7 +962,7 @@ class ClientCore(Machine):
             elif pulse is Pulse.DEAD:
                 since = _shown(now - self._answers.answered)
                 self._fail_channel(
-                    ConnectionFailed(f"the broker has answered nothing for {since} s, although it was asked")
+                    ConnectionFailed(f"the broker has not answered for {since} s, not even a heartbeat")
                 )
         if ask:
             self._outbox.event(HEARTBEAT_REQ)

@@ -193,7 +193,7 @@ class Handshake(Machine):
                 return self._authentication_answered(answer)
             message = decode_event(_expect(event, EventType.CONTROL), MessageKind.NEGOTIATION, notice)
             if not isinstance(message, BrokerResponse):
-                raise ProtocolError("it introduced itself as a client")
+                raise ProtocolError("it negotiated as a client")
             self._negotiation_answered(message)
         except UnknownSelection as error:
             notice(f"a message in the handshake: {error}")

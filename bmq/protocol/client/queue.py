@@ -255,7 +255,7 @@ class QueueState(Enum):
     REOPENED = "open again, posts wait for the other queues"
     DECONFIGURING = "empty configureStream sent"
     CLOSING = "closeQueue sent"
-    ABANDONED = "nobody waits for the openQueueResponse any more"
+    ABANDONED = "no caller waits for the openQueueResponse any more"
     OVERDUE = "the openQueueResponse has not come in time"
 
 

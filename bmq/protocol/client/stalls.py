@@ -107,7 +107,7 @@ class Stalls:
         self._end(["silence"], now)
 
     def unanswered(self, answered: float, now: float) -> None:
-        """Report that the broker has answered nothing since ``answered``, although asked."""
+        """Report that the broker has not answered since ``answered``, although asked."""
         self._unanswered_since = answered
         if "silence" not in self.causes:
             self._begin(["answers"], now)
@@ -147,7 +147,7 @@ class Stalls:
                 yield cause, f"the broker is silent for {_shown(now - self._silent_since)}"
             elif cause == "answers":
                 answered = _shown(now - self._unanswered_since)
-                yield cause, f"the broker has answered nothing for {answered}, although it was asked"
+                yield cause, f"the broker has not answered for {answered}, not even a heartbeat"
             elif cause in found:
                 yield cause, found[cause]
 
