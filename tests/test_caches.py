@@ -41,11 +41,11 @@ def _growing() -> list[str]:
     return found
 
 
-def test_what_a_process_keeps_is_in_a_cache_with_a_bound() -> None:
+def test_process_wide_state_is_in_bounded_caches() -> None:
     assert _growing() == list(REGISTERS)
 
 
-def test_a_full_cache_is_emptied_but_for_what_stays() -> None:
+def test_full_cache_is_emptied_except_for_permanent_entries() -> None:
     cache: Cache[int, str] = Cache("cache of a test", 3, {0: "zero"})
     try:
         assert [cache.keep(number, str(number)) for number in (1, 2)] == ["1", "2"]

@@ -103,7 +103,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     graphlib.TopologicalSorter(imported).prepare()  # names the circle, if there is one
 
 
-def test_what_begins_with_an_underscore_is_private_to_its_room() -> None:
+def test_underscore_modules_are_private_to_their_package() -> None:
     def room(module: str) -> str:
         return module.split(".")[1]
 
@@ -166,7 +166,7 @@ def test_modules_leave_the_private_attributes_of_others_alone() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
-def test_modules_say_what_they_are(module: Path) -> None:
+def test_modules_have_a_docstring(module: Path) -> None:
     source = MODULES[module].read_text(encoding="utf-8")
     if not module.stem.startswith("_") or module.stem == "__init__":
         assert ast.get_docstring(ast.parse(source)), "every public module starts with a docstring"
@@ -228,7 +228,7 @@ def test_importing_is_quiet_and_light() -> None:
     assert sorted(seen["first"]) == ["bmq", "bmq._version"], "nothing before it is used"
 
 
-def test_every_name_is_found_where_type_checkers_are_told_it_is() -> None:
+def test_every_name_is_in_the_module_declared_to_type_checkers() -> None:
     """Names are imported when they are first used; type checkers are told by imports of their own."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     told = {

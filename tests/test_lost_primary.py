@@ -124,7 +124,7 @@ async def test_limits_and_statistics_are_as_if_nothing_had_happened(broker: bmq.
         assert stats.unconfirmed == stats.buffered_messages == 0
 
 
-async def test_redeliveries_are_handed_out_to_who_wants_them(broker: bmq.broker.Broker) -> None:
+async def test_redeliveries_are_delivered_if_dropping_is_off(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri, drop_confirmed_redeliveries=False) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post(b"1")
@@ -135,7 +135,7 @@ async def test_redeliveries_are_handed_out_to_who_wants_them(broker: bmq.broker.
         assert session.stats().confirmed_again == 0
 
 
-async def test_a_message_that_a_worker_left_is_handled_when_it_comes_again(broker: bmq.broker.Broker) -> None:
+async def test_message_left_by_a_worker_is_handled_on_redelivery(broker: bmq.broker.Broker) -> None:
     """Confirmations are remembered, and not that a message was handled."""
     tried: asyncio.Queue[bytes] = asyncio.Queue()
 

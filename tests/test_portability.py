@@ -114,7 +114,7 @@ def environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "BMQ_BROKER_URI"} | {"PYTHONPATH": str(ROOT)}
 
 
-def test_the_demo_runs_without_what_windows_lacks(elsewhere: list[str]) -> None:
+def test_demo_runs_without_posix_only_modules(elsewhere: list[str]) -> None:
     run = subprocess.run(
         [*elsewhere, str(ROOT / "examples" / "demo.py"), "--fast", "--count", "600"],
         env=environment(), capture_output=True, text=True, check=False,
@@ -123,7 +123,7 @@ def test_the_demo_runs_without_what_windows_lacks(elsewhere: list[str]) -> None:
     assert "nothing was lost" in run.stdout
 
 
-def test_broker_and_command_line_run_without_what_windows_lacks(elsewhere: list[str]) -> None:
+def test_broker_and_command_line_run_without_posix_only_modules(elsewhere: list[str]) -> None:
     queue = "bmq://bmq.test.mem.priority/elsewhere"
     with subprocess.Popen(
         [*elsewhere, "-m", "bmq", "broker", "--port", "0"],
@@ -174,7 +174,7 @@ async def test_options_of_a_socket_that_is_closed_already_are_refused_without_ha
         assert (await queue.receive(timeout=30)).data == b"1"
 
 
-def test_a_reset_is_asked_for_as_each_system_wants_it() -> None:
+def test_reset_is_requested_in_the_way_of_each_system() -> None:
     assert _proxy._linger(posix=True) == struct.pack("ii", 1, 0)
     assert _proxy._linger(posix=False) == b"\1\0\0\0"  # u_short l_onoff, u_short l_linger
     with socket.socket() as here:

@@ -25,7 +25,7 @@ def test_every_file_names_its_license() -> None:
         ("a.css", "a {}\n", "/* SPDX-License-Identifier: Apache-2.0 */\na {}\n"),
     ],
 )
-def test_it_is_written_where_it_is_missing(name: str, text: str, then: str, tmp_path: Path) -> None:
+def test_missing_license_line_is_written(name: str, text: str, then: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     assert not spdx.says(path)

@@ -168,7 +168,9 @@ def test_inherited_members_are_listed_with_their_class(reference: Any) -> None:
     assert "| [`confirm`](Message.md#messageconfirm) | [`Message`](Message.md) |" in page
 
 
-async def test_objects_have_what_the_page_describes(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_objects_have_the_members_of_their_page(
+    reference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     async with (
         bmq.broker.Broker(clock=bmq.broker.ManualClock()) as broker,

@@ -668,7 +668,7 @@ async def test_after_a_turn_of_the_loop_a_share_begins_at_once() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_task_cancelled_when_its_share_has_come_passes_it_on() -> None:
+async def test_cancelled_task_passes_its_share_on() -> None:
     clock = Handed()
     turn = Turn(clock)
     holder, first, second = (asyncio.create_task(turn.wait()) for _ in range(3))

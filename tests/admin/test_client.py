@@ -219,7 +219,7 @@ def test_its_error_survives_pickling() -> None:
 
 
 @pytest.mark.parametrize(("current", "held"), [({}, (90, 270)), ({"msgs": 5, "bytes": 10}, (5, 10))])
-def test_a_queue_holds_what_is_there_now_and_not_the_most_there_was(
+def test_queue_figures_are_current_and_not_the_maximum(
     current: dict[str, int], held: tuple[int, int]
 ) -> None:
     values = {"queue_content_msgs": 90, "queue_content_bytes": 270}

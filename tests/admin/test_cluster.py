@@ -113,7 +113,7 @@ async def test_not_found_names_the_primary(cluster: RecordedCluster) -> None:
             await admin.queue(f"bmq://{DOMAIN}/none").internals()  # the cluster has none: no more to say
 
 
-async def test_a_proxy_says_what_it_is(cluster: RecordedCluster) -> None:
+async def test_proxy_identifies_itself(cluster: RecordedCluster) -> None:
     async with bmq.admin.connect(cluster.uris("proxy")) as admin:
         for question in (
             admin.queue(ORDERS).internals(),

@@ -138,7 +138,7 @@ def test_columns_become_the_bytes_that_messages_become(
 
 @given(name=st.sampled_from(STRUCTURES), data=st.data())
 @settings(max_examples=200)
-def test_columns_of_headers_are_what_the_codecs_pack(name: str, data: st.DataObject) -> None:
+def test_columns_of_headers_equal_the_codecs_output(name: str, data: st.DataObject) -> None:
     codec = CODECS[name]
     if any(slot.wide for slot in codec.slots):
         return  # no machine word has its width: it has no dtype that is of use
@@ -233,7 +233,7 @@ def test_a_column_of_structs_is_a_property_a_field() -> None:
     ]
 
 
-def test_a_field_with_a_dot_in_its_name_keeps_it() -> None:
+def test_field_name_keeps_its_dot() -> None:
     batch = pa.record_batch({"value": ["x"], "more": pa.array([{"trace.id": "1", "id": "2"}])})
     (only,) = slices_of(batch, "more")
     assert only.messages.rows() == [encode_properties({"trace.id": "1", "id": "2"}, new=True) + b"x"]

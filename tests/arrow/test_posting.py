@@ -211,7 +211,7 @@ async def test_a_row_that_cannot_be_posted_is_named_and_those_before_are_posted(
         assert 0 < len(broker.queues[URI]) < 5000
 
 
-async def test_cancelling_it_takes_no_more_rows(peer: Peer) -> None:
+async def test_cancelled_post_table_takes_no_more_rows(peer: Peer) -> None:
     peer.hold.add("PUT")
     async with bmq.connect(peer.uri, max_unacked_messages=1000) as session:
         queue = await session.open_queue(URI, write=True)

@@ -88,7 +88,7 @@ def test_an_event_that_lies_is_refused_with_the_same_error(event: bytes, data: s
 
 
 @given(event=damaged(recorded(EventType.PUSH)))
-def test_what_a_broker_sent_and_something_damaged(event: bytes) -> None:
+def test_push_columns_equal_the_decoder_even_for_damaged_input(event: bytes) -> None:
     expected, error = attempt(lambda: [tuple(each) for each in decode_pushes(event, AT)])
     found, other = attempt(lambda: list(decode_push_columns(event, AT).pushes()))
     assert str(other) == str(error)
@@ -107,7 +107,7 @@ def test_events_of_usual_messages_need_no_message_by_message() -> None:
         assert list(columns.pushes()) == decode_pushes(EVENT_HEADER + body, AT)
 
 
-def test_few_messages_are_not_worth_it() -> None:
+def test_columns_are_read_only_for_enough_messages() -> None:
     event = EVENT_HEADER + push() * 15
     assert read_push_columns(event, AT, 16) is None
     assert read_push_columns(event, AT, 15) is not None

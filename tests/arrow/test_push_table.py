@@ -152,7 +152,7 @@ def checked(decoded: Decoded, pushes: list[Push], kinds: dict[str, Any]) -> None
 
 @given(pushes=messages(), kinds=wanted)
 @settings(max_examples=200)
-def test_columns_have_what_messages_have(pushes: list[Push], kinds: dict[str, Any]) -> None:
+def test_columns_equal_the_values_of_messages(pushes: list[Push], kinds: dict[str, Any]) -> None:
     checked(TableDecoder(kinds).decode(PushColumns.of(pushes)), pushes, kinds)
 
 
@@ -220,7 +220,7 @@ def test_very_many_kinds_are_read_all_the_same() -> None:
     checked(TableDecoder(kinds).decode(PushColumns.of(pushes)), pushes, kinds)
 
 
-def test_what_is_compressed_comes_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_messages_come_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compressed messages may become very large: how much is held at once is bounded."""
     monkeypatch.setattr(push_table, "_MOST_INFLATED", 10_000)
     pushes = [push({"a": n}, b"z" * 4000, compression=n % 2) for n in range(20)]

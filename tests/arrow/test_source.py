@@ -88,7 +88,7 @@ def test_everything_is_confirmed_at_the_end_or_nothing(broker: BackgroundBroker)
     assert left(broker.uri) == []
 
 
-def test_a_program_says_itself_what_is_confirmed(broker: BackgroundBroker) -> None:
+def test_program_chooses_the_confirmed_messages(broker: BackgroundBroker) -> None:
     with Source(broker.uri, URI, max_messages=3000, **OPTIONS) as source:
         assert source.reader is source.reader
         frame = pl.DataFrame(source)
@@ -121,7 +121,7 @@ def test_a_program_that_fails_confirms_nothing(broker: BackgroundBroker) -> None
     assert left(broker.uri) == list(range(COUNT))
 
 
-def test_it_ends_at_so_many_messages(broker: BackgroundBroker) -> None:
+def test_source_ends_after_max_messages(broker: BackgroundBroker) -> None:
     """At once, however long it would wait for more."""
     options = OPTIONS | {"idle_timeout": None}
     sizes = [batch.num_rows for batch in reader(broker.uri, URI, max_messages=2500, **options)]
@@ -136,7 +136,7 @@ def test_the_broker_selects(broker: BackgroundBroker) -> None:
     assert left(broker.uri) == list(range(4990))
 
 
-def test_one_that_is_never_read_ends_when_it_is_dropped(broker: BackgroundBroker) -> None:
+def test_unread_source_ends_when_dropped(broker: BackgroundBroker) -> None:
     stream = reader(broker.uri, URI, **OPTIONS)
     assert threads() == ["bmq.arrow"]
     del stream

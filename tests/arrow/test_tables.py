@@ -179,7 +179,7 @@ async def test_waiting_messages_go_to_others_on_close(queue: bmq.Queue) -> None:
     assert [m.data.decode() for m in messages] == [*VALUES[10:], "later"]
 
 
-async def test_others_leave_it_what_they_had(queue: bmq.Queue) -> None:
+async def test_other_consumers_leave_their_messages_to_the_table(queue: bmq.Queue) -> None:
     async with queue.subscribe(max_unconfirmed_messages=COUNT) as consumer:
         await eventually(lambda: consumer.buffered == COUNT, 30)
         tables = await queue.tables(properties=PROPERTIES, max_rows=700)

@@ -102,7 +102,7 @@ def test_nothing_behind_an_item_that_is_not_legal_is_posted(
     assert queue.receive_nowait() is None
 
 
-def test_an_item_that_is_not_legal_ends_it_and_those_before_are_posted(queue: bmq.blocking.Queue) -> None:
+def test_illegal_item_ends_the_call_and_preceding_items_are_posted(queue: bmq.blocking.Queue) -> None:
     with pytest.raises(bmq.InvalidPayload, match="a payload is bytes, not str"):
         queue.post_many(item for item in [b"1", b"2", "three", b"4"])  # type: ignore[misc]
     with pytest.raises(ZeroDivisionError):
@@ -256,7 +256,7 @@ def test_subscriptions(session: bmq.blocking.Session, bmq_queue_uri: str) -> Non
         queue.subscribe("kind ==")
 
 
-def test_what_a_loop_had_taken_ahead_goes_to_the_next_consumer(queue: bmq.blocking.Queue) -> None:
+def test_messages_prefetched_by_a_loop_go_to_the_next_consumer(queue: bmq.blocking.Queue) -> None:
     queue.post_many([b"%d" % number for number in range(10)])
     with queue.subscribe() as first:
         for message in first:
@@ -579,7 +579,7 @@ def test_closing_waits_for_threads_that_handle(
     assert session.state is bmq.SessionState.CLOSED
 
 
-def test_what_is_still_handled_when_the_time_is_up_is_reported(
+def test_messages_in_progress_at_the_deadline_are_reported(
     session: bmq.blocking.Session, bmq_queue_uri: str, in_thread: Callable[[Any], Any]
 ) -> None:
     queue = session.open_queue(bmq_queue_uri, read=True, write=True)

@@ -85,7 +85,7 @@ def test_the_web_application_takes_orders_in_many_threads(
     assert ask(f"{served}/healthy") == (200, {"ready": True})
 
 
-def test_the_web_application_says_what_is_wrong(served: str, flask_app: ModuleType) -> None:
+def test_web_application_reports_errors(served: str, flask_app: ModuleType) -> None:
     assert ask(f"{served}/orders", {"item": "tea"})[0] == 400
     assert ask(f"{served}/orders", {"customer": 1, "item": "tea"})[0] == 202
     flask_app.orders.close()
@@ -175,7 +175,7 @@ class TestNotebook:
             shown = "".join(each.get("text") or each["data"]["text/plain"] for each in cell.outputs)
             assert pages.matches(block, shown), f"{cell.source}\nshows\n{shown}"
 
-    def test_it_is_kept_without_outputs(self) -> None:
+    def test_notebook_is_stored_without_outputs(self) -> None:
         cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
         assert outputs(NOTEBOOK) == []
         assert {cell["execution_count"] for cell in cells if cell["cell_type"] == "code"} == {None}

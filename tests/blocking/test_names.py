@@ -77,7 +77,7 @@ def test_names_arguments_and_types_are_the_same(there: Any, here: Any) -> None:
 
 
 @pytest.mark.parametrize(("there", "here"), PAIRS.items(), ids=lambda each: each.__name__)
-def test_what_is_iterated_and_entered_there_is_here(there: type, here: type) -> None:
+def test_blocking_classes_have_the_same_iterators_and_context_managers(there: type, here: type) -> None:
     for one, other in [("__aiter__", "__iter__"), ("__aenter__", "__enter__"), ("__aexit__", "__exit__")]:
         assert hasattr(here, other) == hasattr(there, one) or issubclass(there, bmq.MessageBatch)
     assert not any(hasattr(here, name) for name in ("__aiter__", "__aenter__", "__await__"))

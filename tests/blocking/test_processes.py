@@ -304,7 +304,7 @@ def test_multiprocessing(program: Any, method: str) -> None:
     assert (status, out, err) == (0, "[b'0', b'1'] [0, 0]\n", "")
 
 
-def test_importing_it_starts_nothing() -> None:
+def test_import_starts_no_thread() -> None:
     code = "import bmq.blocking, threading, sys; print(threading.active_count(), 'uvloop' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.stdout == "1 False\n"

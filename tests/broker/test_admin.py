@@ -220,7 +220,7 @@ REAL_VALUES = {
 }
 
 
-def test_statistics_have_what_a_real_broker_says_of_a_queue(core: Core) -> None:
+def test_statistics_have_a_real_brokers_figures_of_a_queue(core: Core) -> None:
     stats = json.loads(tell(core, "STAT SHOW")["stats"])
     values = stats["domainQueues"]["domains"]["bmq.test.mem.fanout"][FANOUT]["values"]
     assert set(values) == REAL_VALUES
@@ -307,7 +307,7 @@ async def test_the_counters_of_a_queue_are_an_object() -> None:
         ),
     ],
 )
-def test_what_cannot_be_done(core: Core, command: str, answer: str) -> None:
+def test_impossible_commands_are_refused(core: Core, command: str, answer: str) -> None:
     assert say(core, command) == answer
     assert tell(core, command) == {"error": {"message": answer}}
 

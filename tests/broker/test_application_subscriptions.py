@@ -94,7 +94,7 @@ def test_an_unknown_application_s_entry_is_ignored() -> None:
 
 
 @pytest.mark.statement("1.24")
-def test_broadcast_discards_what_does_not_match() -> None:
+def test_broadcast_discards_unmatched_messages() -> None:
     core = Core(domain("bmq.test.mem.broadcast", subscriptions=(AppSubscription("", "x > 0"),)))
     sender, reader = producer(core, BROADCAST), core.client()
     reader.consume(BROADCAST)

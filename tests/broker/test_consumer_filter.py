@@ -158,7 +158,9 @@ async def test_any_function_may_be_one_and_knows_the_consumer(broker: Broker, se
     assert all(each.client for each in asked)
 
 
-async def test_it_is_asked_before_redelivery_and_can_be_changed(broker: Broker, session: bmq.Session) -> None:
+async def test_filter_is_called_before_redelivery_and_can_be_changed(
+    broker: Broker, session: bmq.Session
+) -> None:
     first = await session.open_queue("bmq://filtered/q", read=True, write=True)
     await post(first, urgent=URGENT, none={"x": 1})
     for _ in range(2):

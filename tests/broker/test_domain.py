@@ -51,7 +51,7 @@ def test_a_sample_of_a_real_broker() -> None:
     )
 
 
-def test_what_may_be_left_out() -> None:
+def test_optional_fields_have_defaults() -> None:
     config = parsed()
     nothing = Limits(0, 0)
     assert config == DomainConfig(

@@ -53,7 +53,7 @@ def test_a_maximum_of_zero_never_delivers() -> None:
 
 
 @pytest.mark.parametrize(("size", "more"), [(120, 0), (121, 1)])
-def test_a_new_limit_of_bytes_counts_what_is_unconfirmed(size: int, more: int) -> None:
+def test_new_byte_limit_counts_unconfirmed_messages(size: int, more: int) -> None:
     core = Core()
     reader, writer = core.client(), core.client()
     reader.open(PRIORITY, read=True)

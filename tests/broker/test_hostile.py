@@ -122,7 +122,7 @@ def test_one_event_decompresses_no_more_than_its_quota_takes(inflated: list[int]
     assert sum(inflated) <= 65 * MIB
 
 
-def test_what_is_decompressed_is_a_multiple_of_what_was_sent(inflated: list[int]) -> None:
+def test_decompressed_bytes_are_a_bounded_multiple_of_received_bytes(inflated: list[int]) -> None:
     core = Core()
     peers = [core.client() for _ in range(3)]
     sent = 0
@@ -148,7 +148,7 @@ def test_the_reserve_fills_up_again() -> None:
     assert [ack.status for ack in peer.acks] == [0]
 
 
-def test_what_is_compressed_as_usual_is_never_refused() -> None:
+def test_usual_compression_is_never_refused() -> None:
     """Ten times smaller: hundreds of megabytes of it."""
     core = Core()
     sender = core.client()
@@ -373,7 +373,7 @@ def test_abandoned_queues_cost_no_time() -> None:
     assert time.process_time() - began < 1.5, "0.1 s of the broker's time take less than 3 ms"
 
 
-def test_appids_nobody_knows_cost_the_others_nothing() -> None:
+def test_unknown_appids_cost_other_applications_nothing() -> None:
     def seconds(strangers: int) -> float:
         """Return the time for 100 messages, with many readers of unknown applications."""
         core = Core()
@@ -480,7 +480,7 @@ def test_messages_are_listed_up_to_a_limit(listing: tuple[Core, CoreClient], wor
 
 
 @pytest.mark.parametrize("words", ["0 UNLIMITED", "0 11", "25 -11", f"0 {2**62}"])
-def test_longer_lists_are_refused_with_what_to_do(listing: tuple[Core, CoreClient], words: str) -> None:
+def test_longer_lists_are_refused_with_a_remedy(listing: tuple[Core, CoreClient], words: str) -> None:
     core, _ = listing
     answer = core.node.admin(f"DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}", core.now)
     assert "more than the 10" in answer
@@ -703,7 +703,7 @@ def test_limits_are_positive() -> None:
         Bounds(subscriptions=0)
 
 
-def test_the_time_to_say_who_one_is_can_be_set() -> None:
+def test_handshake_timeout_can_be_set() -> None:
     core = Core(settings=BrokerSettings(handshake_timeout=5))
     peer = core.connect()
     assert peer.session.next_deadline() == core.now + 5
@@ -768,7 +768,7 @@ def test_others_have_turns_while_a_large_backlog_is_searched() -> None:
     assert found == [b"%d" % n for n in range(99, 2000, 100)]
 
 
-def test_what_comes_while_a_backlog_is_searched_waits_its_turn() -> None:
+def test_new_messages_wait_while_a_backlog_is_searched() -> None:
     core, reader, turns = searching(1000)
     sender = core.client()
     sender.open(PRIORITY, write=True)

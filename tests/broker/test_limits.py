@@ -266,7 +266,7 @@ def test_a_queue_is_looked_after_when_something_happened_and_when_something_expi
     assert core.node.next_deadline() is None
 
 
-def test_a_shorter_ttl_counts_for_what_is_stored() -> None:
+def test_shorter_ttl_applies_to_stored_messages() -> None:
     core = Core()
     producer(core).put(b"m")
     core.advance(10)
@@ -342,7 +342,7 @@ def test_max_queues_counts_queues_not_clients() -> None:
     )
 
 
-def test_empty_queues_nobody_has_open_are_forgotten_after_half_an_hour() -> None:
+def test_unopened_empty_queues_are_forgotten_after_half_an_hour() -> None:
     core = Core(domain(max_queues=1))
     producer(core).disconnect()
     core.advance(1700)

@@ -77,7 +77,7 @@ async def test_ready_serves_and_ends_cleanly(number: signal.Signals) -> None:
         assert b"Traceback" not in log
 
 
-async def test_without_uvloop_it_ends_on_signals_too() -> None:
+async def test_broker_without_uvloop_ends_on_signals() -> None:
     async with process(program=PLAIN) as (broker, _):
         broker.send_signal(signal.SIGTERM)
         out, log = await asyncio.wait_for(broker.communicate(), 20)
@@ -97,7 +97,7 @@ async def test_credentials_and_domains_of_a_directory(tmp_path: Path) -> None:
         await peer.close()
 
 
-def test_what_it_cannot_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_impossible_options_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["--config", str(tmp_path)]) == 1
     assert "domains" in capsys.readouterr().err
     assert run(["--port", "99999"]) == 1
@@ -142,7 +142,7 @@ async def test_passwords_need_not_be_arguments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "\n# nobody\n", "a line that is secret\n", ":secret\n"])
-def test_a_source_of_passwords_that_names_nobody_lets_nobody_in(
+def test_password_source_without_users_admits_no_client(
     content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "users"
@@ -170,7 +170,7 @@ async def test_with_tls_the_ready_line_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", [PROGRAM, PLAIN], ids=["fastest", "asyncio"])
-async def test_without_file_descriptors_it_waits_and_says_so_once(program: str) -> None:
+async def test_broker_without_file_descriptors_waits_and_logs_once(program: str) -> None:
     """Existing connections are served; new ones wait for free descriptors."""
     async with process(program=program) as (broker, port):
         peer = await client(port)

@@ -78,7 +78,7 @@ def test_a_stored_message_takes_less_than_400_bytes_more_than_its_payload() -> N
         assert memory() - before - known < COUNT * (len(PAYLOAD) + 400)
 
 
-def test_what_a_guid_takes_when_its_message_is_gone_and_that_nothing_stays_after_its_window() -> None:
+def test_guids_take_little_memory_and_none_after_their_window() -> None:
     core = Core()
     peer = producer(core)
     drain(core, fill(core, peer, COUNT))
@@ -94,7 +94,7 @@ def test_what_a_guid_takes_when_its_message_is_gone_and_that_nothing_stays_after
         assert sys.getallocatedblocks() - blocks < 500
 
 
-def test_an_idle_connection_keeps_nothing_of_what_it_sent() -> None:
+def test_idle_connection_keeps_no_sent_data() -> None:
     core = Core()
     peer = producer(core)
     with traced():
@@ -106,7 +106,7 @@ def test_an_idle_connection_keeps_nothing_of_what_it_sent() -> None:
         assert memory() - before < 20_000
 
 
-def test_what_belongs_to_a_client_is_gone_with_it() -> None:
+def test_memory_of_a_client_is_freed_with_it() -> None:
     core = Core()
     reader = core.client()
     reader.consume(PRIORITY)
@@ -123,7 +123,7 @@ def test_what_belongs_to_a_client_is_gone_with_it() -> None:
         gc.enable()
 
 
-def test_what_expires_out_of_line_is_given_back_though_others_stay() -> None:
+def test_memory_of_expired_messages_is_freed_while_others_stay() -> None:
     """Messages wait for a full consumer while others could be delivered."""
     core = Core(domain(message_ttl=10, deduplication_time_ms=0))
     sender, reader = core.client(), core.client()

@@ -252,7 +252,7 @@ def test_another_consumer_may_take_the_next_suspect() -> None:
     assert third.payloads == [b"1"]
 
 
-def test_a_message_is_not_sent_twice_to_a_consumer_that_has_it() -> None:
+def test_message_is_not_sent_twice_to_the_same_consumer() -> None:
     core = Core()
     first, second = core.client(), core.client()
     first.consume(PRIORITY)

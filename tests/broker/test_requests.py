@@ -124,7 +124,7 @@ def test_bad_uris_are_refused_with_the_reason_a_real_broker_gives(uri: str, reas
 
 
 @pytest.mark.parametrize(("uri", "flags"), [(PRIORITY, 2), (BROADCAST, 7)])
-def test_what_an_opened_queue_is_told(uri: str, flags: int) -> None:
+def test_open_response_has_the_queues_parameters(uri: str, flags: int) -> None:
     answer = open_with(Core().client(), uri=uri)
     assert isinstance(answer, OpenQueueResponse)
     assert answer.routing_configuration.flags == flags
@@ -160,7 +160,7 @@ def test_a_stopping_broker_refuses() -> None:
     assert open_with(peer) == status(REFUSED, -11, "Node is stopping")
 
 
-def test_configuring_what_is_not_open() -> None:
+def test_configuring_an_unopened_queue_is_refused() -> None:
     core = Core()
     peer = core.client()
     assert peer.configure(subscription(1), q_id=5) == measured("configure unknown")

@@ -281,7 +281,7 @@ def test_after_a_reconfigure_messages_carry_the_new_ids() -> None:
         assert [push.sub_ids for push in peer.pushes] == [(s_id,)]
 
 
-def test_a_deconfigured_consumer_keeps_what_it_has_and_gets_nothing_more() -> None:
+def test_deconfigured_consumer_keeps_its_messages_and_receives_no_more() -> None:
     core = Core()
     peer, other = core.client(), core.client()
     peer.consume(PRIORITY)

@@ -48,7 +48,7 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
-async def test_it_takes_a_free_port_on_this_machine_only(broker: Broker) -> None:
+async def test_broker_takes_a_free_port_on_loopback(broker: Broker) -> None:
     assert broker.port > 0
     assert broker.uri == f"tcp://127.0.0.1:{broker.port}"
     async with Broker() as other:
@@ -114,7 +114,7 @@ async def test_queues_are_found_by_any_uri_of_them(broker: Broker) -> None:
         _ = broker.queues["bmq://bmq.test.mem.priority/other"]
 
 
-async def test_what_one_turn_of_the_loop_makes_leaves_in_one_piece(broker: Broker) -> None:
+async def test_output_of_one_turn_leaves_in_one_write(broker: Broker) -> None:
     peer = await client(broker.port)
     await peer.open(PRIORITY, write=True)
     await peer.consume(PRIORITY)
@@ -138,7 +138,7 @@ async def test_a_graceful_stop_does_not_count_as_a_failed_delivery(broker: Broke
     assert len(broker.queues[uri]) == 1
 
 
-async def test_a_restart_keeps_or_loses_what_is_stored(broker: Broker) -> None:
+async def test_restart_keeps_or_loses_stored_messages(broker: Broker) -> None:
     port = broker.port
     for keep, left in ((True, 1), (False, 0)):
         peer = await client(port)
@@ -156,7 +156,7 @@ async def test_a_restart_keeps_or_loses_what_is_stored(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_it_stops_in_the_turn_in_which_somebody_connects(
+def test_broker_stops_in_the_turn_of_a_new_connection(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def stop_after(turns: int) -> None:
@@ -179,7 +179,7 @@ def test_it_stops_in_the_turn_in_which_somebody_connects(
             collect()  # a socket that nobody closed is said now
 
 
-async def test_clients_that_connect_while_it_is_stopped_are_refused(broker: Broker) -> None:
+async def test_clients_are_refused_while_the_broker_is_stopped(broker: Broker) -> None:
     port = broker.port
     await broker.stop()
     with pytest.raises(ConnectionRefusedError):
@@ -580,7 +580,9 @@ async def test_an_admin_session(broker: Broker) -> None:
     assert answer.text == broker.admin("help")
 
 
-async def test_it_logs_who_comes_and_goes(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_broker_logs_connecting_and_leaving_clients(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, logger="bmq.broker"):
         peer = await client(broker.port)
         await peer.close()
@@ -608,7 +610,7 @@ async def test_an_address_with_tls_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, lambda: Authentication(users={})])
-def test_users_that_name_nobody_are_refused(given: Any) -> None:
+def test_empty_users_are_refused(given: Any) -> None:
     """An empty list could mean all clients or none: the caller must choose."""
     with pytest.raises(bmq.errors.UsageError, match="name a user"):
         Broker(auth=given() if callable(given) else given)

@@ -225,7 +225,7 @@ def test_the_mechanism_s_case_does_not_matter() -> None:
     assert answer.status == Status()
 
 
-def test_anonymous_only_where_it_is_allowed() -> None:
+def test_anonymous_clients_connect_only_if_allowed() -> None:
     for allowed in (False, True):
         core = guarded(anonymous=allowed)
         _, answer = authenticated(core, AuthenticationRequest(mechanism="ANONYMOUS"))
@@ -245,7 +245,7 @@ def test_without_users_everybody_is_let_in_and_basic_is_unknown() -> None:
     assert answer.status.code == -2
 
 
-def test_wrong_credentials_on_a_live_session_end_it_and_free_what_it_had() -> None:
+def test_wrong_credentials_end_a_live_session_and_free_its_resources() -> None:
     core = guarded()
     peer, _ = authenticated(core, credentials())
     peer.negotiate()
@@ -430,7 +430,7 @@ def test_properties_that_claim_more_than_the_event_are_malformed(
 
 
 @pytest.mark.parametrize("change", ["zero data", "only padding", "compression", "schema", "words"])
-def test_what_makes_a_message_malformed(change: str) -> None:
+def test_malformed_messages_are_skipped_without_an_ack(change: str) -> None:
     _core, peer = serving()
     put = bytearray(encode_put(0, b"a" * 16, b"good"))
     match change:
@@ -543,7 +543,7 @@ def test_properties_reach_old_and_new_clients(new: bool, compression: Compressio
         assert data == payload
 
 
-def test_compressed_data_without_properties_goes_as_it_came() -> None:
+def test_compressed_data_without_properties_is_forwarded_unchanged() -> None:
     core = Core()
     sender, old = core.client(), core.client("PROTOCOL_ENCODING:JSON")
     sender.open(PRIORITY, write=True)

@@ -159,7 +159,7 @@ def test_names_that_a_shell_would_take_apart_are_no_candidates(
     assert tab("bmq tail bmq://d", "tcp://127.0.0.1:1", monkeypatch, capsys) == ["//d/good"]
 
 
-def test_every_verb_that_takes_a_queue_or_a_domain_completes_it() -> None:
+def test_every_verb_with_a_queue_or_domain_completes_names() -> None:
     for name in VERBS:
         if name == "broker":
             continue

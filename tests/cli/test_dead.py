@@ -115,4 +115,4 @@ def test_messages_that_are_no_dead_letters_are_not_called_so(run: Bmq, bmq_queue
     run("post", bmq_queue_uri, "one", "two")
     ran = run("dead", bmq_queue_uri, "--idle", "0.2")
     assert "2 messages, none of them a dead letter" in ran.err
-    assert "go back to the queue" in ran.err
+    assert "return to the queue" in ran.err

@@ -45,7 +45,7 @@ def test_doctor_on_one_application(run: Bmq, bmq_new_queue_uri: object) -> None:
     run("purge", queue, "--yes")
 
 
-def test_doctor_leaves_what_is_there_to_others(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
+def test_doctor_leaves_existing_messages_alone(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
     reader = aside.do(aside.session.open_queue(bmq_queue_uri, read=True))
     run("post", bmq_queue_uri, "theirs")
     assert run("doctor", bmq_queue_uri).status == 0
@@ -54,7 +54,7 @@ def test_doctor_leaves_what_is_there_to_others(run: Bmq, aside: Aside, bmq_queue
         aside.do(reader.receive(0.2))
 
 
-def test_doctor_says_what_to_do(run: Bmq, offline: Bmq, closed_port: int) -> None:
+def test_doctor_reports_the_remedy(run: Bmq, offline: Bmq, closed_port: int) -> None:
     ran = offline("doctor", "--broker", f"tcp://127.0.0.1:{closed_port}")
     assert ran.status == 3
     assert ran.lines[1].startswith("FAIL  connect")
@@ -90,7 +90,7 @@ def test_doctor_tells_blocked_delivery_from_no_answer_and_takes_its_message_back
     assert [line.split("  ")[-1] for line in run("tail", bmq_queue_uri, "--idle", "0.2").lines] == ["one"]
 
 
-def test_doctor_takes_a_brokers_address_for_what_it_is(offline: Bmq, uri: str) -> None:
+def test_doctor_accepts_a_brokers_address(offline: Bmq, uri: str) -> None:
     ran = offline("doctor", uri)
     assert ran.status == 0
     assert uri.rpartition(":")[2] in ran.lines[1]
@@ -195,7 +195,7 @@ async def test_a_signal_closes_the_session_in_good_order(
         assert (internals.depth.messages, sum(client.readers for client in internals.clients)) == (1, 0)
 
 
-async def test_nobody_reads_the_output(uri: str, bmq_queue_uri: str) -> None:
+async def test_closed_output_ends_the_command(uri: str, bmq_queue_uri: str) -> None:
     async with bmq.connect(uri) as session:
         queue = await session.open_queue(bmq_queue_uri, write=True)
         await queue.post_many([b"m" * 1000] * 500)
@@ -222,7 +222,7 @@ async def test_nobody_reads_the_output(uri: str, bmq_queue_uri: str) -> None:
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )
-async def test_nobody_reads_what_any_verb_prints(
+async def test_closed_output_ends_every_verb(
     uri: str, bmq_queue_uri: str, tmp_path: Path, arguments: list[str]
 ) -> None:
     """A reader like ``| head -1`` ends early, without an error."""
@@ -295,7 +295,7 @@ def _read_all(descriptor: int) -> bytes:
     return shown
 
 
-async def test_posting_what_comes_in_while_it_comes(uri: str, bmq_queue_uri: str) -> None:
+async def test_post_reads_standard_input_as_it_arrives(uri: str, bmq_queue_uri: str) -> None:
     """Lines are posted as they come, not when the input ends; Ctrl-C needs no input to end it."""
     async with bmq.connect(uri) as session:
         queue = await session.open_queue(bmq_queue_uri, read=True)
@@ -352,7 +352,7 @@ async def test_recorded_and_replayed(uri: str, bmq_queue_uri: str, tmp_path: Pat
         assert "MISSING   1 x openQueue" in out
 
 
-async def test_a_recording_is_for_its_owner_and_ends_as_it_is_told(uri: str, tmp_path: Path) -> None:
+async def test_recording_is_private_and_ends_on_signal(uri: str, tmp_path: Path) -> None:
     """Recordings contain payloads, and passwords on request. An existing file loses its permissions."""
     recording = tmp_path / "conversation.ndjson"
     before = os.umask(0o022)

@@ -96,7 +96,7 @@ def _subscribe(aside: Aside, reader: bmq.Queue, text: str, **options: int) -> bm
     return aside.do(reader.subscribe(text, **options).open())
 
 
-def test_nobody_reads(run: Bmq, bmq_queue_uri: str) -> None:
+def test_explain_reports_a_queue_without_readers(run: Bmq, bmq_queue_uri: str) -> None:
     (guid,) = run("post", bmq_queue_uri, "a", "--guids").lines
     ran = run("explain", bmq_queue_uri)
     assert ran.status == 0

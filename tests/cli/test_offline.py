@@ -92,7 +92,7 @@ def test_check_on_properties(offline: Bmq, properties: list[str], status: int, w
     assert (ran.status, words in ran.out) == (status, True)
 
 
-def test_check_warns_of_what_is_surely_not_meant(offline: Bmq) -> None:
+def test_check_warns_of_unintended_meanings(offline: Bmq) -> None:
     ran = offline("check", "x == 1 && x == 2")
     assert ran.status == 0
     assert "  warning: this never matches. If one of several is to hold, join them with `||`" in ran.lines
@@ -146,7 +146,7 @@ def test_decode_digits(offline: Bmq, tmp_path: Path) -> None:
     assert offline("decode").status == 2
 
 
-def test_decode_says_what_is_wrong_and_goes_on(offline: Bmq, tmp_path: Path) -> None:
+def test_decode_reports_errors_and_continues(offline: Bmq, tmp_path: Path) -> None:
     whole = stream("official-basic", 1, "c2b")
     (tmp_path / "cut").write_bytes(whole[:-3])
     ran = offline("decode", "--file", str(tmp_path / "cut"), "--brief")

@@ -58,7 +58,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("target", ["shop", "shop:app", "shop:make"])
-def test_it_runs_until_a_signal(tmp_path: Path, broker: str, number: signal.Signals, target: str) -> None:
+def test_app_runs_until_a_signal(tmp_path: Path, broker: str, number: signal.Signals, target: str) -> None:
     (tmp_path / "shop.py").write_text(APP.format(uri=broker))
     with start(tmp_path, target) as process:
         assert process.stdout is not None
@@ -99,7 +99,7 @@ def test_statuses(tmp_path: Path, broker: str) -> None:
     assert run(tmp_path, "broken", "--log-level", "loud")[0] == 2
 
 
-def test_it_starts_anew_when_a_file_changes(tmp_path: Path, broker: str) -> None:
+def test_reload_restarts_the_app_after_a_change(tmp_path: Path, broker: str) -> None:
     module = tmp_path / "shop.py"
     module.write_text(APP.format(uri=broker))
     with start(tmp_path, "shop", "--reload") as process:

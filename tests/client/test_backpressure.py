@@ -91,7 +91,7 @@ async def start(*posts: Coroutine[Any, Any, bmq.Ack]) -> list[asyncio.Task[bmq.A
     return tasks
 
 
-async def test_a_post_goes_as_soon_as_there_is_room_for_it(peer: Peer) -> None:
+async def test_post_is_sent_as_soon_as_the_window_has_room(peer: Peer) -> None:
     async with writing(peer, max_unacked_messages=10) as (session, queue):
         pending = [queue.post_nowait(b"%d" % n) for n in range(10)]
         waiting = await start(*(queue.post(b"%d" % n) for n in range(10, 14)))
@@ -284,7 +284,7 @@ async def test_post_many_stays_within_the_window(peer: Peer) -> None:
         assert peer.posted == list(range(500))
 
 
-async def test_post_many_does_not_keep_back_what_an_iterator_gave_while_it_waits_for_more(peer: Peer) -> None:
+async def test_post_many_posts_available_items_while_the_iterator_waits(peer: Peer) -> None:
     go_on = asyncio.Event()
 
     async def items() -> AsyncIterator[bytes]:
@@ -328,7 +328,7 @@ async def test_a_peer_that_does_not_read_stops_the_posts_not_the_memory(peer: Pe
         assert (await posting).acknowledged == 2000
 
 
-async def test_posters_go_on_when_the_peer_reads_again_though_it_acknowledges_nothing(peer: Peer) -> None:
+async def test_posters_continue_when_a_silent_peer_reads_again(peer: Peer) -> None:
     async with writing(peer, max_unacked_messages=100_000, max_unacked_bytes=1 << 30) as (session, queue):
         transport = peer.connection.transport
         assert transport is not None
@@ -528,7 +528,7 @@ async def test_an_event_larger_than_allowed_closes_the_connection(peer: Peer) ->
         assert "exceeds the limit of 10,000" in lost.reason
 
 
-async def test_a_decompression_bomb_is_refused_when_it_is_opened_and_harms_nobody(peer: Peer) -> None:
+async def test_decompression_bomb_is_refused_on_access_without_side_effects(peer: Peer) -> None:
     async with bmq.connect(peer.uri, max_message_size=1 << 20) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         bomb = zlib.compress(bytes(64 << 20))
@@ -544,7 +544,7 @@ async def test_a_decompression_bomb_is_refused_when_it_is_opened_and_harms_nobod
         assert (await queue.receive(timeout=20)).data == b"2"
 
 
-async def test_messages_for_queues_nobody_opened_cost_no_memory(peer: Peer) -> None:
+async def test_messages_of_unopened_queues_take_no_memory(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, write=True)
         for number in range(1000):

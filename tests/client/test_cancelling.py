@@ -136,7 +136,7 @@ async def test_cancelled_connecting_leaves_nothing(peer: Peer, held: str, turns:
     await eventually(lambda: all(connection.transport is None for connection in peer.connections))
 
 
-async def test_a_cancelled_open_can_be_repeated_at_once_whenever_it_was_cancelled(
+async def test_open_can_be_repeated_at_once_after_a_cancellation_at_any_time(
     broker: bmq.broker.Broker,
 ) -> None:
     async with bmq.connect(broker.uri) as session:
@@ -319,7 +319,7 @@ async def test_a_receive_that_times_out_loses_nothing(peer: Peer) -> None:
             await queue.receive_many(timeout=0.001)
 
 
-async def test_every_task_cancelled_from_outside_hangs_nobody(peer: Peer) -> None:
+async def test_tasks_cancelled_from_outside_hang_no_caller(peer: Peer) -> None:
     """Some libraries cancel whatever asyncio.all_tasks() returns."""
     session = await bmq.connect(peer.uri)
     queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)

@@ -282,7 +282,7 @@ async def test_closing_in_finally_of_a_cancelled_task(peer: Peer) -> None:
     assert session.state is bmq.SessionState.CLOSED
 
 
-async def test_cancelling_the_close_leaves_it_going_on(peer: Peer) -> None:
+async def test_cancelled_close_continues_in_the_background(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
     peer.hold.add("Disconnect")
     closing = asyncio.ensure_future(session.close())
@@ -432,7 +432,7 @@ async def test_closing_a_queue_delivers_no_more_and_leaves_the_session(peer: Pee
         await again.post(b"1")
 
 
-async def test_queue_closes_even_if_the_broker_does_not_close_it(peer: Peer) -> None:
+async def test_queue_closes_even_without_the_brokers_answer(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, write=True)
         peer.hold.add("CloseQueue")

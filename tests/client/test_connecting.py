@@ -171,7 +171,7 @@ async def test_all_addresses_are_named_when_none_answers(closed_port: Callable[[
     assert all(str(port) in str(caught.value) for port in ports)
 
 
-async def test_what_a_name_stands_for_is_tried_in_turn(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_addresses_of_a_name_are_tried_in_turn(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     async def resolve(_: Dialer, address: Address) -> list[str]:
@@ -255,7 +255,7 @@ async def test_attempts_end_with_their_delays(closed_port: Callable[[], int]) ->
         await bmq.connect(uri, retry_first_connect=True, reconnect_delays=lambda: iter([0.0, 0.0]))
 
 
-async def test_a_predicate_decides_what_is_worth_another_attempt(closed_port: Callable[[], int]) -> None:
+async def test_predicate_decides_which_errors_are_retried(closed_port: Callable[[], int]) -> None:
     seen: list[BaseException] = []
 
     def is_retryable(error: BaseException) -> bool:

@@ -61,7 +61,7 @@ async def _some(queue: bmq.Queue, count: int) -> AsyncIterator[bmq.Message]:
         yield message
 
 
-async def test_an_illegal_delay_ends_the_call_and_what_is_before_it_is_posted() -> None:
+async def test_illegal_delay_ends_the_call_and_preceding_items_are_posted() -> None:
     async with Broker() as broker, bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         with pytest.raises(bmq.UsageError, match="delay"):

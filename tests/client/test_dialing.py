@@ -344,7 +344,7 @@ async def test_ending_at_any_turn_leaves_nothing_behind(
             assert session.address == some[2].uri
 
 
-async def test_the_same_call_works_again_after_it_was_cancelled() -> None:
+async def test_same_call_works_after_a_cancellation() -> None:
     async with peers(2, 0, 1) as some:
         connecting = asyncio.ensure_future(bmq.connect(addresses(some)).__aenter__())
         await eventually(lambda: all(peer.connections for peer in some))

@@ -74,7 +74,7 @@ async def test_a_lost_connection_is_restored(peer: Peer) -> None:
     assert [each.reason for each in happened if isinstance(each, Disconnected)] == [""]
 
 
-async def test_what_is_cancelled_after_its_first_step_leaves_the_session_usable(peer: Peer) -> None:
+async def test_session_stays_usable_after_an_early_cancellation(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         for begin in (

@@ -70,7 +70,7 @@ async def test_an_application_that_does_not_keep_up_degrades_the_session(peer: P
         assert str(session.health()) == "ready"
 
 
-async def test_a_suspended_queue_degrades_the_session_until_it_resumes_or_is_closed(peer: Peer) -> None:
+async def test_suspended_queue_degrades_the_session_until_resumed_or_closed(peer: Peer) -> None:
     host = bmq.health.HostHealth()
     async with bmq.connect(peer.uri, host_health=host) as session:
         queue = await session.open_queue(URI, write=True, suspends_on_bad_host_health=True)
@@ -85,7 +85,7 @@ async def test_a_suspended_queue_degrades_the_session_until_it_resumes_or_is_clo
         assert str(session.health()) == "ready"
 
 
-async def test_a_queue_that_was_not_opened_again_degrades_the_session_until_it_is(peer: Peer) -> None:
+async def test_queue_closed_by_a_failed_reopening_degrades_the_session_until_opened(peer: Peer) -> None:
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
         await session.open_queue(URI, write=True)
         peer.refuse.add("OpenQueue")
@@ -103,7 +103,7 @@ def refuse_for_now(peer: Peer, *requests: str) -> None:
 
 
 @pytest.mark.parametrize("request_", ["OpenQueue", "ConfigureStream"])
-async def test_a_queue_that_is_refused_for_now_degrades_the_session_until_it_is_open_again(
+async def test_temporarily_refused_queue_degrades_the_session_until_reopened(
     peer: Peer, request_: str
 ) -> None:
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:

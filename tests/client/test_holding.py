@@ -157,7 +157,7 @@ async def test_reading_resumes_without_a_consumer_and_keeps_no_more(
             assert (await consumer.receive(5)).data.strip() == b"5000"
 
 
-async def test_the_memory_is_what_the_account_says(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_equals_the_accounted_bytes(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bmq.engine.backlog._PATIENCE", 0.0)
     async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000) as session:
         queue, s_id = await idle(peer, session)
@@ -189,7 +189,7 @@ async def test_a_consumer_that_comes_in_time_gets_everything_in_order(peer: Peer
         assert sum(isinstance(event, SlowConsumer) for event in happened) == 1
 
 
-async def test_a_loop_over_the_queue_gets_what_had_waited_before_the_broker_answers(peer: Peer) -> None:
+async def test_loop_over_the_queue_receives_waiting_messages_before_the_brokers_answer(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue, s_id = await idle(peer, session)
         take_in(session, push(peer, s_id, 1, 2, 3, size=0))
@@ -229,7 +229,7 @@ async def test_the_warning_says_nothing_of_a_consumer_that_never_was(
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_a_line_is_in_the_order_of_delivery_whoever_a_message_was_for(peer: Peer, seed: int) -> None:
+async def test_line_is_in_order_of_delivery_for_messages_of_all_consumers(peer: Peer, seed: int) -> None:
     chance = random.Random(seed)
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
@@ -270,7 +270,7 @@ async def test_a_line_is_in_the_order_of_delivery_whoever_a_message_was_for(peer
 # The program has left a loop over the queue.
 
 
-async def test_filters_after_a_loop_that_was_left_get_what_the_queue_still_holds(peer: Peer) -> None:
+async def test_filters_after_a_left_loop_receive_the_held_messages(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         s_id = peer.connection.s_ids[0]
@@ -288,7 +288,7 @@ async def test_filters_after_a_loop_that_was_left_get_what_the_queue_still_holds
             assert (await odd.receive(5)).data == b"1001"
 
 
-async def test_a_loop_that_begins_again_goes_on_with_what_no_filter_wanted(
+async def test_restarted_loop_receives_the_unclaimed_messages(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
@@ -408,7 +408,7 @@ async def test_a_loop_that_waits_keeps_the_default_subscription(peer: Peer) -> N
             assert (await receiving).data == b"1"
 
 
-async def test_a_refused_filter_leaves_the_queue_as_the_program_left_it(peer: Peer) -> None:
+async def test_refused_filter_leaves_the_queue_unchanged(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         s_id = peer.connection.s_ids[0]
@@ -526,7 +526,7 @@ PLACES += with_tables(_tables)
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_what_is_held_does_not_make_the_next_message_dearer(
+async def test_held_messages_do_not_raise_the_cost_of_the_next(
     peer: Peer, place: Callable[[Peer, bmq.Session], Awaitable[Callable[[int], None]]]
 ) -> None:
     async with bmq.connect(peer.uri) as session:
@@ -583,7 +583,7 @@ class _Inflated:
 
 
 @WITHOUT_CONSUMER
-async def test_no_more_is_inflated_to_route_a_message_than_a_small_multiple_of_what_came(
+async def test_routing_decompresses_a_small_multiple_of_the_received_bytes(
     peer: Peer, departed: Departed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bmq.connect(peer.uri) as session:
@@ -596,7 +596,7 @@ async def test_no_more_is_inflated_to_route_a_message_than_a_small_multiple_of_w
         assert queue.unclaimed == len(bombs)
 
 
-async def test_a_message_with_too_many_properties_to_look_at_is_left_for_who_takes_everything(
+async def test_message_with_too_many_properties_goes_to_the_consumer_of_all_messages(
     peer: Peer,
 ) -> None:
     async with bmq.connect(peer.uri) as session:
@@ -689,7 +689,7 @@ async def asks(session: bmq.Session, output: bmq.Queue) -> None:
 
 @pytest.mark.parametrize("limit", [1, 20])
 @pytest.mark.parametrize("waits", [posts, posts_many, flushes, opens, asks])
-async def test_a_handler_that_waits_for_an_answer_gets_it_behind_any_number_of_messages(
+async def test_waiting_handler_receives_its_answer_behind_any_number_of_messages(
     bmq_broker: bmq.broker.Broker,
     waits: Waits,
     limit: int,

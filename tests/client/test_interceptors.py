@@ -310,7 +310,7 @@ async def test_installed_ones_are_in_every_session_that_is_made_then(peer: Peer)
         assert session.interceptors == ()
 
 
-async def test_what_cannot_be_one_is_refused(peer: Peer) -> None:
+async def test_invalid_interceptors_are_refused(peer: Peer) -> None:
     class Async(bmq.Interceptor):
         async def on_receive(  # type: ignore[override]
             self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]

@@ -59,9 +59,7 @@ async def test_an_event_loop_that_is_kept_awake_keeps_turning(peer: Peer, turns:
     assert await sleeping(turns)
 
 
-async def test_it_sleeps_again_when_nothing_was_sent_or_received_for_so_long(
-    peer: Peer, turns: Turns
-) -> None:
+async def test_polling_ends_after_the_idle_time(peer: Peer, turns: Turns) -> None:
     async with bmq.connect(peer.uri, busy_poll=0.2) as session:
         queue = await session.open_queue(URI, write=True)
         for _ in range(2):
@@ -70,7 +68,7 @@ async def test_it_sleeps_again_when_nothing_was_sent_or_received_for_so_long(
             await until(True, turns)
 
 
-async def test_by_default_it_sleeps_at_once(peer: Peer, turns: Turns) -> None:
+async def test_event_loop_sleeps_at_once_by_default(peer: Peer, turns: Turns) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, write=True)
         await queue.post(b"1")

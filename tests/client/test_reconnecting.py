@@ -254,7 +254,7 @@ async def test_garbage_ends_a_connection_and_not_the_session(peer: Peer) -> None
         await queue.post(b"1")
 
 
-async def test_a_queue_that_cannot_be_reopened_tells_its_users_and_nobody_else(peer: Peer) -> None:
+async def test_failed_reopening_is_reported_to_users_of_the_queue_only(peer: Peer) -> None:
     async with session_with_events(peer, **AT_ONCE) as (session, happened):
         gone = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         other = await session.open_queue("bmq://bmq.test.mem.priority/other", write=True)

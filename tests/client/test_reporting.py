@@ -224,7 +224,7 @@ async def test_session_without_reconnect_reports_the_loss_once(peer: Peer, said:
         assert why == "the broker closed the connection"
 
 
-async def test_whoever_gets_an_error_needs_no_line(said: Said) -> None:
+async def test_no_log_line_if_the_caller_gets_the_error(said: Said) -> None:
     async with Peer() as peer:
         peer.refuse.add("clientIdentity")
         with pytest.raises(bmq.NegotiationError):

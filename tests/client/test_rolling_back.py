@@ -32,7 +32,7 @@ def refuse_what_is_held(peer: Peer) -> None:
     peer.hold.add("ConfigureStream")
 
 
-async def test_a_refusal_with_several_changes_pending_leaves_what_was_agreed(peer: Peer) -> None:
+async def test_refusal_with_several_pending_changes_keeps_the_accepted_configuration(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
         standing = await queue.subscribe("a > 1", priority=3)

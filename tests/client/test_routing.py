@@ -18,7 +18,7 @@ from tests.wire.messages import push_message
 URI = "bmq://bmq.test.mem.priority/q"
 
 
-async def test_a_message_of_a_forgotten_subscription_goes_to_whom_it_is_for(peer: Peer) -> None:
+async def test_message_of_a_forgotten_subscription_goes_to_a_matching_consumer(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
         first = await queue.subscribe("exists(a)")
@@ -47,7 +47,7 @@ def one_event(*pushed: bytes) -> bytes:
     return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
 
 
-async def test_messages_of_one_who_has_left_take_their_places_in_the_line(peer: Peer) -> None:
+async def test_messages_of_a_closed_consumer_keep_their_order(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
         leaving = await queue.subscribe("exists(a)")
@@ -68,7 +68,7 @@ async def test_messages_of_one_who_has_left_take_their_places_in_the_line(peer: 
         assert anything.stats().unconfirmed == queue.stats().unconfirmed == 12
 
 
-async def test_what_a_drain_passes_on_takes_its_place_too(peer: Peer) -> None:
+async def test_drained_messages_keep_their_order(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
         consumer = await queue.subscribe("exists(a) && a == 1", discard_unmatched=True)

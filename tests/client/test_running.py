@@ -28,14 +28,14 @@ def nothing_frozen() -> Iterator[None]:
 
 
 @pytest.mark.statement("8.6")
-def test_it_returns_what_the_coroutine_returns_and_runs_it_on_uvloop() -> None:
+def test_run_returns_the_result_and_uses_uvloop() -> None:
     async def main() -> type[asyncio.AbstractEventLoop]:
         return type(asyncio.get_running_loop())
 
     assert bmq.run(main()) is uvloop.Loop
 
 
-def test_what_was_there_before_is_no_work_for_the_garbage_collector_while_it_runs() -> None:
+def test_run_freezes_existing_objects_for_the_garbage_collector() -> None:
     async def main() -> int:
         gc.collect()
         return len(gc.get_objects())
@@ -55,7 +55,7 @@ def test_the_garbage_collector_is_as_before_after_a_failure() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_what_an_application_froze_itself_stays_frozen() -> None:
+def test_objects_frozen_by_the_application_stay_frozen() -> None:
     async def main() -> None:
         pass
 
@@ -164,7 +164,7 @@ def test_a_handler_of_the_application_stays() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_it_runs_in_other_threads_too() -> None:
+def test_run_works_in_other_threads() -> None:
     async def main() -> int:
         return 3
 

@@ -182,7 +182,7 @@ async def test_tls_at_a_port_without_and_the_other_way_round(certificates: Certi
             await bmq.connect(f"tcp://127.0.0.1:{broker.port}")
 
 
-async def test_who_uses_tls_is_not_told_to(certificates: Certificates) -> None:
+async def test_tls_user_sees_no_advice_to_use_tls(certificates: Certificates) -> None:
     async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
         peer.hold.add("clientIdentity")
         context = certificates.context(ssl.Purpose.SERVER_AUTH)

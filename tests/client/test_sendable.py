@@ -29,7 +29,7 @@ if TABLES:
 
 @pytest.mark.parametrize("what", TEXTS)
 @pytest.mark.parametrize("way", WAYS)
-async def test_text_that_would_not_arrive_as_it_is_is_never_sent(peer: Peer, what: str, way: str) -> None:
+async def test_text_that_would_arrive_changed_is_never_sent(peer: Peer, what: str, way: str) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         sent = len(peer.log)

@@ -24,7 +24,7 @@ async def test_a_client_that_is_refused_closes_the_connection(peer: Peer) -> Non
 
 
 @pytest.mark.statement("4.24")
-async def test_the_end_of_guids_is_what_negotiation_says_of_the_client(peer: Peer) -> None:
+async def test_guids_end_with_the_client_id_of_negotiation(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, write=True)
         acks = [await queue.post(b"%d" % n) for n in range(3)]

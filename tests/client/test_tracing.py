@@ -64,7 +64,7 @@ async def test_payloads_are_shown_when_asked_for_and_credentials_never(
         assert secret not in text
 
 
-async def test_it_is_off_by_default(
+async def test_trace_is_off_by_default(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BMQ_TRACE", raising=False)
@@ -100,7 +100,7 @@ print("bmq.wire.anatomy" in sys.modules)
 @pytest.mark.parametrize(
     ("value", "seen"), [("1", True), ("payloads", True), ("0", False), ("", False), (None, False)]
 )
-def test_the_environment_switches_it_on(value: str | None, seen: bool) -> None:
+def test_environment_enables_the_trace(value: str | None, seen: bool) -> None:
     environment = {name: text for name, text in os.environ.items() if not name.startswith("BMQ_")}
     if value is not None:
         environment["BMQ_TRACE"] = value

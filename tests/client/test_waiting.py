@@ -30,7 +30,7 @@ async def test_waiting_takes_no_message(queue: bmq.Queue) -> None:
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-async def test_a_message_wakes_those_who_take_it_and_those_who_wait(queue: bmq.Queue, cancel: bool) -> None:
+async def test_message_wakes_receivers_and_waiters(queue: bmq.Queue, cancel: bool) -> None:
     async with queue.subscribe() as consumer:
         waiting = [asyncio.create_task(consumer.wait()) for _ in range(3)]
         taking = asyncio.create_task(consumer.receive())

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 URI = "bmq://bmq.test.mem.priority/q"
 
 
-async def test_every_iterator_sees_every_event_from_where_it_began(peer: Peer) -> None:
+async def test_every_iterator_yields_all_events_since_its_start(peer: Peer) -> None:
     outage = ["ConnectionLost", "Reconnecting", "Reconnected", "QueueReopened", "StateRestored"]
     async with bmq.connect(peer.uri) as session:
         first = session.events()
@@ -152,7 +152,7 @@ async def test_library_bug_ends_the_session_and_all_waiting_calls(
 # host health
 
 
-async def test_an_unhealthy_host_suspends_the_queues_that_want_it(peer: Peer) -> None:
+async def test_unhealthy_host_suspends_queues_with_the_option(peer: Peer) -> None:
     health = bmq.health.HostHealth()
     happened: list[str] = []
     async with bmq.connect(
@@ -196,7 +196,7 @@ async def test_a_host_that_is_unhealthy_from_the_start(peer: Peer) -> None:
         assert peer.log.count("ConfigureStream") == 2
 
 
-async def test_sessions_may_share_a_monitor_and_it_outlives_them(peer: Peer) -> None:
+async def test_sessions_may_share_a_monitor_that_outlives_them(peer: Peer) -> None:
     health = bmq.health.HostHealth()
     async with (
         bmq.connect(peer.uri, host_health=health) as one,

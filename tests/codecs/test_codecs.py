@@ -76,7 +76,7 @@ def test_a_value_comes_back_and_its_marked_fields_are_properties(
     assert shape.decode(Received(data)) == value, "what says nothing is decoded by the default"
 
 
-def test_json_is_what_anybody_would_write() -> None:
+def test_json_payload_is_plain_json() -> None:
     assert json.loads(Shape(Order).encode(ORDER)[0]) == {
         "customer": 7, "express": True, "address": {"street": "Main Street", "number": 1},
         "grade": "gold", "note": None,
@@ -101,7 +101,7 @@ def test_json_gives_back_every_kind_of_field() -> None:
 
 
 @pytest.mark.parametrize("of", [Order, OrderStruct, dict[str, int]], ids=str)
-def test_messagepack_of_what_msgspec_knows(of: Any) -> None:
+def test_messagepack_encodes_all_types_of_msgspec(of: Any) -> None:
     value = {Order: ORDER, OrderStruct: OrderStruct(7)}.get(of, {"a": 1})
     shape = Shape(of, "application/msgpack")
     data, properties = shape.encode(value)
@@ -139,7 +139,7 @@ def test_values_unknown_to_msgspec_are_reported() -> None:
         _ = bmq.codecs.MsgspecXml  # type: ignore[attr-defined]
 
 
-def test_a_message_says_what_it_is_whatever_the_queue_s_default() -> None:
+def test_content_type_of_a_message_overrides_the_queues_default() -> None:
     json_text, properties = Shape(OrderStruct).encode(OrderStruct(7))
     packed = Shape(OrderStruct, "application/msgpack")
     assert packed.decode(Received(json_text, properties)) == OrderStruct(7)
@@ -179,7 +179,7 @@ def test_a_codec_can_be_registered_or_given(reversed_text: None) -> None:
         assert Shape(str).decode(Received(data, properties)) == "abc"
 
 
-def test_a_content_type_nobody_registered_names_those_that_are() -> None:
+def test_unregistered_content_type_is_an_error_with_the_registered_ones() -> None:
     with pytest.raises(bmq.UsageError, match="no codec for 'text/nothing'; known types: application/json, "):
         codec_for(str, "text/nothing")
     for wrong in ("Text/X", "text", "text/x; charset=utf-8"):
@@ -211,7 +211,7 @@ def test_mismatch_is_reported_with_its_place(data: bytes | dict[str, Any], why: 
     assert str(caught.value).startswith("no Order (application/json): ")
 
 
-def test_the_place_is_said_in_lists_and_in_what_is_nested() -> None:
+def test_error_names_the_place_in_lists_and_nested_values() -> None:
     with pytest.raises(bmq.Undecodable, match=r"\[1\].address.number: expected an integer, got a number"):
         Shape(list[Order]).decode(
             Received(b'[{"customer":1,"express":false,"address":{"street":"x"}},'
@@ -220,7 +220,7 @@ def test_the_place_is_said_in_lists_and_in_what_is_nested() -> None:
 
 
 @pytest.mark.parametrize("of", [OrderStruct, OrderModel], ids=str)
-def test_libraries_say_themselves_what_does_not_fit(of: Any) -> None:
+def test_libraries_report_invalid_fields_in_their_own_words(of: Any) -> None:
     with pytest.raises(bmq.Undecodable, match="customer"):
         Shape(of).decode(Received(b'{"customer": "seven"}'))
 
@@ -396,7 +396,7 @@ def test_a_cloud_event_travels_in_binary_mode() -> None:
     assert shape.decode(Received(data, properties)) == event
 
 
-def test_a_cloud_event_has_an_id_of_its_own_and_what_it_needs() -> None:
+def test_cloud_event_has_a_unique_id_and_the_required_attributes() -> None:
     one, two = (bmq.CloudEvent(data=1, type="t", source="s") for _ in range(2))
     assert one.id != two.id
     with pytest.raises(bmq.UsageError, match="an event has a source"):
@@ -434,5 +434,5 @@ def test_filters_on_cloud_events() -> None:
         shape.check("Customer == 7")
 
 
-def test_grades_are_what_they_were() -> None:
+def test_enumeration_survives_the_round_trip() -> None:
     assert through(Shape(Order), ORDER).grade is Grade.GOLD

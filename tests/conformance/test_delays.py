@@ -64,7 +64,9 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
 
 
-async def test_on_time_and_as_it_was_posted(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
+async def test_delayed_message_arrives_on_time_and_unchanged(
+    bmq_session: bmq.Session, queue: bmq.Queue
+) -> None:
     properties = {
         "CustomerId": bmq.PropertyValue(bmq.PropertyType.SHORT, 7),
         "raw": b"\0\xff",
@@ -113,7 +115,7 @@ async def test_times_that_are_none(queue: bmq.Queue, wrong: dict[str, Any], why:
         await queue.post(b"x", **wrong)
 
 
-async def test_nothing_waits_for_longer_than_the_broker_keeps_it(
+async def test_delay_beyond_the_brokers_ttl_is_refused(
     bmq_connect: Connect, bmq_broker: HasUri, bmq_new_queue_uri: NewUri
 ) -> None:
     uri = bmq_new_queue_uri("bmq.test.ttl.priority")
@@ -231,7 +233,7 @@ async def test_several_movers_share_the_work(
     assert one.moved + two.moved == 301
 
 
-async def test_a_mover_that_dies_before_it_confirms(
+async def test_mover_killed_before_the_confirmation_duplicates_no_message(
     bmq_broker: HasUri, bmq_session: bmq.Session, queue: bmq.Queue
 ) -> None:
     """The next mover posts the same messages again, and the broker keeps one of each."""

@@ -249,7 +249,7 @@ class TestRedelivery:
         assert (got.payload, got.out_of_order) == (b"x", True)
 
     @pytest.mark.statement("1.14")
-    async def test_nothing_new_while_a_redelivery_finds_nobody(
+    async def test_unmatched_redelivery_blocks_new_messages(
         self, client: Connect, raw: Raw, bmq_queue_uri: str
     ) -> None:
         """Consumer of `x == 1` leaves unconfirmed: for `x == 2` new messages wait until it is taken."""
@@ -406,7 +406,7 @@ class TestBroadcast:
         assert await readers[2].no_push()
 
 
-async def test_the_configure_response_comes_before_what_it_lets_through(raw: Raw, bmq_queue_uri: str) -> None:
+async def test_configure_response_comes_before_its_messages(raw: Raw, bmq_queue_uri: str) -> None:
     """Success of a configure is sent before the first PUSH for it."""
     raw.post(b"x")
     await raw.ack()

@@ -113,7 +113,7 @@ async def test_delayed_message_does_not_count_as_an_attempt(
     assert attempts == [0, 0, 0, 0]
 
 
-async def test_a_worker_that_dies_before_it_confirms(
+async def test_worker_killed_before_the_confirmation_duplicates_no_retry(
     bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same attempt fails again in another worker; only one message returns."""
@@ -139,7 +139,7 @@ async def test_a_worker_that_dies_before_it_confirms(
     assert await seen_by(await bmq_connect(), delay_queue_of(bmq_queue_uri)) == [b"x"]
 
 
-async def test_without_a_queue_to_wait_in_it_waits_in_the_worker(
+async def test_retry_without_a_delay_queue_waits_in_the_worker(
     bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = await opened(bmq_session, bmq_queue_uri, delay_queue_uri="bmq://no.such.domain/q")

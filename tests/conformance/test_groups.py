@@ -106,7 +106,7 @@ async def test_each_bucket_goes_to_the_highest(
         assert in_order(taken)
 
 
-async def test_one_that_leaves_gives_back_what_it_has_before_anything_new(
+async def test_leaving_member_returns_its_messages_before_new_ones(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
     first = (await open_reader()).group("k", member="a")
@@ -126,7 +126,7 @@ async def test_one_that_leaves_gives_back_what_it_has_before_anything_new(
     assert in_order([number for number in rest if number % 16 not in moved])
 
 
-async def test_one_that_dies_gives_back_what_it_has_before_anything_new(
+async def test_killed_member_returns_its_messages_before_new_ones(
     client: Connect, writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]], bmq_queue_uri: str
 ) -> None:
     raw: Raw = await client()

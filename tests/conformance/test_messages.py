@@ -267,7 +267,9 @@ def shape(push: PushMessage) -> tuple[int, tuple[int, ...], int]:
 
 
 class TestPush:
-    async def test_as_a_client_sees_it(self, client: Connect, bmq_queue_uri: str) -> None:
+    async def test_push_to_a_client_has_its_queue_id_and_the_subscription_id(
+        self, client: Connect, bmq_queue_uri: str
+    ) -> None:
         """PUSH to a client: its qId, the sId of the subscription, no flags, the producer's GUID."""
         raw = await client()
         await raw.open(bmq_queue_uri, 3)

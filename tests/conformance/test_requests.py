@@ -98,7 +98,7 @@ async def test_request_after_its_deadline_is_not_handled(bmq_broker: HasUri, que
     assert seen == [b"in time"]
 
 
-async def test_the_deadline_ends_the_responder_and_what_it_asks_for(
+async def test_deadline_ends_the_responder_and_its_own_requests(
     bmq_broker: HasUri, queue: bmq.Queue, bmq_new_queue_uri: NewUri
 ) -> None:
     app = bmq.App(bmq_broker.uri)
@@ -152,7 +152,7 @@ async def test_cancelling_reaches_the_responder_at_work(bmq_broker: HasUri, queu
         await queue.request(b"next", timeout=30)
 
 
-async def test_a_request_cancelled_before_it_was_taken(
+async def test_request_cancelled_before_delivery_is_not_handled(
     bmq_broker: HasUri, bmq_session: bmq.Session, queue: bmq.Queue
 ) -> None:
     seen: list[bytes] = []

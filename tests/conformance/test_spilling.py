@@ -132,7 +132,7 @@ VALUES: list[PropertyInput] = [-1, 0, 1, 2, 5, 6, 2**40, "", "a", 'a"b', "1", Tr
 
 @pytest.mark.statement("2.4", "2.6")
 @pytest.mark.parametrize("text", NEVER)
-async def test_what_never_matches(
+async def test_expressions_that_never_match(
     client: Callable[..., Awaitable[Raw]], bmq_queue_uri: str, text: str
 ) -> None:
     raw = await client()
@@ -148,7 +148,7 @@ async def test_what_never_matches(
 
 @pytest.mark.statement("2.4")
 @pytest.mark.parametrize("text", ALWAYS)
-async def test_what_is_never_false(
+async def test_expressions_that_are_never_false_match_all_messages(
     client: Callable[..., Awaitable[Raw]], bmq_queue_uri: str, text: str
 ) -> None:
     raw = await client()

@@ -184,7 +184,7 @@ async def test_a_console_that_goes_away(page: Page, broker: bmq.broker.Broker) -
         await page.until("document.querySelector('#status.up')")
 
 
-async def test_before_messages_are_taken_it_asks(
+async def test_page_asks_before_taking_messages(
     page: Page, broker: bmq.broker.Broker, session: bmq.Session
 ) -> None:
     queue = await session.open_queue(ORDERS, write=True)

@@ -71,7 +71,7 @@ async def zipped(broker: bmq.broker.Broker) -> AsyncIterator[bmq.Session]:
         yield session
 
 
-async def test_a_payload_is_decompressed_as_far_as_it_is_shown(
+async def test_payload_is_decompressed_only_as_far_as_shown(
     http: aiohttp.ClientSession, console: Console, zipped: bmq.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await zipped.open_queue(ORDERS, write=True)
@@ -86,7 +86,7 @@ async def test_a_payload_is_decompressed_as_far_as_it_is_shown(
     assert found["left_out"] == []
 
 
-async def test_an_answer_has_a_budget_and_says_what_it_leaves_out(
+async def test_answer_has_a_budget_and_reports_omissions(
     http: aiohttp.ClientSession, console: Console, session: bmq.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bmq.console.server._MOST_INSIDE", 4)
@@ -309,7 +309,7 @@ async def test_a_page_that_reads_nothing_is_cut_off(serve: Serve, monkeypatch: p
     del reader
 
 
-async def test_pages_share_what_a_look_saw(broker: bmq.broker.Broker, session: bmq.Session) -> None:
+async def test_pages_share_the_result_of_a_look(broker: bmq.broker.Broker, session: bmq.Session) -> None:
     await session.open_queue(ORDERS, write=True)
     async with Console(Embedded(broker), interval=0.01) as console:
         watch = console._watch
@@ -334,7 +334,7 @@ async def test_pages_share_what_a_look_saw(broker: bmq.broker.Broker, session: b
         assert watch.followers == 0
 
 
-async def test_a_look_that_takes_long_is_rarer_and_rarest_while_nobody_follows(
+async def test_slow_looks_are_less_frequent_and_rarest_without_viewers(
     broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []

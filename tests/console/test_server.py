@@ -184,7 +184,7 @@ def _check_letters(found: Any, guids: list[str]) -> None:
     assert found["messages"][1]["properties"] == [{"name": "key", "type": "binary", "value": "01ff"}]
 
 
-async def test_looking_inside_messages_of_the_same_process_disturbs_nobody(
+async def test_looking_inside_messages_of_the_same_process_has_no_side_effect(
     http: aiohttp.ClientSession, console: Console, broker: bmq.broker.Broker, session: bmq.Session
 ) -> None:
     queue = await session.open_queue(ORDERS, read=True, write=True)
@@ -259,7 +259,7 @@ async def test_posting(http: aiohttp.ClientSession, console: Console, session: b
         (400, "orders", {"uri": "orders", "text": "x"}),
     ],
 )
-async def test_what_cannot_be_posted(
+async def test_invalid_posts_are_refused(
     http: aiohttp.ClientSession, console: Console, status: int, words: str, body: dict[str, object]
 ) -> None:
     said = await _post(http, console, "api/post", status, **{"uri": ORDERS, **body})
@@ -402,7 +402,7 @@ async def test_a_token_is_needed_where_others_can_connect(
         assert response.status == 200
 
 
-async def test_names_it_may_be_reached_by(http: aiohttp.ClientSession, serve: Serve) -> None:
+async def test_console_accepts_its_configured_host_names(http: aiohttp.ClientSession, serve: Serve) -> None:
     console = await serve(host="0.0.0.0", names=["Console.example"], token="mine")
     headers = {"Authorization": "Bearer mine", "Host": "console.example:80"}
     url = f"http://127.0.0.1:{urlsplit(console.url).port}/api/messages?uri={ORDERS}"
@@ -434,7 +434,7 @@ async def test_requests_that_are_none(http: aiohttp.ClientSession, console: Cons
         assert response.status == 404
 
 
-async def test_what_is_too_large(http: aiohttp.ClientSession, console: Console) -> None:
+async def test_oversized_requests_are_refused(http: aiohttp.ClientSession, console: Console) -> None:
     headers = {"Content-Type": "application/json"}
     async with http.post(
         console.url + "api/post", data=io.BytesIO(b" " * 17_000_000), headers=headers
@@ -445,7 +445,7 @@ async def test_what_is_too_large(http: aiohttp.ClientSession, console: Console) 
 # ---- its life
 
 
-async def test_closing_ends_what_is_followed(http: aiohttp.ClientSession, serve: Serve) -> None:
+async def test_closing_ends_followed_streams(http: aiohttp.ClientSession, serve: Serve) -> None:
     console = await serve()
     async with _live(http, console) as lines:
         await anext(lines)

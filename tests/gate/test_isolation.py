@@ -112,7 +112,7 @@ async def test_a_subscription_that_cannot_be_encoded_fails_alone(
         assert (await consumer.receive(timeout=20)).properties["x"] == value
 
 
-async def test_a_change_that_cannot_be_encoded_leaves_the_subscription_as_it_was(
+async def test_change_that_cannot_be_encoded_leaves_the_subscription_unchanged(
     session: bmq.Session, other: bmq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await session.open_queue(ONE, read=True, write=True)

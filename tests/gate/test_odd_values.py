@@ -191,7 +191,7 @@ async def test_an_odd_value_works_or_is_a_usage_error(
     assert [record.message for record in caplog.records if record.levelno >= logging.CRITICAL] == []
 
 
-def test_what_is_excluded_is_there() -> None:
+def test_excluded_names_exist() -> None:
     for pattern, reason in EXCLUDED.items():
         assert reason
         assert any(

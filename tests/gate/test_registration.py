@@ -224,7 +224,7 @@ def test_an_attribute_that_the_state_does_not_have_is_named_with_the_nearest() -
     assert pickle.loads(pickle.dumps(app.state)).shipped == 1
 
 
-async def test_an_app_has_the_state_that_it_is_given_and_a_test_a_copy_of_it() -> None:
+async def test_app_has_the_given_state_and_a_test_has_a_copy() -> None:
     @dataclass(slots=True)
     class Shared:
         shipped: int = 0
@@ -255,7 +255,7 @@ def test_an_async_callback_that_nothing_awaits_is_refused(make: Callable[[], obj
         make()
 
 
-def test_what_can_be_called_is_registered() -> None:
+def test_callables_are_registered() -> None:
     class Right:
         async def __call__(self, message: bmq.Message) -> None: ...
 

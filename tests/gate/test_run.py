@@ -20,7 +20,7 @@ def test_run_takes_a_coroutine_only(kind: str) -> None:
     close(value)
 
 
-async def test_a_domain_made_in_python_keeps_what_is_posted() -> None:
+async def test_domain_made_in_python_keeps_posted_messages() -> None:
     async with (
         bmq.broker.Broker(
             domains=[DomainConfig("d.x", Mode.PRIORITY)], clock=bmq.broker.ManualClock()

@@ -170,7 +170,7 @@ async def test_cancelled_close_continues(bmq_connect: Connect, bmq_session: bmq.
     await session.close()
 
 
-async def test_a_group_that_nobody_closes_ends_with_its_session(
+async def test_unclosed_group_ends_with_its_session(
     bmq_connect: Connect, bmq_session: bmq.Session, clean: None
 ) -> None:
     session = await bmq_connect()

@@ -72,7 +72,9 @@ class TestSharing:
                 2**63 - 1: 15,
             }
 
-    async def test_keys_of_any_kind_by_what_post_sets(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
+    async def test_keys_of_any_kind_use_the_property_set_by_post(
+        self, writer: bmq.Queue, reader: bmq.Queue
+    ) -> None:
         await writer.post(b"a", key="order-17")
         await writer.post_nowait(b"b", key=b"\xff", properties={"x": 1}, tags=["t"])
         await writer.post_many([bmq.PutMessage(b"c", key=-5), bmq.PutMessage(b"d", {"y": 2}, key="é")])
@@ -95,7 +97,7 @@ class TestSharing:
                 assert [group.bucket_of(message) for message in messages] == [None, None]
                 assert not group.owned
 
-    async def test_they_stay_in_the_queue_when_nobody_wants_them(
+    async def test_keyless_messages_stay_in_the_queue_without_a_consumer(
         self, writer: bmq.Queue, reader: bmq.Queue
     ) -> None:
         async with reader.group("k", keyless=False) as group:
@@ -133,7 +135,7 @@ class TestSharing:
 
 
 class TestHandover:
-    async def test_a_leaver_finishes_what_it_handles_and_the_rest_comes_in_order(
+    async def test_leaving_member_finishes_its_messages_and_the_rest_comes_in_order(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
         assert bmq.groups.owners(["a", "b"], 1) == {0: "a"}
@@ -151,7 +153,7 @@ class TestHandover:
             await first.receive()
         await second.close()
 
-    async def test_nothing_newer_comes_before_what_a_leaver_gives_back(
+    async def test_messages_returned_by_a_leaving_member_come_before_newer_ones(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
         first, second = reader.group("k", buckets=1, member="a"), another.group("k", buckets=1, member="b")
@@ -246,7 +248,7 @@ class TestHooks:
         assert sorted(said[-2:]) == ["drop 1", "drop 2"]
         assert len(said) == 6
 
-    async def test_a_quiet_bucket_counts_as_gone_but_not_while_something_of_it_is_in_hand(
+    async def test_quiet_bucket_counts_as_gone_unless_a_message_is_in_progress(
         self, writer: bmq.Queue, reader: bmq.Queue
     ) -> None:
         happened: list[GroupEvent] = []
@@ -266,7 +268,7 @@ class TestHooks:
             assert await take(group, 1) == [2]
             assert [event for event in happened if isinstance(event, Gained)].count(Gained(2)) == 2
 
-    async def test_drop_waits_for_what_is_in_hand(
+    async def test_drop_waits_for_messages_in_progress(
         self, bmq_proxy: FaultProxy, bmq_connect: Connect, bmq_queue_uri: str
     ) -> None:
         dropped: list[int] = []
@@ -347,7 +349,7 @@ class TestReceiving:
             with pytest.raises(bmq.TimedOut, match=r"arrived within 0\.01 s"):
                 await group.receive(timeout=0.01)
 
-    async def test_cancelled_it_loses_nothing(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
+    async def test_cancelled_receive_loses_no_message(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
         async with reader.group("k") as group:
             for number in range(20):
                 receiving = asyncio.create_task(group.receive())

@@ -54,5 +54,5 @@ def test_two_of_one_name_do_not_draw_alike() -> None:
     assert (priority_of("twin", 5, tie=b"1") > rank) == (priority_of("twin", 5, tie=b"2") > rank)
 
 
-def test_nobody_has_nothing() -> None:
+def test_group_without_members_has_no_owners() -> None:
     assert owners([]) == {}

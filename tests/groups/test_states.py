@@ -225,7 +225,7 @@ def test_a_loss_in_the_turn_in_which_a_wait_ends_is_not_overlooked(wait: str, of
     assert [type(event) for event in app.events] == [Gained, Lost]
 
 
-def test_a_loss_while_drop_runs_loads_again_only_after_it() -> None:
+def test_loss_during_drop_loads_again_only_after_drop() -> None:
     app = Application()
     app.pause = lambda: 5.0
 

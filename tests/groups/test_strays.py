@@ -149,7 +149,7 @@ class TestUnusableKeys:
         async with (await open_reader()).group("k") as group:
             assert group.receive_nowait() is None  # they were confirmed
 
-    async def test_a_function_that_fails_holds_the_message_and_stops_nobody(
+    async def test_failing_strays_function_holds_the_message_and_stops_no_member(
         self, writer: bmq.Queue, open_reader: Open, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fail(message: bmq.Message) -> None:
@@ -206,7 +206,7 @@ class TestOtherOptions:
         assert all("all need the same key, buckets, expression and keyless" in each for each in warnings)
         await other.close()
 
-    async def test_a_member_with_the_right_options_gets_what_was_held(
+    async def test_member_with_the_right_options_receives_the_held_messages(
         self, writer: bmq.Queue, open_reader: Open
     ) -> None:
         await writer.post_many(bmq.PutMessage(b"%d" % n, {"k": n, "x": 2}) for n in range(20))

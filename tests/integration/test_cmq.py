@@ -20,7 +20,7 @@ def numbers(messages: list[bmq.Message]) -> list[int]:
 
 
 @pytest.mark.statement("6.10", "6.11")
-async def test_each_subscriber_keeps_what_it_failed_on_and_no_more(
+async def test_each_subscriber_keeps_only_its_failed_messages(
     bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
     """The first scenario: of 200 messages A fails on 100, B on 30, C on none; then 100 more are published."""
@@ -48,7 +48,7 @@ async def test_each_subscriber_keeps_what_it_failed_on_and_no_more(
 
 
 @pytest.mark.statement("6.12")
-async def test_tags_are_those_it_was_published_with(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+async def test_tags_equal_the_published_tags(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
     await queue.post(b"a", tags=["apple"])
     [message] = await take(queue, 1)
@@ -58,7 +58,7 @@ async def test_tags_are_those_it_was_published_with(bmq_session: bmq.Session, bm
 
 
 @pytest.mark.statement("6.13", "6.15")
-async def test_a_queue_retains_what_one_subscriber_at_least_has_not_consumed(
+async def test_queue_keeps_messages_until_every_subscriber_has_consumed_them(
     bmq_broker: HasUri, bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
     """Of 200 messages A fails on the last 100, and B on 30, of which 20 are among those: 110 stay."""

@@ -57,7 +57,7 @@ class Member:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_nothing_is_lost_and_what_is_out_of_order_is_marked(
+async def test_no_message_is_lost_and_reordered_ones_are_marked(
     bmq_broker: bmq.broker.Broker, seed: int
 ) -> None:
     uri = fresh_queue_uri("bmq.test.mem.priority", "group-chaos")

@@ -106,7 +106,7 @@ async def test_missing_result_is_named_at_the_timeout(queue: bmq.Queue) -> None:
             await waiting(timeout="x")  # type: ignore[arg-type]
 
 
-async def test_nothing_of_it_was_sent(queue: bmq.Queue) -> None:
+async def test_refused_payload_is_not_sent(queue: bmq.Queue) -> None:
     for payload in (b"", "text"):
         with pytest.raises(bmq.InvalidPayload):
             await queue.post(payload)  # type: ignore[arg-type]

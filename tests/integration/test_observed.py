@@ -35,7 +35,7 @@ class Marking(bmq.Interceptor):
         self.confirmed += len(messages)
 
 
-async def test_counters_and_interceptors_agree_with_what_happened(
+async def test_counters_and_interceptors_agree_with_the_history(
     bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     marking = Marking()

@@ -49,7 +49,7 @@ async def test_an_answer_that_was_lost_leaves_nothing_behind(
     assert session.stats().reconnects == 0
 
 
-async def test_late_answers_open_it_once(
+async def test_late_answers_open_the_queue_once(
     bmq_proxy: FaultProxy, bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
     """Two requests are answered late; one close then returns unconfirmed messages to others.

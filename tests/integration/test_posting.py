@@ -24,7 +24,7 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
 
 
 @pytest.mark.statement("1.27")
-async def test_a_message_arrives_as_it_was_posted(queue: bmq.Queue, bmq_queue_uri: str) -> None:
+async def test_message_arrives_unchanged(queue: bmq.Queue, bmq_queue_uri: str) -> None:
     await queue.subscribe()  # before anything is posted: a broker marks what had to wait for a subscription
     ack = await queue.post(b"one coffee", properties={"OrderType": "EXPRESS"})
     (message,) = await take(queue.consumers[0], 1)

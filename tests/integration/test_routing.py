@@ -165,7 +165,7 @@ class TestSubscriptions:
             assert await payloads(high, 3) == [b"0", b"1", b"2"]
             assert low.receive_nowait() is None
 
-    async def test_reconfiguring_changes_what_comes(self, queue: bmq.Queue) -> None:
+    async def test_reconfiguring_changes_the_delivered_messages(self, queue: bmq.Queue) -> None:
         async with queue.subscribe("x == 1") as consumer:
             await queue.post(b"one", properties={"x": 1})
             assert await payloads(consumer, 1) == [b"one"]

@@ -100,7 +100,9 @@ class TestConfirmingByGuid:
         await queue.close()
         assert await left_in(bmq_connect, bmq_queue_uri) == [b"2"]
 
-    async def test_what_is_neither(self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+    async def test_confirm_refuses_other_values(
+        self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
         queue = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
         ack = await queue.post(b"a")
         for wrong in (bytes.fromhex(ack.guid), ack.guid.lower(), ack, 5, "0" * 32):

@@ -87,7 +87,7 @@ async def test_unclaimed_messages_are_held_and_returned(filters: Filters) -> Non
     assert await left_in(filters.connect, filters.uri) == []
 
 
-async def test_a_filter_that_is_back_gets_what_was_swept(filters: Filters) -> None:
+async def test_returning_filter_receives_the_swept_messages(filters: Filters) -> None:
     """The sweeper still runs, and returns its held messages from time to time."""
     sweeper = Sweeper(filters.uri, hand_back_every=0.2)
     async with sweeping(sweeper, await filters.connect()):

@@ -60,7 +60,7 @@ async def test_sessions_made_meanwhile_are_instrumented(
     assert [span.name.split()[0] for span in seen.spans()] == ["post", "receive", "confirm"]
 
 
-def test_the_entry_point_names_it() -> None:
+def test_entry_point_names_the_instrumentor() -> None:
     found = entry_points(group="opentelemetry_instrumentor", name="bmq")
     assert {point.load() for point in found} == {BmqInstrumentor}
 

@@ -54,7 +54,7 @@ def test_only_the_api_is_needed() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_without_the_api_it_says_what_to_install() -> None:
+def test_import_without_the_api_names_the_package() -> None:
     program = "import sys; sys.modules['opentelemetry'] = None; import bmq.otel"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (

@@ -327,7 +327,7 @@ async def test_metrics(service: MakeService, bmq_connect: Connect, bmq_new_queue
     assert posting.sum == pytest.approx((post.end_time - post.start_time) / 1e9, abs=0.05)
 
 
-async def test_what_is_not_sampled_is_not_exported_and_says_so_to_the_next(
+async def test_unsampled_traces_are_not_exported_and_propagate_the_decision(
     service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     off, on = service(sampler=ALWAYS_OFF), service()
@@ -341,7 +341,7 @@ async def test_what_is_not_sampled_is_not_exported_and_says_so_to_the_next(
     assert off.spans() == on.spans() == []
 
 
-async def test_a_message_that_has_a_context_keeps_it(
+async def test_message_keeps_an_existing_context(
     service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     both = service()
@@ -383,7 +383,7 @@ async def test_baggage_travels_too(service: MakeService, bmq_connect: Connect, b
     assert baggage.get_baggage("tenant") is None
 
 
-async def test_selected_messages_say_by_what(
+async def test_span_of_a_selected_message_names_the_expression(
     service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     both = service()

@@ -93,7 +93,7 @@ async def test_one_posted_and_received_after_the_other(server: Server, queue: bm
     assert min(calls[5:]) < 204
 
 
-async def test_a_post_that_is_alone_takes_a_confirmation_with_it_at_once(
+async def test_single_post_carries_a_waiting_confirmation_at_once(
     server: Server, session: bmq.Session, queue: bmq.Queue
 ) -> None:
     message: bmq.Message | None = None

@@ -97,7 +97,7 @@ def followed() -> int:
     ],
 )
 @pytest.mark.parametrize("compression", [bmq.Compression.NONE, bmq.Compression.ZLIB])
-async def test_the_garbage_collector_does_not_follow_what_is_unacknowledged(
+async def test_garbage_collector_does_not_track_unacknowledged_posts(
     server: Server, item: bytes | bmq.PutMessage, compression: bmq.Compression
 ) -> None:
     server.keep = False

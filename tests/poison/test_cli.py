@@ -31,7 +31,7 @@ async def run(*arguments: str) -> tuple[int | None, str, str]:
         ("peek",),
     ],
 )
-async def test_each_verb_shows_what_is_behind_each_poison(
+async def test_each_verb_shows_messages_behind_each_poison(
     bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, verb: tuple[str, ...]
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, write=True)

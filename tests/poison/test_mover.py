@@ -61,7 +61,7 @@ async def post_due(queue: bmq.Queue, destination: str, *payloads: bytes) -> None
 
 
 @pytest.mark.parametrize("name", POISONS)
-async def test_ten_times_what_may_be_held_of_each_poison(
+async def test_ten_times_the_held_limit_of_each_poison(
     queue: bmq.Queue, waiting: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     async with moving(waiting, max_held=20) as mover:
@@ -218,7 +218,7 @@ async def test_an_unknown_domain_is_given_up(
     assert len(caplog.records) == 2
 
 
-async def test_refused_destinations_take_a_part_of_what_may_be_held(
+async def test_refused_destinations_take_a_part_of_the_held_messages(
     queue: bmq.Queue, waiting: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Eight times the limit of held messages, for one unknown domain and for many."""
@@ -291,6 +291,6 @@ async def test_the_mover_of_an_app_has_its_list_and_its_dead_letters(
 @pytest.mark.parametrize(
     ("options", "why"), [({"allow": 7}, "allow"), ({"dead_letters": "bmq://d/q.delayed"}, "would return")]
 )
-def test_a_mover_that_cannot_be_is_refused_when_it_is_registered(options: dict[str, Any], why: str) -> None:
+def test_impossible_mover_is_refused_at_registration(options: dict[str, Any], why: str) -> None:
     with pytest.raises(bmq.UsageError, match=why):
         bmq.App().mover("bmq://d/q.delayed", **options)

@@ -96,7 +96,7 @@ async def test_ten_thousand_bad_rows_in_front_of_a_good_one(
         (b"x", {"a": "\udcff"}),
     ],
 )
-async def test_a_message_that_cannot_be_posted_is_refused_when_it_is_recorded(
+async def test_unpostable_message_is_refused_at_recording(
     engine: Engine, payload: Any, properties: Any
 ) -> None:
     with engine.begin() as connection, pytest.raises(bmq.UsageError):

@@ -172,7 +172,7 @@ async def test_poison_waits_while_the_queue_for_dead_letters_is_full(
     assert len(caplog.records) == 2
 
 
-async def test_what_an_error_says_about_its_message(queue: bmq.Queue) -> None:
+async def test_error_describes_its_message(queue: bmq.Queue) -> None:
     await queue.post(b"{}")
     good = await queue.receive(timeout=10)
     await post_raw(queue, POISONS["no zlib"])

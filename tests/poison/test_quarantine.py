@@ -93,7 +93,7 @@ async def redelivered(
         ({f"p{n}": n for n in range(255)}, None),
     ],
 )
-async def test_what_a_message_says_of_its_deaths_is_checked(
+async def test_count_of_deaths_in_a_message_is_checked(
     bmq_session: bmq.Session,
     bmq_connect: Any,
     bmq_queue_uri: str,

@@ -41,7 +41,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("name", POISONS)
-async def test_ten_times_what_may_be_unconfirmed_of_each_poison(
+async def test_ten_times_the_window_of_each_poison(
     bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     async with responding(bmq_broker.uri, queue.uri, echo) as app:

@@ -54,7 +54,7 @@ async def until_good(tables: bmq.arrow.Tables) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", POISONS)
-async def test_ten_times_what_may_be_unconfirmed_of_each_poison(
+async def test_ten_times_the_window_of_each_poison(
     bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     async with queue.tables(max_rows=20, max_unconfirmed_messages=20) as tables:
@@ -128,7 +128,7 @@ async def test_without_a_name_the_column_is_called_error(queue: bmq.Queue) -> No
     assert queue.tables(on_invalid="row").schema.field("error").type == pa.string()
 
 
-async def test_an_unreadable_message_is_an_error_that_names_it_and_is_left_out(
+async def test_unreadable_message_is_named_by_an_error_and_omitted(
     bmq_broker: Any, bmq_queue_uri: str
 ) -> None:
     async with bmq.connect(bmq_broker.uri, max_message_size=1000) as session:
@@ -191,7 +191,7 @@ async def test_interceptors_see_unreadable_messages_confirmed(bmq_broker: Any, b
     assert seen == [BAD.data] * 3 + [GOOD]
 
 
-def test_inflating_what_is_too_large_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompressing_oversized_messages_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     from bmq.wire import push_table
     from bmq.wire.push_columns import PushColumns
 
@@ -258,7 +258,7 @@ async def test_a_source_reads_on_and_confirms_nothing_before_its_rows(
     assert len(lines(caplog)) == 1
 
 
-async def test_a_source_confirms_what_it_left_out_with_its_rows(bmq_broker: Any, queue: bmq.Queue) -> None:
+async def test_source_confirms_omitted_messages_with_its_rows(bmq_broker: Any, queue: bmq.Queue) -> None:
     await flood(queue, [BAD] * 3)
     await queue.post(GOOD)
 

@@ -40,7 +40,7 @@ async def working(uri: str, queue: str, done: asyncio.Event, **options: Any) -> 
 
 
 @pytest.mark.parametrize("name", [*POISONS, "a task that the worker does not know"])
-async def test_ten_times_what_may_be_unconfirmed_of_each_poison(
+async def test_ten_times_the_window_of_each_poison(
     bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, write=True)

@@ -72,7 +72,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", CONSUMERS)
-async def test_ten_times_what_may_be_unconfirmed_of_each_poison(
+async def test_ten_times_the_window_of_each_poison(
     bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
@@ -121,7 +121,7 @@ class Bad(Exception):
         raise RuntimeError
 
 
-async def test_an_exception_without_a_text_stops_nobody(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+async def test_exception_without_a_text_stops_no_worker(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
     done = asyncio.Event()
 
@@ -250,7 +250,7 @@ async def test_an_origin_that_is_no_text_keeps_no_message_from_the_dead_letters(
     await asyncio.wait([task])
 
 
-async def test_a_full_queue_for_dead_letters_blocks_and_the_status_names_it(
+async def test_full_queue_for_dead_letters_blocks_and_is_named_by_the_status(
     bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)

@@ -65,14 +65,14 @@ def test_requests_beside_posts() -> None:
     assert re.match(r"a request takes [\d.]+ times as long as a post", printed)
 
 
-def test_what_waiting_costs() -> None:
+def test_benchmark_of_delays_runs() -> None:
     with BackgroundBroker() as broker:
         where = ("--broker", broker.uri, "--pid", str(os.getpid()))
         printed = run("delays.py", "waiting", *where, "--count", "100", "--minutes", "0", "--seconds", "2")
     assert re.search(r"100 waiting.* posted, 0 lost, 0 twice .*, 0 early", printed)
 
 
-def test_what_it_costs_to_be_seen(tmp_path: Path) -> None:
+def test_benchmark_of_observability_runs(tmp_path: Path) -> None:
     output = tmp_path / "observed"
     printed = run("observed.py", "--rounds", "1", "--count", "200", "--output", str(output))
     assert "nothing switched on" in printed

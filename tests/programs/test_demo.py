@@ -88,7 +88,7 @@ def test_on_any_other_broker_the_connections_are_cut() -> None:
     assert books(run.stdout)["sent again"] > 0
 
 
-def test_without_a_broker_it_ends_in_one_line() -> None:
+def test_demo_without_a_broker_ends_with_one_line() -> None:
     run = demonstrate("--broker", "tcp://127.0.0.1:1")
     assert run.returncode == 1
     assert len(run.stderr.splitlines()) == 1
@@ -120,7 +120,7 @@ def test_books_that_do_not_balance_are_noticed(
     assert ("The books are balanced" in said) is balanced
 
 
-async def test_what_is_drawn_shows_the_crash(demo: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_picture_shows_the_crash(demo: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     consoles = [Console(file=io.StringIO(), width=width) for width in (demo.NARROWEST, 120)]
     console = consoles[-1]
@@ -147,7 +147,7 @@ async def test_what_is_drawn_shows_the_crash(demo: ModuleType, monkeypatch: pyte
     assert len(heights) == len(consoles), "the picture does not jump"
 
 
-def test_a_recording_shows_each_piece_while_it_was_there(recording: ModuleType) -> None:
+def test_recording_shows_each_piece_during_its_lifetime(recording: ModuleType) -> None:
     pictures = [{(0, 0): ">a", (0, 5): ">b"}, {(0, 0): ">a"}, {(0, 0): ">c"}]
     assert recording.stays(pictures) == {
         (0, 2): {(0, 0): ">a"},

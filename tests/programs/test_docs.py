@@ -76,7 +76,7 @@ class TestLayouts:
         shown = [row[4] for row in rows(section("\n" + generate.layouts(), name))[2:]]
         assert shown == declared
 
-    def test_event_header_as_the_protocol_has_it(self, generate: ModuleType) -> None:
+    def test_event_header_matches_the_protocol(self, generate: ModuleType) -> None:
         table = rows(section("\n" + generate.layouts(), "EventHeader"))[2:]
         assert [(int(byte), int(bit), int(bits), name) for _, byte, bit, bits, name, *_ in table] == [
             (0, 0, 1, "fragment"),
@@ -137,7 +137,7 @@ class TestStatements:
         # Two rows are of the broker, not of the documents: what does not compile, and attempts that are left.
         assert numbers - {each for rows in documents.values() for each in rows} == {"2.12", "4.16"}
 
-    def test_what_differs_says_why(self, listed: list[dict[str, str]]) -> None:
+    def test_differences_have_a_reason(self, listed: list[dict[str, str]]) -> None:
         assert {row["holds"] for row in listed} == {"yes", "broker", "no", "open"}
         assert [row["number"] for row in listed if row["holds"] != "yes" and not row.get("why")] == []
 
@@ -187,7 +187,7 @@ class TestErrors:
         errors = [name for name, value in vars(bmq.errors).items() if _is_error(value)]
         assert sorted(shown) == sorted(errors)
 
-    def test_retryable_is_said_as_the_classes_have_it(self, generate: ModuleType) -> None:
+    def test_documented_retryable_equals_the_attribute(self, generate: ModuleType) -> None:
         said = {row[0]: row[2] for row in rows(generate.errors())[2:]}
         assert said["BufferFull"] == "yes"
         assert said["InvalidURI"] == "no"
@@ -199,7 +199,7 @@ def _is_error(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, bmq.errors.Error)
 
 
-def test_pictures_are_what_their_script_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_equal_the_output_of_their_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = runpy.run_path(str(DOCS / "sketches.py"))
     monkeypatch.setitem(names["Sketch"].save.__globals__, "ASSETS", tmp_path)
     for name in ("landing", "house", "message", "groups", "delays", "requests"):
@@ -208,7 +208,7 @@ def test_pictures_are_what_their_script_draws(tmp_path: Path, monkeypatch: pytes
         assert drawn == (DOCS / "assets" / f"{name}.svg").read_text(encoding="utf-8")
 
 
-def test_a_marker_nobody_generates_is_refused(generate: ModuleType) -> None:
+def test_marker_without_a_generator_is_refused(generate: ModuleType) -> None:
     with pytest.raises(ValueError, match="nothing generates 'weather'"):
         generate.fill("<!-- generated: weather -->")
 
@@ -263,7 +263,7 @@ def test_links_between_files_lead_somewhere(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_what_to_read_before_relying_on_it_is_linked(page: str) -> None:
+def test_pages_link_reliability_failure_and_performance(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in ("reliability.md", "failure.md", "performance.md"):
         assert re.search(rf"\]\((docs/)?{target}\)", text), target

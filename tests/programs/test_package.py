@@ -121,7 +121,7 @@ def metadata(wheel: Path) -> email.message.Message:
         return email.message_from_string(files.read(name).decode())
 
 
-def test_the_wheel_says_what_it_is(metadata: email.message.Message) -> None:
+def test_wheel_has_its_metadata(metadata: email.message.Message) -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Description-Content-Type"] == "text/markdown"
@@ -208,7 +208,7 @@ def test_vulnerabilities_can_be_reported_in_private(hatch_build: ModuleType) -> 
     assert links["security"] == "security/advisories/new"
 
 
-def test_the_matrix_is_what_the_classifiers_claim() -> None:
+def test_matrix_equals_the_classifiers() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     claimed = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
@@ -230,13 +230,13 @@ def test_issue_forms_ask_for_something(path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "LICENSE", "CHANGELOG.md"]
 )
-def test_what_a_project_has_is_there_and_linked(name: str) -> None:
+def test_project_files_exist_and_are_linked(name: str) -> None:
     assert (ROOT / name).exists()
     texts = [(ROOT / each).read_text(encoding="utf-8") for each in ("README.md", "CONTRIBUTING.md")]
     assert any(f"]({name})" in text for text in texts)
 
 
-def test_extras_are_for_users_and_groups_for_those_who_work_on_it(metadata: email.message.Message) -> None:
+def test_extras_are_for_users_and_groups_for_developers(metadata: email.message.Message) -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert set(metadata.get_all("Provides-Extra", [])) == set(pyproject["project"]["optional-dependencies"])
     assert set(metadata.get_all("Provides-Extra", [])).isdisjoint(pyproject["dependency-groups"])
@@ -245,7 +245,7 @@ def test_extras_are_for_users_and_groups_for_those_who_work_on_it(metadata: emai
 
 
 @pytest.mark.statement("8.7")
-def test_the_libraries_it_is_made_with_are_those_of_its_description() -> None:
+def test_chosen_libraries_are_declared_dependencies() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project, groups = pyproject["project"], pyproject["dependency-groups"]
     for library, where in {

@@ -53,7 +53,7 @@ def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", GUIDES)
-def test_a_guide_works_as_it_is_copied(name: str, tmp_path: Path) -> None:
+def test_guide_works_when_copied(name: str, tmp_path: Path) -> None:
     assert pages.run(DOCS / f"{name}.md", tmp_path)
 
 

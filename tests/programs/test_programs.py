@@ -85,7 +85,7 @@ def waits(process: subprocess.Popen[str]) -> bool:
 
 
 @pytest.mark.parametrize("code", list(programs()))
-def test_a_program_runs_as_it_stands(code: str, broker: BackgroundBroker, tmp_path: Path) -> None:
+def test_program_runs_unchanged(code: str, broker: BackgroundBroker, tmp_path: Path) -> None:
     with start(code, broker, tmp_path) as process:
         if "bmq.run(" in code and waits(process):
             process.send_signal(signal.SIGTERM)

@@ -65,7 +65,7 @@ def test_each_byte_of_a_recorded_event_is_annotated_once(annotated: ModuleType, 
         assert bytes_of(annotated.annotate(event.data, kind)) == event.data, str(event)
 
 
-def test_what_was_recorded_as_json_is_annotated_as_ber(annotated: ModuleType) -> None:
+def test_recorded_json_is_annotated_as_ber(annotated: ModuleType) -> None:
     for event, kind in with_kinds("json-session"):
         if event.type is EventType.CONTROL:
             message = decode_event(read_event(event.data), kind)
@@ -73,7 +73,7 @@ def test_what_was_recorded_as_json_is_annotated_as_ber(annotated: ModuleType) ->
             assert bytes_of(annotated.annotate(data, kind)) == data
 
 
-def test_what_the_bytes_say(annotated: ModuleType) -> None:
+def test_annotations_describe_the_bytes(annotated: ModuleType) -> None:
     put = recorded(EventType.PUT, recording="json-session")[1].data
     said = {row.offset: row.text for row in annotated.annotate(put) if row.data}
     assert said[8] == "flags 3 (ACK_REQUESTED | MESSAGE_PROPERTIES), messageWords 24"

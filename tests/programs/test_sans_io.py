@@ -42,7 +42,7 @@ def test_the_blocking_client_posts_receives_and_confirms() -> None:
         assert again.stdout.splitlines() == ["posted: SUCCESS", "received: message 0"]
 
 
-def test_it_says_why_a_queue_is_not_to_be_had() -> None:
+def test_refused_queue_is_an_error_with_the_reason() -> None:
     with bmq.testing.BackgroundBroker() as broker:
         done = subprocess.run(
             [sys.executable, str(EXAMPLE), "--broker", broker.uri, "--queue", "bmq://no.such.domain/q"],

@@ -73,7 +73,7 @@ async def give_it_a_message_and_end_it(program: Coroutine[Any, Any, Any], broker
 
 
 @pytest.mark.parametrize("code", list(blocks()))
-async def test_it_runs_as_it_stands(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_snippet_runs_unchanged(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("shown")
     monkeypatch.setitem(sys.modules, "shown", module)
     programs: list[Coroutine[Any, Any, Any]] = []

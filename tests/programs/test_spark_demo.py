@@ -102,7 +102,7 @@ def test_books_that_do_not_balance_are_noticed(
     assert books(said)["done again after the restart"] == 1
 
 
-def test_what_is_drawn_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_picture_shows_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten a second for ten seconds: nothing is read for five seconds, and then everything at once."""
     drawer = imported("spark_demo_picture", "examples", monkeypatch)
     samples = [

@@ -51,7 +51,7 @@ async def exchange(queue: bmq.Queue, count: int = 1) -> None:
         (await queue.receive(timeout=TIMEOUT)).confirm()
 
 
-async def test_what_a_session_counts_is_exposed(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+async def test_counts_of_a_session_are_exposed(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
     orders, small = bmq_new_queue_uri(), bmq_new_queue_uri("bmq.test.small.priority")
     queue = await bmq_session.open_queue(orders, read=True, write=True)
     full = await bmq_session.open_queue(small, write=True)
@@ -232,14 +232,14 @@ def test_a_loop_that_is_gone_or_hangs_leaves_the_last_values() -> None:
     assert read(collector.exposition()) == read(seen)
 
 
-def test_asked_by_a_thread_it_needs_to_know_the_loop() -> None:
+def test_collector_for_a_thread_needs_the_event_loop() -> None:
     with pytest.raises(bmq.UsageError, match="made in the event loop"):
         SessionCollector().exposition()
     with pytest.raises(bmq.UsageError, match="max_queues is an integer from 0"):
         SessionCollector(max_queues=-1)
 
 
-def test_without_the_client_it_says_what_to_install() -> None:
+def test_import_without_the_client_names_the_package() -> None:
     program = "import sys; sys.modules['prometheus_client.core'] = None; import bmq.prometheus"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (

@@ -145,7 +145,7 @@ def test_closing_while_disconnected_ends_at_once(answered: int | None) -> None:
 
 
 @pytest.mark.parametrize("answered", [0, 1])
-def test_closing_while_reopening_closes_what_the_broker_opened(answered: int) -> None:
+def test_closing_while_reopening_closes_the_brokers_queue(answered: int) -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.lose()

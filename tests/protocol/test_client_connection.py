@@ -161,7 +161,7 @@ def test_events_before_the_garbage_in_one_chunk_count() -> None:
     assert len(bench.failures) == 1
 
 
-def test_an_event_larger_than_allowed_is_refused_before_it_is_buffered() -> None:
+def test_oversized_event_is_refused_before_buffering() -> None:
     bench = Bench(CoreOptions(max_incoming_event=1000))
     bench.connect()
     bench.send(pack_event_header(1004, EventType.PUSH))
@@ -256,7 +256,7 @@ def test_a_request_that_times_out_names_the_message_that_could_not_be_read() -> 
     assert "codec" in str(error)
 
 
-def test_an_unknown_category_of_a_status_is_a_refusal_that_names_it() -> None:
+def test_unknown_status_category_is_a_refusal_with_its_name() -> None:
     for written, named in ((b'"E_BUSY"', "E_BUSY"), (b"77", "77")):
         bench = connected()
         bench.begin_open("bmq://d/q")
@@ -315,7 +315,7 @@ def test_trouble_is_forgotten_a_minute_after_a_connection_came() -> None:
     assert bench.core.trouble is None
 
 
-def test_an_old_broker_is_not_sent_what_it_cannot_do() -> None:
+def test_old_broker_receives_no_unsupported_requests() -> None:
     for wanted in (["x == 1"], ["", ""], ["", "x == 1"]):
         bench = Bench()
         bench.connect(features="PROTOCOL_ENCODING:JSON")
@@ -590,7 +590,7 @@ def test_a_closed_session_refuses_and_needs_nothing() -> None:
         bench.begin_open("bmq://d/q")
 
 
-def test_the_first_event_is_connected_and_it_names_the_broker() -> None:
+def test_first_event_is_connected_with_the_brokers_name() -> None:
     bench = Bench()
     bench.connect()
     assert bench.happened == [Connected("broker on unknown host")]
@@ -605,7 +605,7 @@ def test_a_heartbeat_that_was_not_answered_in_time_is_not_answered_on_the_next_c
     assert bench.broker.log == ["clientIdentity"]
 
 
-def test_what_was_wrong_with_a_connection_is_not_kept_once_it_is_gone() -> None:
+def test_error_of_a_connection_is_forgotten_with_it() -> None:
     bench = connected()
     bench.lose()
     before = held(bench.core)

@@ -129,7 +129,7 @@ def test_a_failed_suspend_or_resume_drops_the_connection(healthy: bool) -> None:
     assert bench.names.count("QueueResumed") == int(healthy)
 
 
-def test_health_that_flickers_ends_as_it_is() -> None:
+def test_flickering_health_ends_in_its_last_state() -> None:
     bench = connected()
     queue = bench.open(URI, suspends=True)
     for _ in range(5):

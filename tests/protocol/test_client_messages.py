@@ -338,7 +338,7 @@ def test_at_most_once_queues_are_not_confirmed() -> None:
 
 
 @pytest.mark.statement("4.23")
-def test_messages_for_nobody_are_dropped_and_those_without_a_known_id_find_the_only_reader() -> None:
+def test_unclaimed_messages_are_dropped_and_unknown_ids_go_to_the_only_reader() -> None:
     bench = connected()
     queue = bench.open(URI, READ)
     bench.send(bench.broker.push(999, [(guid(1), b"1")], (1,)))
@@ -382,7 +382,7 @@ def test_a_message_for_two_subscriptions_comes_once_to_each() -> None:
     assert sorted(owner for owner, _ in bench.received) == ["x == 1", "y == 1"]
 
 
-def test_what_is_confirmed_together_without_a_connection_is_recognised_when_it_comes_again() -> None:
+def test_bulk_confirmations_without_a_connection_are_recognised_on_redelivery() -> None:
     bench = connected()
     queue = bench.open(URI, READ)
     bench.push(queue, 1, 2, 3)

@@ -51,7 +51,7 @@ def test_deadlines_agree_with_a_dictionary(steps: list[tuple[int, int | None]]) 
     assert not any(key in deadlines for key in due)
 
 
-def test_deadlines_take_memory_for_what_is_live_only() -> None:
+def test_deadlines_take_memory_for_live_requests_only() -> None:
     def full_of(live: int) -> Deadlines[int]:
         deadlines = Deadlines[int]()
         for key in range(100_000):

@@ -31,7 +31,7 @@ def sent(bench: Bench) -> list[int]:
 # outcomes
 
 
-def test_each_post_gets_the_outcome_the_broker_gave_it() -> None:
+def test_each_post_gets_the_brokers_outcome() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.post(queue, 1, 2, 3)
@@ -94,7 +94,7 @@ def test_posts_to_a_reader_are_refused() -> None:
         bench.post(queue, 1)
 
 
-def test_closing_a_queue_ends_its_posts_and_nobody_elses() -> None:
+def test_closing_a_queue_ends_only_its_posts() -> None:
     bench = connected()
     queue, other = bench.open(URI), bench.open(OTHER)
     bench.post(queue, 1, 2)
@@ -121,7 +121,7 @@ def test_stopping_the_session_ends_every_post() -> None:
 # one at a time
 
 
-def test_a_post_made_alone_is_sent_before_it_is_kept_and_ends_like_any_other() -> None:
+def test_single_post_is_sent_before_its_bookkeeping_and_ends_like_others() -> None:
     bench = connected()
     queue = bench.open(URI)
     for number in range(1, 4):
@@ -200,7 +200,7 @@ def test_only_a_whole_event_accepts_a_post_made_alone() -> None:
     assert bench.outcomes[2] == [AckStatus.SUCCESS]
 
 
-def test_a_post_made_alone_is_sent_again_and_what_the_old_connection_still_says_is_forgotten() -> None:
+def test_single_post_is_resent_and_late_answers_of_the_old_connection_are_dropped() -> None:
     bench = connected()
     queue = bench.open(URI)
     assert bench.post_alone(queue, 1)

@@ -245,7 +245,7 @@ def test_of_two_answers_one_may_be_a_refusal(late: int) -> None:
         assert rest == ["OpenQueue", "ConfigureStream"]
 
 
-def test_what_a_refused_attempt_leaves_open_is_not_closed_under_a_later_one() -> None:
+def test_cleanup_of_a_refused_open_spares_a_later_open() -> None:
     bench = connected()
     bench.begin_open(URI, timeout=5)
     bench.wait(5)
@@ -320,7 +320,7 @@ def test_a_configuration_that_times_out_while_opening_closes_the_queue() -> None
     assert queue.state is QueueState.CLOSED
 
 
-def test_an_abandoned_open_is_closed_as_soon_as_it_is_answered() -> None:
+def test_abandoned_open_is_closed_on_its_answer() -> None:
     bench = connected()
     queue = bench.begin_open(URI)
     bench.core.abandon_queue(queue, bench.now, bench.now + 60)
@@ -329,7 +329,7 @@ def test_an_abandoned_open_is_closed_as_soon_as_it_is_answered() -> None:
     assert queue.state is QueueState.CLOSED
 
 
-def test_a_queue_abandoned_while_it_is_configured_is_closed() -> None:
+def test_queue_abandoned_during_configuration_is_closed() -> None:
     bench = connected()
     queue = bench.begin_open(URI)
     bench.answer()
@@ -340,7 +340,7 @@ def test_a_queue_abandoned_while_it_is_configured_is_closed() -> None:
     assert queue.state is QueueState.CLOSED
 
 
-def test_a_queue_abandoned_in_the_moment_it_opened_is_closed() -> None:
+def test_queue_abandoned_on_opening_is_closed() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.core.abandon_queue(queue, bench.now, bench.now + 60)
@@ -583,7 +583,7 @@ def test_reopening_commits_the_changes_that_waited() -> None:
 # what the layer above hears
 
 
-def test_that_a_stream_is_configured_is_reported_before_those_who_asked_hear_of_it() -> None:
+def test_stream_configuration_is_reported_before_its_callers_resume() -> None:
     bench = connected()
     queue = bench.open(URI)
     assert bench.signals[-2:] == ["StreamConfigured", "Completed"]
@@ -602,7 +602,7 @@ def test_a_writer_has_no_stream_to_report() -> None:
 
 
 @pytest.mark.parametrize("how", ["refused", "timeout"])
-def test_a_change_that_fails_takes_those_that_wait_behind_it_along(how: str) -> None:
+def test_failed_change_fails_the_changes_waiting_behind_it(how: str) -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.configure(queue, "agreed > 1")
@@ -631,7 +631,7 @@ def test_a_change_that_fails_takes_those_that_wait_behind_it_along(how: str) -> 
     assert expressions(bench) == ["agreed > 1"]
 
 
-def test_a_change_after_a_refusal_starts_from_what_was_agreed() -> None:
+def test_change_after_a_refusal_starts_from_the_accepted_configuration() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.configure(queue, "a > 1")
@@ -704,7 +704,7 @@ def test_a_reopened_queue_can_be_closed_at_once() -> None:
     assert bench.names[-1] == "StateRestored"
 
 
-def test_a_queue_closed_between_two_lost_connections_holds_nobody_up() -> None:
+def test_queue_closed_between_two_lost_connections_delays_no_other_queue() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.lose()

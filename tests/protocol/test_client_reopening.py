@@ -121,7 +121,9 @@ def test_an_open_waits_until_the_earlier_one_is_undone(
 
 
 @every_undoing
-def test_a_connection_lost_meanwhile_opens_it_on_the_next(begin: Callable[[Bench], None]) -> None:
+def test_queue_is_opened_on_the_next_connection_after_a_loss_meanwhile(
+    begin: Callable[[Bench], None],
+) -> None:
     bench = connected()
     begin(bench)
     queue = bench.begin_open(URI, READ, token="again")
@@ -133,7 +135,9 @@ def test_a_connection_lost_meanwhile_opens_it_on_the_next(begin: Callable[[Bench
 
 
 @every_undoing
-def test_a_connection_that_has_just_failed_opens_it_on_the_next(begin: Callable[[Bench], None]) -> None:
+def test_queue_is_opened_on_the_next_connection_after_a_recent_failure(
+    begin: Callable[[Bench], None],
+) -> None:
     bench = connected()
     begin(bench)
     bench.send(b"\xff" * 8)
@@ -146,7 +150,7 @@ def test_a_connection_that_has_just_failed_opens_it_on_the_next(begin: Callable[
 
 
 @every_undoing
-def test_a_session_that_closes_meanwhile_ends_it(begin: Callable[[Bench], None]) -> None:
+def test_session_closing_meanwhile_ends_the_open(begin: Callable[[Bench], None]) -> None:
     bench = connected()
     begin(bench)
     queue = bench.begin_open(URI, READ, token="again")
@@ -188,7 +192,7 @@ def test_cancelling_again_and_again_leaves_nothing(begin: Callable[[Bench], None
 
 
 @every_undoing
-def test_of_several_waiting_opens_the_first_opens_it_and_the_others_say_so(
+def test_first_of_several_waiting_opens_wins_and_the_others_fail(
     begin: Callable[[Bench], None],
 ) -> None:
     bench = connected()
@@ -243,7 +247,7 @@ def test_opens_for_both_sides_wait_until_both_are_closed() -> None:
     assert queue.state is QueueState.OPEN
 
 
-def test_what_waits_to_be_opened_keeps_no_close_from_being_the_final_one() -> None:
+def test_waiting_open_does_not_change_a_final_close() -> None:
     bench = connected()
     bench.close(bench.open(URI, WRITE))
     bench.begin_open(URI, WRITE, token="again")

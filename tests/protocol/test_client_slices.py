@@ -51,7 +51,7 @@ def test_a_refused_row_is_known_by_its_number() -> None:
     assert settled(bench)
 
 
-def test_it_keeps_its_place_among_other_posts() -> None:
+def test_slice_keeps_its_place_among_other_posts() -> None:
     bench = connected()
     queue, other = bench.open(URI), bench.open(OTHER)
     bench.post(queue, 1)
@@ -97,7 +97,7 @@ def test_posts_during_an_outage_are_sent_after_the_reconnect() -> None:
     assert sent(bench) == [1, 2]
 
 
-def test_closing_the_queue_ends_what_is_left() -> None:
+def test_closing_the_queue_ends_remaining_posts() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.post_event(queue, 1, 2, 3)
@@ -109,7 +109,7 @@ def test_closing_the_queue_ends_what_is_left() -> None:
     assert settled(bench)
 
 
-def test_rows_nobody_answers_time_out() -> None:
+def test_unanswered_rows_time_out() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.post_event(queue, 1, 2)
@@ -174,7 +174,7 @@ STATUSES = st.sampled_from([SUCCESS, SUCCESS, SUCCESS, LIMIT, AckStatus.UNKNOWN]
 
 
 @given(data=st.data())
-def test_each_row_has_exactly_the_outcome_the_broker_gave_it(data: st.DataObject) -> None:
+def test_each_row_has_exactly_the_brokers_outcome(data: st.DataObject) -> None:
     bench = connected()
     queues = bench.open(URI), bench.open(OTHER)
     number = 0

@@ -73,7 +73,7 @@ def test_a_quiet_subscription_is_repeated_with_growing_pauses() -> None:
     assert queue.state is QueueState.OPEN
 
 
-def test_what_a_repetition_brings_is_counted_said_once_and_asked_for_again_soon() -> None:
+def test_revived_messages_are_counted_reported_once_and_soon_requested_again() -> None:
     bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
     queue = reader(bench, "x == 1")
     assert len(quiet(bench, 7.1)) == 3

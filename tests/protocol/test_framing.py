@@ -270,7 +270,7 @@ def test_a_broker_closes_on_a_length_that_cannot_be(length: int) -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_limit_may_be_raised_by_what_came_in_front(whole: bool) -> None:
+def test_limit_may_be_raised_by_preceding_data(whole: bool) -> None:
     large = event(500, EventType.PUT)
     framer = Framer(max_event_size=100, tolerant=True)
     events, error = framer.feed(HEARTBEAT_REQ + (large if whole else large[:20]))

@@ -93,7 +93,7 @@ def test_silent_intervals_of_the_grace_do_not_count() -> None:
     assert run(heartbeat, [False] * 63) == [SEND] * 62 + [DEAD]
 
 
-def test_events_in_the_grace_do_not_shorten_it() -> None:
+def test_events_during_the_grace_period_do_not_shorten_it() -> None:
     heartbeat = Heartbeat(3.0, 1, now=0.0, grace=3)
     assert run(heartbeat, [True] + [False] * 5) == [NOTHING] + [SEND] * 4 + [DEAD]
 

@@ -368,7 +368,7 @@ def test_every_answer_counts(answer: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pause", "write"])
-def test_a_missing_answer_does_not_count_while_it_cannot_arrive(kind: str) -> None:
+def test_missing_answer_counts_only_while_it_can_arrive(kind: str) -> None:
     """The session does not read, or its request waits behind its own output."""
     bench = connected()
     queue = bench.open("bmq://d/q")

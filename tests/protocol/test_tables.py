@@ -106,7 +106,7 @@ def test_whatever_waits_for_an_answer_can_be_answered_in_three_ways() -> None:
         assert overdue is not ((state, QueueInput.TIMEOUT) in QueueCore.TRANSITIONS)
 
 
-def test_a_queue_can_be_reconfigured_and_closed_wherever_the_application_has_it_in_its_hands() -> None:
+def test_queue_can_be_reconfigured_and_closed_in_every_public_state() -> None:
     for state in (
         QueueState.OPEN,
         QueueState.RECONFIGURING,
@@ -125,7 +125,7 @@ def test_a_queue_can_be_reconfigured_and_closed_wherever_the_application_has_it_
             assert (state, QueueInput.CLOSE_PLAIN) in QueueCore.TRANSITIONS
 
 
-def test_an_input_that_is_not_possible_says_what_was_tried_where_and_changes_nothing() -> None:
+def test_impossible_input_is_an_error_with_state_and_input_and_no_change() -> None:
     core = ClientCore(ClientIdentity(client_type=ClientType.E_TCPCLIENT))
     with pytest.raises(StateError, match=r"DISCONNECTED is not possible in state SessionState\.STARTING"):
         core.fire(SessionInput.DISCONNECTED, 0.0)

@@ -107,7 +107,7 @@ async def test_the_status_of_subscribers_shows_a_stall(peer: Peer) -> None:
 
 
 @simulated_peer
-async def test_a_silent_broker_degrades_the_session_before_it_is_left(
+async def test_silent_broker_degrades_the_session_before_the_connection_is_dropped(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with bmq.connect(peer.uri, liveness=0.4) as session:
@@ -160,7 +160,7 @@ async def test_a_broker_that_delivers_and_answers_nothing_degrades_the_session_a
 
 
 @simulated_peer
-async def test_a_lost_connection_ends_what_had_stalled(peer: Peer) -> None:
+async def test_lost_connection_ends_the_stalls(peer: Peer) -> None:
     async with bmq.connect(
         peer.uri, liveness=0.2, reconnect_delays=lambda: itertools.repeat(0.001)
     ) as session:

@@ -42,7 +42,7 @@ def first_failure(run: Callable[[int], None], seeds: int) -> tuple[int, str]:
         ("loses_updates", "owed {"),
     ],
 )
-def test_a_bug_is_found_and_its_seed_finds_it_again(simulate: Any, version: str, found: str) -> None:
+def test_bug_is_found_and_reproduced_by_its_seed(simulate: Any, version: str, found: str) -> None:
     seed, text = first_failure(lambda seed: simulate.simulate(simulate.VERSIONS[version], seed), 20)
     assert found in text
     with pytest.raises(AssertionError) as again:

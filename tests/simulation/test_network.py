@@ -132,7 +132,7 @@ def test_a_latency_and_a_rate_are_kept() -> None:
     over(check, latency=(0.2, 0.2), rate=100_000)
 
 
-def test_close_sends_what_is_buffered_and_ends_the_stream() -> None:
+def test_close_sends_buffered_data_and_ends_the_stream() -> None:
     async def check(pair: Pair) -> None:
         pair.near.write(bytes(3_000_000))
         assert pair.near.get_write_buffer_size() > 2_000_000
@@ -148,7 +148,7 @@ def test_close_sends_what_is_buffered_and_ends_the_stream() -> None:
     over(check)
 
 
-def test_abort_loses_what_is_buffered_and_no_more() -> None:
+def test_abort_loses_only_buffered_data() -> None:
     async def check(pair: Pair) -> None:
         pair.near.write(b"sent")
         pair.far.pause_reading()
@@ -263,7 +263,7 @@ def test_a_transport_tells_its_addresses_and_protocol() -> None:
     over(check)
 
 
-def test_what_a_protocol_raises_ends_the_connection_and_is_reported() -> None:
+def test_exception_of_a_protocol_ends_the_connection_and_is_reported() -> None:
     async def check(pair: Pair) -> None:
         pair.client.data_received = None  # type: ignore[assignment, method-assign]
         pair.far.write(b"hello")
@@ -454,7 +454,7 @@ def test_a_stalled_direction_delivers_later_and_a_silent_one_never() -> None:
     over(silent)
 
 
-def test_a_partition_holds_bytes_and_attempts_until_it_is_healed() -> None:
+def test_partition_holds_bytes_and_attempts_until_healed() -> None:
     async def check(pair: Pair) -> None:
         network = pair.sim.network
         network.partition("main", "server")
@@ -538,7 +538,7 @@ def test_connections_that_were_not_accepted_are_reset_with_their_server() -> Non
     assert isinstance(client.events[-1][1], ConnectionResetError)
 
 
-def test_a_server_that_closes_resets_what_it_did_not_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_server_resets_unaccepted_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = Simulation(1)
     client = Recorder()
 
@@ -566,7 +566,7 @@ def test_a_server_that_closes_resets_what_it_did_not_accept(monkeypatch: pytest.
     assert client.names == []
 
 
-def test_a_machine_without_power_is_silent_until_it_runs_again() -> None:
+def test_machine_without_power_is_silent_until_its_restart() -> None:
     async def check(pair: Pair) -> None:
         pair.server.kill(machine=True)
         pair.near.write(b"anyone?")

@@ -28,7 +28,7 @@ def test_a_simulated_test_runs_once_for_each_seed() -> None:
     assert seen == [5, 6, 7]
 
 
-def test_a_failure_says_seed_options_faults_history_and_how_to_repeat_it() -> None:
+def test_failure_shows_seed_options_faults_history_and_how_to_repeat() -> None:
     @simulated(seeds=20)
     async def test(sim: Simulation) -> None:
         sim.draw("size", 10)
@@ -46,7 +46,7 @@ def test_a_failure_says_seed_options_faults_history_and_how_to_repeat_it() -> No
     assert "BMQ_SIM_SEED=4" in told
 
 
-def test_the_environment_chooses_one_seed_and_traces_it(
+def test_environment_selects_a_seed_with_its_trace(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BMQ_SIM_SEED", "9")

@@ -31,7 +31,7 @@ def logging_as_before() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_a_failure_is_reduced_to_the_faults_that_it_needs(
+def test_failure_is_reduced_to_its_necessary_faults(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(simulate.WORLDS, "dislikes crashes", dislikes_crashes)

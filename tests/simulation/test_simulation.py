@@ -269,7 +269,7 @@ def test_a_killed_process_can_be_started_again_with_another_number() -> None:
     assert len({drawn for _, drawn in seen}) == 3
 
 
-def test_a_paused_process_goes_on_where_it_was() -> None:
+def test_paused_process_resumes() -> None:
     sim = Simulation(1)
     ticks: list[float] = []
 
@@ -314,7 +314,7 @@ def test_a_process_has_its_own_clock_which_may_jump() -> None:
     sim.run(main)
 
 
-def test_an_exception_of_a_process_is_an_error_unless_it_is_waited_for() -> None:
+def test_exception_of_an_unawaited_process_is_an_error() -> None:
     async def fail() -> None:
         raise ValueError("broken")
 
@@ -351,7 +351,7 @@ def test_an_exception_that_nothing_retrieves_is_an_error() -> None:
         Simulation(1).run(callback)
 
 
-def test_an_exception_of_main_is_raised_as_it_is() -> None:
+def test_exception_of_main_is_raised_unchanged() -> None:
     async def main() -> None:
         raise KeyError("own")
 
@@ -502,7 +502,7 @@ def test_time_sleep_is_refused_in_a_process() -> None:
         ("start_tls", (None, None, None)),
     ],
 )
-def test_what_a_simulation_does_not_have_is_refused_by_name(name: str, arguments: tuple[Any, ...]) -> None:
+def test_unsupported_calls_are_refused_by_name(name: str, arguments: tuple[Any, ...]) -> None:
     async def main() -> None:
         getattr(asyncio.get_running_loop(), name)(*arguments)
 
@@ -538,7 +538,7 @@ def post_and_crash(seed: int, **crash: Any) -> tuple[list[bytes], list[bytes]]:
     return acknowledged, sim.run(main)
 
 
-def test_a_crashed_broker_keeps_what_it_acknowledged() -> None:
+def test_crashed_broker_keeps_acknowledged_messages() -> None:
     for seed in range(5):
         acknowledged, stored = post_and_crash(seed)
         assert stored[: len(acknowledged)] == acknowledged
@@ -546,7 +546,7 @@ def test_a_crashed_broker_keeps_what_it_acknowledged() -> None:
         assert stored[: len(acknowledged)] == acknowledged
 
 
-def test_a_broker_may_lose_what_came_last() -> None:
+def test_broker_may_lose_its_last_messages() -> None:
     acknowledged, stored = post_and_crash(1, lose=0.005)
     assert 0 < len(stored) < len(acknowledged)
     assert stored == acknowledged[: len(stored)]

@@ -254,7 +254,7 @@ def test_buckets_of_integers(keys: list[int | None]) -> None:
     assert bucket_column(pa.array(keys, pa.int64())).to_pylist() == expected
 
 
-def test_what_is_no_key_and_no_time() -> None:
+def test_invalid_keys_and_times_are_refused() -> None:
     with pytest.raises(bmq.UsageError, match="not double"):
         bucket_column(pa.array([1.5]))
     with pytest.raises(bmq.UsageError, match="not string"):
@@ -269,7 +269,7 @@ def test_what_is_no_key_and_no_time() -> None:
         ({"topic": "x"}, ORDERS, "unknown option topic; for topic: option queue, the URI"),
         ({}, ORDERS, "column 'CustomerId' cannot be written to a queue; possible columns: 'value'"),
         ({"propertyColumns": "Missing"}, struct(value=StringType()), "no column 'Missing'"),
-        ({"valueColumn": "body"}, struct(value=StringType()), "column 'value' is of no use"),
+        ({"valueColumn": "body"}, struct(value=StringType()), "column 'value' cannot be written"),
         ({"maxRetries": "many"}, struct(value=StringType()), "option maxRetries='many'"),
         (
             {"ackTimeoutMs": "-1"},
@@ -322,7 +322,7 @@ TYPED = {
 }
 
 
-def test_a_queue_is_read_until_it_is_drained(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+def test_queue_is_read_until_drained(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     broker.post(queue, [bmq.PutMessage(b"x", TYPED), b"y"])
     options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": 200, "checkpointLocation": tmp_path}
     first, second = rows_of(source(**options))
@@ -412,7 +412,7 @@ def test_a_count_of_good_messages_ends_a_read_that_puts_others_aside(
     assert len(broker.drain(queue, expect=5)) == 5
 
 
-def test_a_count_ends_it_and_the_rest_stays(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+def test_count_ends_the_read_and_the_rest_stays(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     broker.post(queue, [f"{n}".encode() for n in range(10)])
     options = {"broker": broker.uri, "queue": queue, "maxMessages": 4, "checkpointLocation": tmp_path}
     rows = rows_of(source(**options), struct(value=BinaryType()))
@@ -555,9 +555,7 @@ def left_in(broker: BrokerThread, queue: str) -> list[str]:
     return [m.data.decode() for m in broker.drain(queue)]
 
 
-def test_a_stream_confirms_what_is_committed_and_nothing_else(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
+def test_stream_confirms_committed_messages_only(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=6)
     post_numbers(broker, queue, 0, 10)
     assert query.batch() == numbers(0, 6)
@@ -574,7 +572,7 @@ def test_no_more_than_a_trigger_takes(broker: BrokerThread, queue: str, tmp_path
     assert left_in(broker, queue) == query.unproven(numbers(8, 10))
 
 
-def test_the_engine_is_told_what_a_trigger_takes(tmp_path: Path) -> None:
+def test_engine_receives_the_limits_of_a_trigger(tmp_path: Path) -> None:
     options = {"checkpointLocation": tmp_path, "maxMessagesPerTrigger": 4}
     reader = source(queue=f"bmq://{DOMAIN}/q", **options).streamReader(WHOLE)
     assert reader.getDefaultReadLimit() == ReadMaxRows(4)
@@ -735,7 +733,7 @@ def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path, options: dict[st
 
 
 @pytest.mark.parametrize("option", ["idleTimeoutMs", "maxMessages", "minMessagesPerTrigger"])
-def test_what_an_old_engine_cannot_do_is_refused_by_name(
+def test_options_unsupported_by_an_old_engine_are_refused_by_name(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bmq.spark._datasource.READ_LIMITS", False)
@@ -813,7 +811,7 @@ def test_an_old_engine_that_has_committed_nothing_has_confirmed_nothing(
     assert sorted(map(int, left_in(broker, queue))) == list(range(12))
 
 
-def test_an_old_engine_confirms_what_it_commits_and_nothing_else(
+def test_old_engine_confirms_committed_messages_only(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     query = OldQuery(broker, queue, tmp_path, maxMessagesPerTrigger=6)
@@ -824,7 +822,7 @@ def test_an_old_engine_confirms_what_it_commits_and_nothing_else(
     assert left_in(broker, queue) == numbers(6, 10)
 
 
-def test_an_old_engine_gets_what_was_received_ahead(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+def test_old_engine_gets_messages_received_ahead(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     """The engine does not report its progress: the complete log is its next batch."""
     query = OldQuery(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     post_numbers(broker, queue, 0, 20)
@@ -872,9 +870,7 @@ def test_half_a_batch_in_the_log_is_no_batch(
     again.runner.stop()
 
 
-def test_the_log_is_cleared_of_what_is_long_committed(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
+def test_log_drops_long_committed_batches(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     query = Query(broker, queue, tmp_path)
     kept: list[list[str]] = []
     for n in range(20):
@@ -887,7 +883,7 @@ def test_the_log_is_cleared_of_what_is_long_committed(
     query.runner.stop()
 
 
-def test_progress_counts_what_has_arrived(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+def test_progress_counts_received_messages(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     assert query.runner.reportLatestOffset() is None
     post_numbers(broker, queue, 0, 10)
@@ -954,7 +950,7 @@ def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_p
     assert sorted(left_in(broker, queue)) == sorted(query.unproven(last))
 
 
-def test_a_batch_read_of_several_subscriptions_confirms_what_spark_got(
+def test_batch_read_of_several_subscriptions_confirms_the_messages_of_spark(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     broker.post(queue, [bmq.PutMessage(b"x", {"n": n % 2}) for n in range(30)])

@@ -192,7 +192,7 @@ def test_keys_of_maps(write: Write, broker: BrokerThread, queue: str) -> None:
 
 @both
 @pytest.mark.timeout(120)
-def test_what_is_too_large(write: Write, broker: BrokerThread, queue: str) -> None:
+def test_oversized_rows_become_dead_letters(write: Write, broker: BrokerThread, queue: str) -> None:
     """A slice fails half-way, with 60 MiB beside what is too large."""
     texts = ["a", "b" * (60 << 20), "c", "d" * (LIMIT + 1), "e" * (LIMIT - 10), "f", "g"]
     columns = {
@@ -317,7 +317,7 @@ def test_an_invalid_row_does_not_take_the_place_of_a_good_one_with_its_id(
     assert good(broker.drain(queue, expect=1)) == ["good"]
 
 
-def test_a_letter_says_once_what_it_lacks() -> None:
+def test_dead_letter_reports_each_missing_part_once() -> None:
     row = InvalidRow(0, "no", "x" * LIMIT, {"-a": "y" * 70_000, "b": b"z" * 70_000}, QUEUE)
     letter = letter_of(row)
     assert len(letter.payload) == 1 << 20

@@ -24,7 +24,7 @@ def stream(**options: str) -> Any:
     return BmqDataSource(CaseInsensitiveDict(options)).streamReader(SCHEMA)
 
 
-def test_a_pyspark_without_a_place_for_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyspark_without_support_for_lag_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the first call of the reader: Spark hides what a method that makes a reader raises."""
     monkeypatch.delattr(DataSourceStreamReader, "reportLatestOffset", raising=False)
     monkeypatch.setattr("pyspark.__version__", "4.1.1")
@@ -34,7 +34,7 @@ def test_a_pyspark_without_a_place_for_it_is_named(monkeypatch: pytest.MonkeyPat
 
 if hasattr(DataSourceStreamReader, "reportLatestOffset"):  # pyspark 4.2 and later
 
-    def test_progress_says_what_the_broker_holds(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    def test_progress_shows_the_brokers_backlog(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
         fanout = f"bmq://bmq.test.mem.fanout/{queue.rpartition('/')[2]}"
         broker.post(queue, [b"x"] * 5)
         broker.post(fanout, [b"x"] * 3)
@@ -47,7 +47,7 @@ if hasattr(DataSourceStreamReader, "reportLatestOffset"):  # pyspark 4.2 and lat
         assert latest["messages"] <= 8
         reader.stop()
 
-    def test_a_broker_that_does_not_say_it_harms_no_stream(
+    def test_broker_without_lag_figures_does_not_stop_the_stream(
         broker: BrokerThread, queue: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         broker.post(queue, [b"x"])

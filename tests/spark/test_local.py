@@ -262,7 +262,7 @@ def test_a_stream_is_read_in_batches_and_goes_on_after_a_restart(
     assert broker.drain(queue) == []
 
 
-def test_a_stream_reads_only_what_its_subscription_selects(
+def test_stream_reads_only_messages_of_its_subscription(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(100)])
@@ -271,7 +271,7 @@ def test_a_stream_reads_only_what_its_subscription_selects(
     assert sorted(int(m.data) for m in broker.drain(queue, expect=70)) == list(range(30, 100))
 
 
-def test_a_stream_goes_on_until_it_is_stopped(
+def test_stream_runs_until_stopped(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     for first, last in ((0, 100), (100, 150)):

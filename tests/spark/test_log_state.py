@@ -277,9 +277,7 @@ def test_a_repaired_query_goes_on_once(
     assert left_in(broker, queue) == []
 
 
-def test_the_verb_says_what_is_wrong_and_puts_it_right(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repair_reports_and_repairs_the_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("offsets", "commits"):
         (tmp_path / name).mkdir()
     assert main(["spark", "repair", str(tmp_path)]) == 0
@@ -327,7 +325,7 @@ def test_committed_messages_are_confirmed_while_spark_is_idle(
     query.stop()
 
 
-def test_a_query_that_ends_confirms_what_is_committed(
+def test_ending_query_confirms_committed_batches(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_inlet, "_LOOK", 3600.0)
@@ -550,7 +548,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("case", TOLD)
-def test_what_a_broker_says_of_lost_messages_is_compared_with_what_it_said(case: str) -> None:
+def test_lost_messages_are_the_difference_of_two_counts_of_the_broker(case: str) -> None:
     before, now, in_hand, lost = TOLD[case]
     more, noted = newly_dropped({"q": before}, {"q": now}, in_hand)
     assert more == ({"q": lost} if lost else {})

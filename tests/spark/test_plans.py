@@ -120,7 +120,7 @@ def other(*arguments: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("OTHER")]
 
 
-def test_an_application_neither_shares_a_read_nor_confirms_what_it_has_not_read(
+def test_application_neither_shares_a_read_nor_confirms_foreign_messages(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     post(broker, queue)
@@ -162,7 +162,7 @@ def test_a_view_in_sql_takes_nothing_out(spark: SparkSession, broker: BrokerThre
     assert len(broker.drain(queue, expect=20)) == 20
 
 
-def test_trigger_once_confirms_what_it_stored(
+def test_trigger_once_confirms_its_stored_messages(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     post(broker, queue, 50)

@@ -185,7 +185,7 @@ def table(broker: BrokerThread) -> tuple[str, list[Row]]:
 
 
 @pytest.mark.parametrize("condition", PUSHED, ids=str)
-def test_the_broker_selects_what_spark_would_keep(
+def test_broker_selects_the_rows_kept_by_spark(
     broker: BrokerThread, table: tuple[str, list[Row]], condition: Filter
 ) -> None:
     queue, rows = table

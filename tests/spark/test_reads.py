@@ -237,7 +237,7 @@ def test_two_applications_do_not_share_a_read(
 
 
 @pytest.mark.parametrize("before", [ENDED, ELSEWHERE], ids=["ended", "elsewhere"])
-def test_a_read_of_an_application_that_has_ended_is_read_again_before_it_is_confirmed(
+def test_read_of_an_ended_application_is_repeated_before_its_confirmation(
     broker: BrokerThread,
     queue: str,
     options: dict[str, str],
@@ -299,7 +299,7 @@ def test_an_empty_queue_is_no_read(queue: str, options: dict[str, str]) -> None:
     assert Reads(options["checkpointLocation"]).describe() is None
 
 
-def test_a_connection_that_is_cut_while_it_is_read_doubles_nothing(
+def test_connection_cut_during_a_read_duplicates_no_rows(
     broker: BrokerThread, queue: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was stored before the cut is delivered once more."""

@@ -226,7 +226,7 @@ def test_entries_of_maps_are_told_apart_by_name_in_a_repeated_task(broker: Broke
     assert sorted(got, key=str) == [{"height": 1}, {"weight": 1}]
 
 
-def test_every_call_is_a_job_of_its_own_unless_it_is_named(broker: BrokerThread, queue: str) -> None:
+def test_every_call_is_a_separate_job_unless_named(broker: BrokerThread, queue: str) -> None:
     for _ in range(2):
         sink(broker, queue)(iter(ORDERS[:10]))
     assert len(broker.drain(queue, expect=20)) == 20
@@ -513,6 +513,6 @@ def test_a_schema_that_cannot_be_posted_is_refused_at_once(columns: dict[str, Da
     assert text in str(info.value)
 
 
-def test_it_travels(broker: BrokerThread, queue: str) -> None:
+def test_write_function_can_be_pickled(broker: BrokerThread, queue: str) -> None:
     cloudpickle.loads(cloudpickle.dumps(sink(broker, queue)))(iter(ORDERS[:3]))
     assert len(broker.drain(queue, expect=3)) == 3

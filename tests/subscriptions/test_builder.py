@@ -107,7 +107,7 @@ def test_names_that_an_expression_cannot_hold_are_refused(name: str) -> None:
         P(name)
 
 
-def test_the_refusal_of_a_name_says_what_is_legal() -> None:
+def test_refusal_of_a_name_describes_legal_names() -> None:
     with pytest.raises(InvalidExpression, match="starts with an ASCII letter, followed by letters, digits"):
         P("order-id")
     with pytest.raises(InvalidExpression, match="is a literal in an expression, never a property"):

@@ -174,7 +174,7 @@ def test_without_app_ids_the_one_entry_is_for_everybody(mode: str, app_id: str |
     assert delivered(explain_domain(domain(mode), {"x": -1})) == {"": True}
 
 
-def test_as_a_real_broker_did_it() -> None:
+def test_explain_domain_matches_a_real_broker() -> None:
     # x > 0 on a priority domain: x = 1 is called "pos"; x = -1 and a message without properties never came.
     given = domain("priority", entry("", "x > 0"))
     posted: dict[str, dict[str, Any] | None] = {"pos": {"x": 1}, "neg": {"x": -1}, "none": None}
@@ -183,7 +183,7 @@ def test_as_a_real_broker_did_it() -> None:
 
 
 @pytest.mark.statement("1.25")
-def test_what_a_real_broker_does_with_several_is_said() -> None:
+def test_finding_describes_a_real_broker_with_several_entries() -> None:
     for mode in ("priority", "broadcast"):
         entry = {"appId": "", "expression": {"version": "E_VERSION_1", "text": "x == 1"}}
         (finding,) = check_domain({"mode": {mode: {}}, "subscriptions": [entry, entry]})

@@ -81,7 +81,7 @@ def test_unintended_meanings_give_a_warning(text: str, offset: int, words: str) 
         "b == true",
     ],
 )
-def test_what_may_be_meant_is_not(text: str) -> None:
+def test_plausible_expressions_cause_no_doubt(text: str) -> None:
     assert Expression(text).doubts == ()
 
 
@@ -93,7 +93,7 @@ def test_nothing_is_held_impossible_that_happens(tree: Any, message: dict[str, A
     assert not possible or (outcome if isinstance(outcome, bool) else None) in possible
 
 
-def test_the_warning_points_at_the_line_that_wrote_it() -> None:
+def test_warning_points_at_the_callers_line() -> None:
     filters: list[Any] = [lambda: Expression("x < x"), lambda: ((P.x == 1) & (P.x == 2)).expression()]
     for write in filters:
         with pytest.warns(bmq.ExpressionWarning) as caught:
@@ -101,7 +101,7 @@ def test_the_warning_points_at_the_line_that_wrote_it() -> None:
         assert caught[0].filename == __file__
 
 
-def test_whoever_subscribes_is_told_where() -> None:
+def test_expression_warning_names_the_subscribing_line() -> None:
     async def main() -> None:
         async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
             queue = await session.open_queue("bmq://bmq.test.mem.priority/doubts", read=True)
@@ -112,7 +112,7 @@ def test_whoever_subscribes_is_told_where() -> None:
     assert caught[0].filename == __file__
 
 
-def test_nobody_is_warned_twice_or_of_what_was_not_written() -> None:
+def test_no_warning_is_repeated_or_about_generated_text() -> None:
     with pytest.warns(bmq.ExpressionWarning):
         expression = Expression("x < x")
     with warnings.catch_warnings():

@@ -31,7 +31,7 @@ from bmq.subscriptions._equalities import Equality, equality
         ("", None),
     ],
 )
-def test_what_an_expression_demands(text: str, found: Equality | None) -> None:
+def test_equality_of_an_expression_is_found(text: str, found: Equality | None) -> None:
     assert equality(text) == found
 
 

@@ -99,7 +99,7 @@ def test_not_strict_takes_any_text_as_the_broker_would() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
-def test_an_evaluation_says_what_went_wrong_and_where(text: str, offset: int, reason: str) -> None:
+def test_evaluation_reports_the_error_and_its_position(text: str, offset: int, reason: str) -> None:
     message = {"a": 1, "s": "foo", "f": PropertyValue(PropertyType.CHAR, b"x"), "bin": b"\0"}
     evaluation = Expression(text).evaluate(message)
     assert evaluation.value is None
@@ -132,7 +132,7 @@ class Place(enum.StrEnum):
     HERE = "here"
 
 
-def test_values_of_subclasses_are_what_post_would_send() -> None:
+def test_values_of_subclasses_evaluate_as_posted() -> None:
     message = {"c": Color.RED, "p": Place.HERE}
     assert Expression('c == 1 && p == "here"').matches(message)
     assert Expression("exists(c)").matches(message)

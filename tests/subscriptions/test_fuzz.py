@@ -111,7 +111,7 @@ def test_the_simplest_form_means_the_same_and_costs_no_more(node: Node, message:
 
 
 @given(st.one_of(trees, conditions), messages)
-def test_what_is_called_total_never_ends_in_an_error(node: Node, message: dict[str, Any]) -> None:
+def test_total_expressions_never_fail(node: Node, message: dict[str, Any]) -> None:
     if is_total(node):
         assert outcome(node, message) in (True, False)
 

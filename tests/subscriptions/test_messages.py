@@ -95,7 +95,7 @@ def test_the_column_and_the_hint(text: str, column: int, hint: str) -> None:
         ("a < b < c", "`&&`, `||`, + - * / % or the end"),
     ],
 )
-def test_what_would_be_legal(text: str, legal: str) -> None:
+def test_syntax_error_lists_legal_continuations(text: str, legal: str) -> None:
     assert str(error_of(text)).endswith(f"Legal here: {legal}.")
 
 

@@ -184,7 +184,7 @@ _junctions = st.sampled_from(["&&", "||"])
 
 
 @given(conditions, messages)
-def test_a_plan_matches_what_the_filter_matches(node: Node, message: dict[str, Any]) -> None:
+def test_plan_matches_the_same_messages_as_the_filter(node: Node, message: dict[str, Any]) -> None:
     check(node, message)
 
 

@@ -87,7 +87,7 @@ class TestEncoding:
     @example("__.w")
     @example("__.w6Q=")
     @example("a" * 118)
-    def test_a_name_made_elsewhere_is_a_tag_only_if_a_filter_could_ask_for_it(self, rest: str) -> None:
+    def test_foreign_name_is_a_tag_only_if_a_filter_could_select_it(self, rest: str) -> None:
         found = tags_of({f"t.{rest}": True})
         assert [tag_name(each) for each in found] == ([f"t.{rest}"] if found else [])
 
@@ -246,7 +246,7 @@ class TestPulsarAsItIs:
     @example({"urgent", "compressed"}, set(), {"tagA": "compressed"})
     @example(set(), {"urgent", "compressed"}, {"tag0": "urgent", "tag1": "uncompressed"})
     @pytest.mark.statement("5.1")
-    def test_the_subscriptions_take_what_pulsar_takes(
+    def test_subscriptions_match_the_same_messages_as_pulsar(
         self, any_of: set[str], all_of: set[str], message: dict[str, Any]
     ) -> None:
         wanted = PulsarTags(any_of=any_of, all_of=all_of, keys=KEYS)
@@ -268,7 +268,7 @@ class TestPulsarAsItIs:
         wanted = PulsarTags(any_of=any_of, all_of=all_of, keys=[f"tag{i}" for i in range(4)])
         assert any(each is None or each.matches(message) for each in wanted.subscriptions()) is expected
 
-    def test_what_it_costs(self) -> None:
+    def test_number_of_subscriptions_of_tag_filters(self) -> None:
         def count(**tags: Any) -> int:
             return len(PulsarTags(**tags, keys=KEYS).subscriptions())
 

@@ -99,7 +99,7 @@ class Results(AsyncResultBackend[Any]):
 # ---- messages
 
 
-async def test_what_was_kicked_arrives_and_is_gone_when_it_is_acknowledged(
+async def test_kicked_task_arrives_and_is_gone_after_its_acknowledgement(
     broker: BmqBroker, broker_uri: str, uri: str
 ) -> None:
     await broker.kick(kicked(b"some"))
@@ -110,13 +110,13 @@ async def test_what_was_kicked_arrives_and_is_gone_when_it_is_acknowledged(
     await until_depth(broker_uri, uri, 0)
 
 
-async def test_what_is_kicked_later_arrives_at_who_listens(broker: BmqBroker) -> None:
+async def test_later_kicks_reach_listeners(broker: BmqBroker) -> None:
     reading = asyncio.create_task(first(broker))
     await broker.kick(kicked(b"some"))
     assert (await reading).data == b"some"
 
 
-async def test_workers_share_the_tasks_and_none_has_more_than_it_may(broker_uri: str, uri: str) -> None:
+async def test_workers_share_the_tasks_within_their_limits(broker_uri: str, uri: str) -> None:
     async with (
         started(broker_uri, uri, max_unconfirmed_messages=1) as broker,
         started(broker_uri, uri, max_unconfirmed_messages=1) as other,
@@ -127,7 +127,7 @@ async def test_workers_share_the_tasks_and_none_has_more_than_it_may(broker_uri:
         assert {message.data for message in await asyncio.gather(*reading)} == {b"1", b"2"}
 
 
-async def test_in_a_broadcast_domain_it_goes_to_all(broker_uri: str, fresh: Fresh) -> None:
+async def test_broadcast_task_goes_to_all_listeners(broker_uri: str, fresh: Fresh) -> None:
     uri = fresh("bmq.test.mem.broadcast")
     async with started(broker_uri, uri) as broker, started(broker_uri, uri) as other:
         reading = [asyncio.create_task(first(each)) for each in (broker, other)]
@@ -138,7 +138,7 @@ async def test_in_a_broadcast_domain_it_goes_to_all(broker_uri: str, fresh: Fres
         assert [task.result().data for task in reading] == [b"some", b"some"]
 
 
-async def test_each_application_of_a_fanout_queue_gets_it(broker_uri: str, fresh: Fresh) -> None:
+async def test_each_application_of_a_fanout_queue_receives_the_task(broker_uri: str, fresh: Fresh) -> None:
     uri = fresh("bmq.test.mem.fanout")
     async with started(broker_uri, f"{uri}?id=foo") as foo, started(broker_uri, f"{uri}?id=bar") as bar:
         await foo.kick(kicked(b"some"))
@@ -202,7 +202,7 @@ async def test_continues_after_a_lost_connection(broker_uri: str, uri: str) -> N
 # ---- later
 
 
-async def test_a_delayed_task_waits_and_a_worker_passes_it_on(broker_uri: str, uri: str) -> None:
+async def test_delayed_task_waits_and_a_worker_passes_the_task_on(broker_uri: str, uri: str) -> None:
     async with started(broker_uri, uri) as broker:
         before = time.time()
         await broker.kick(kicked(b"late", delay="0.7"))
@@ -217,7 +217,7 @@ async def test_a_delayed_task_waits_and_a_worker_passes_it_on(broker_uri: str, u
         await until_depth(broker_uri, f"{uri}.delayed", 0)
 
 
-async def test_one_that_waits_elsewhere_is_passed_on_by_whoever_moves(broker_uri: str, fresh: Fresh) -> None:
+async def test_task_in_another_delay_queue_is_passed_on_by_any_mover(broker_uri: str, fresh: Fresh) -> None:
     uri, waiting = fresh(), fresh()
     async with (
         started(broker_uri, uri, delay_queue_uri=waiting, mover=False) as patient,
@@ -404,7 +404,7 @@ async def test_a_startup_that_fails_leaves_nothing_open(broker_uri: str, uri: st
         _ = broker.session
 
 
-async def test_who_wants_no_more_gets_no_more_and_can_still_acknowledge(
+async def test_ended_listener_receives_no_more_and_can_acknowledge(
     broker: BmqBroker, broker_uri: str, uri: str
 ) -> None:
     listening = broker.listen()

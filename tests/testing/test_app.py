@@ -39,7 +39,7 @@ def app() -> bmq.App:
     return app
 
 
-async def test_what_was_handled_retried_and_put_aside(app: bmq.App) -> None:
+async def test_app_records_handled_retried_and_given_up_messages(app: bmq.App) -> None:
     async with TestApp(app) as test:
         await test.post(ORDERS, Order(1))
         await test.post(ORDERS, Order(-2), properties={"Region": "eu"})
@@ -56,7 +56,7 @@ async def test_what_was_handled_retried_and_put_aside(app: bmq.App) -> None:
     assert app._settings.broker == "tcp://broker.example:30114"
 
 
-async def test_a_failed_assertion_shows_what_was_posted(app: bmq.App) -> None:
+async def test_failed_assertion_shows_the_posted_messages(app: bmq.App) -> None:
     async with TestApp(app) as test:
         await test.post(ORDERS, Order(1))
         await test.drained()

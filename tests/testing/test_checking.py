@@ -872,7 +872,7 @@ def test_every_rule_has_both_kinds_of_stories() -> None:
     assert all(bad and good for bad, good in STORIES.values())
 
 
-def test_check_raises_with_everything_it_has_found() -> None:
+def test_check_raises_all_findings() -> None:
     scene = Scene()
     acknowledged_and_never_received(scene)
     with pytest.raises(
@@ -968,7 +968,7 @@ def test_ended_messages_leave_a_number_behind(monkeypatch: pytest.MonkeyPatch) -
     assert sum(verdict.duplicates.values()) == 1
 
 
-def test_an_application_that_comes_late_misses_what_ended_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_application_misses_ended_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bmq.testing._checker._RECENT", 10)
     checker = Checker()
     for number in range(50):

@@ -57,7 +57,7 @@ def configuration_of(service: dict[str, Any]) -> Path:
 
 
 class TestCompose:
-    def test_it_has_what_every_compose_since_1_29_knows(self, compose: dict[str, Any]) -> None:
+    def test_compose_file_uses_only_keys_of_compose_1_29(self, compose: dict[str, Any]) -> None:
         assert {key for key in compose if not key.startswith("x-")} == {"services"}
         for service in services(compose).values():
             assert set(service) <= set(SERVICE_KEYS)
@@ -128,7 +128,7 @@ class TestBrokerImage:
 
     HEALTHY = DOCKER / "bmq-broker" / "healthy.py"
 
-    def test_what_it_is_made_of_is_not_ignored(self) -> None:
+    def test_inputs_of_the_image_are_not_ignored(self) -> None:
         dockerfile = (DOCKER / "bmq-broker" / "Dockerfile").read_text()
         patterns = (ROOT / ".dockerignore").read_text().splitlines()
         allowed = [pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")]
@@ -139,7 +139,7 @@ class TestBrokerImage:
             assert (ROOT / path).exists()
             assert any(path == each or fnmatch.fnmatch(path, f"{each}/*") for each in allowed), path
 
-    def test_it_runs_as_nobody_in_particular_with_a_health_check(self) -> None:
+    def test_image_runs_as_an_unprivileged_user_with_a_health_check(self) -> None:
         dockerfile = (DOCKER / "bmq-broker" / "Dockerfile").read_text()
         final = dockerfile.rpartition("\nFROM ")[2]
         user = re.search(r"^USER (\d+):(\d+)$", final, re.MULTILINE)
@@ -240,7 +240,7 @@ class TestConfiguration:
             assert here == there
 
     @pytest.mark.parametrize("name", CONFIGURATIONS)
-    def test_the_files_are_what_the_script_writes(self, name: str) -> None:
+    def test_files_equal_the_output_of_the_script(self, name: str) -> None:
         spec = importlib.util.spec_from_file_location("domains", DOCKER / "domains.py")
         assert spec is not None
         assert spec.loader is not None
@@ -287,13 +287,13 @@ PYTHON = 'echo "$BMQ_BROKER_URI: $*" >>"$SAID"'
 
 
 class TestMakeIntegration:
-    def test_without_docker_it_says_what_to_do(self, tmp_path: Path) -> None:
+    def test_missing_docker_is_reported_with_a_remedy(self, tmp_path: Path) -> None:
         run = integration(path_with(tmp_path))
         assert run.returncode == 1
         assert "make integration needs Docker with Compose" in run.stderr
         assert "BMQ_BROKER_URI=tcp://HOST:PORT" in run.stderr
 
-    def test_without_an_engine_it_says_so(self, tmp_path: Path) -> None:
+    def test_missing_docker_engine_is_reported(self, tmp_path: Path) -> None:
         run = integration(path_with(tmp_path, docker="[[ $1 == compose ]]"))
         assert run.returncode == 1
         assert "needs a running Docker engine" in run.stderr

@@ -22,7 +22,7 @@ def test_every_kind_is_drawn_sooner_or_later() -> None:
     assert {fault.kind for fault in plan_faults(1, 5, kinds=["corrupt"])} == {"corrupt"}
 
 
-def test_a_plan_is_printed_as_what_makes_it_again() -> None:
+def test_printed_plan_is_code_that_recreates_the_plan() -> None:
     plan = plan_faults(3, 100)
     assert eval(repr(plan), {"Fault": Fault}) == plan
 
@@ -43,7 +43,7 @@ async def test_every_kind_is_injected_and_healed(kind: str) -> None:
                 assert await far.read(3000) == b"x" * 3000
 
 
-async def test_what_is_yielded_is_what_was_planned() -> None:
+async def test_yielded_faults_equal_the_plan() -> None:
     async with upstream() as up, FaultProxy(up.uri) as proxy:
         done = [fault async for fault in random_faults(proxy, 9, 20, **QUICK)]  # type: ignore[arg-type]
     assert done == plan_faults(9, 20, **QUICK)  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ class TestModes:
         assert run.returncode == 1
         assert "set asyncio_default_fixture_loop_scope = 'module'" in run.stdout
 
-    def test_without_pytest_asyncio_other_tests_run_and_these_say_what_is_missing(self, suite: Suite) -> None:
+    def test_missing_pytest_asyncio_is_reported_and_other_tests_run(self, suite: Suite) -> None:
         code = "def test_other(): pass\n\ndef test_broker(bmq_broker): pass\n"
         run = suite.run(code, ini="", script=WITHOUT_ASYNCIO)
         assert "1 passed, 1 error" in run.stdout, run.stdout
@@ -114,7 +114,9 @@ class TestModes:
 
 
 class TestNamedBroker:
-    def test_fixtures_use_it(self, suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_fixtures_use_the_broker_of_the_environment(
+        self, suite: Suite, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         code = ROUND_TRIP.format(mark="") + (
             "    import os\n"
             "    assert bmq_broker.uri == os.environ['BMQ_BROKER_URI']\n"
@@ -142,7 +144,7 @@ class TestNamedBroker:
             run = suite.run(code)
         assert "2 passed" in run.stdout, run.stdout
 
-    def test_what_it_cannot_do_is_skipped_with_a_reason(
+    def test_unsupported_fixtures_skip_with_a_reason(
         self, suite: Suite, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("BMQ_BROKER_URI", "tcp://127.0.0.1:1")
@@ -226,7 +228,7 @@ class TestOptions:
 
 
 class TestBackgroundBroker:
-    def test_it_is_reached_through_its_thread(self) -> None:
+    def test_background_broker_is_called_through_its_thread(self) -> None:
         with BackgroundBroker() as broker:
             assert broker.call(lambda inner: inner.uri) == broker.uri
 
@@ -238,7 +240,7 @@ class TestBackgroundBroker:
             broker.call(lambda inner: inner.uri)
         broker.stop()
 
-    def test_it_can_be_started_again_and_not_twice(self) -> None:
+    def test_background_broker_can_be_restarted_and_not_started_twice(self) -> None:
         broker = BackgroundBroker()
         for _ in range(2):
             broker.start()
@@ -246,7 +248,7 @@ class TestBackgroundBroker:
                 broker.start()
             broker.stop()
 
-    def test_what_hinders_it_is_raised_where_it_is_started(self) -> None:
+    def test_error_of_the_start_is_raised_by_start(self) -> None:
         with BackgroundBroker() as broker:
             port = broker.call(lambda inner: inner.port)
             with pytest.raises(OSError, match="in use"):

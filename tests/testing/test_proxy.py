@@ -147,7 +147,7 @@ class TestLife:
         with socket.socket() as other:
             other.bind(("127.0.0.1", port))  # it is not kept from others
 
-    async def test_it_is_started_once_and_has_no_port_before(self, broker: Upstream) -> None:
+    async def test_proxy_starts_once_and_has_no_port_before(self, broker: Upstream) -> None:
         proxy = FaultProxy(broker.uri)
         with pytest.raises(StateError, match="no port before"):
             _ = proxy.uri
@@ -163,7 +163,7 @@ class TestLife:
         async with FaultProxy("tcps://127.0.0.1:1") as proxy:
             assert proxy.uri == f"tcps://127.0.0.1:{proxy.port}"
 
-    async def test_new_connections_go_where_it_is_told(self, broker: Upstream, proxy: FaultProxy) -> None:
+    async def test_new_connections_go_to_the_chosen_target(self, broker: Upstream, proxy: FaultProxy) -> None:
         async with upstream() as other:
             proxy.retarget(other.uri)
             async with client(proxy) as near:
@@ -245,7 +245,7 @@ class TestCut:
         far.send(event(b"one") + event(b"second") + event(b"third"))
         assert await near.rest() == event(b"one") + event(b"second")
 
-    async def test_armed_without_a_connection_it_waits_for_the_next(
+    async def test_proxy_armed_without_a_connection_acts_on_the_next(
         self, broker: Upstream, proxy: FaultProxy
     ) -> None:
         proxy.cut_after(UP, nbytes=3)
@@ -312,7 +312,7 @@ class TestStall:
         far.send(b"x")
         assert await near.read(1) == b"x"
 
-    async def test_it_holds_for_new_connections_too(self, broker: Upstream, proxy: FaultProxy) -> None:
+    async def test_stall_applies_to_new_connections(self, broker: Upstream, proxy: FaultProxy) -> None:
         proxy.stall()
         async with client(proxy) as near:
             far = await broker.connection()
@@ -429,7 +429,7 @@ class TestThrottle:
         far.send(bytes(1_000_000))
         await asyncio.wait_for(near.read(1_000_000), 20)
 
-    async def test_taking_it_away_ends_a_wait(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_removing_the_throttle_ends_a_wait(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.throttle(1)
         near.send(b"abc")
@@ -495,7 +495,7 @@ class Recorder(Endpoint):
 
 
 @pytest.mark.parametrize("chunk", [400, 7])
-async def test_random_pieces_come_from_the_seed_and_not_from_what_is_read_at_once(chunk: int) -> None:
+async def test_random_pieces_depend_on_the_seed_and_not_on_read_sizes(chunk: int) -> None:
     sent: list[list[int]] = []
     for seed, size in ((5, 400), (5, chunk), (6, 400)):
         source, sink = Endpoint(), Recorder()

@@ -73,7 +73,7 @@ def test_every_declaration_has_a_codec_of_the_protocols_size() -> None:
 
 
 @pytest.mark.statement("8.2")
-def test_what_is_written_out_for_the_codecs_is_what_is_declared() -> None:
+def test_generated_fields_equal_the_declarations() -> None:
     written = Path(_fields.__file__).read_text(encoding="utf-8")
     assert written == layout.written_out(), "python -m bmq.wire.layout"
 

@@ -203,7 +203,7 @@ def test_our_own_values_are_checked_before_they_are_sent(message: ControlMessage
         (AuthenticationRequest("BASIC", "secret"), "got str"),  # type: ignore[arg-type]
     ],
 )
-def test_what_came_instead_is_said(message: ControlMessage, got: str):
+def test_error_names_the_received_value(message: ControlMessage, got: str):
     with pytest.raises(UsageError) as caught:
         encode_event(message, Codec.BER)
     assert str(caught.value).endswith(got)

@@ -58,7 +58,7 @@ def test_lookup(text: str, found: bool):
         ("", Codec.BER),
     ],
 )
-def test_what_a_broker_writes(text: str, codec: Codec):
+def test_features_of_a_broker_are_parsed(text: str, codec: Codec):
     assert parse_features(text).codec is codec
 
 

@@ -267,7 +267,7 @@ def test_errors_never_show_credentials(body: str):
         error = error.__cause__ or error.__context__
 
 
-def test_the_error_points_at_where_it_stops_being_json():
+def test_error_points_at_the_first_byte_that_is_not_json():
     with pytest.raises(ProtocolError) as caught:
         decode_json(b'{"rId":x}', CONTROL)
     assert caught.value.offset == 8 + len(b'{"rId":')

@@ -70,11 +70,11 @@ def test_client_ids_have_six_bytes(size: int) -> None:
         GuidGenerator(bytes(size))
 
 
-def test_the_client_id_as_negotiation_wants_it() -> None:
+def test_client_id_has_the_form_of_negotiation() -> None:
     assert GuidGenerator(CLIENT_ID).client_id_text == "CD8101020304"
 
 
-def test_the_client_id_is_the_start_of_an_md5_over_what_tells_sessions_apart() -> None:
+def test_client_id_is_a_prefix_of_an_md5_of_the_sessions_identity() -> None:
     seed = b"\x7f\0\0\1" + (1_700_000_000_000_000_000).to_bytes(8, "big") + b"\0\0\x10\x92" + b"\0\0\0\1"
     assert client_id_from("\x7f\0\0\1", 1_700_000_000_000_000_000, 4242, 1) == hashlib.md5(seed).digest()[:6]
     base: tuple[Any, ...] = ("host", 1, 2, 3)

@@ -46,7 +46,7 @@ def documented() -> list[tuple[bytes, int, int]]:
 
 
 @pytest.mark.parametrize(("key", "bucket", "of_16"), documented())
-def test_what_the_page_says(key: bytes, bucket: int, of_16: int) -> None:
+def test_buckets_match_the_page(key: bytes, bucket: int, of_16: int) -> None:
     assert crc32c(key) & 0x7FFFFFFF == bucket
     assert bucket % 16 == of_16
     assert key_bucket(key) == bucket

@@ -46,7 +46,7 @@ def split(
     ),
     wanted=st.sampled_from(Compression),
 )
-def test_what_is_joined_splits_again(
+def test_joined_data_splits_into_its_parts(
     properties: dict[str, bytes], payload: bytes, wanted: Compression, new: bool
 ) -> None:
     area = encode_properties(properties, new=new)

@@ -111,7 +111,7 @@ def test_malformed_options(area: bytes, field: str, at: int) -> None:
         assert (caught.value.field, caught.value.offset) == (field, start + at)
 
 
-def test_offsets_are_those_of_the_area_unless_it_is_placed() -> None:
+def test_offsets_count_from_the_area_unless_placed() -> None:
     with pytest.raises(ProtocolError, match="at byte 0 of the event"):
         read_sub_queue_ids(option(1, words=1))
 

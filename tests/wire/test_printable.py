@@ -22,7 +22,7 @@ from bmq.wire.printable import printable
         ("C:\\new", "C:\\new"),
     ],
 )
-def test_what_moves_the_cursor_is_shown_as_an_escape(text: str, shown: str) -> None:
+def test_cursor_movements_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 

@@ -409,7 +409,7 @@ def test_malformed_areas_are_refused(area: bytes, new: bool, field: str, offset:
     assert (error.field, error.offset) == (field, offset)
 
 
-def test_an_area_is_not_looked_at_before_it_is_read() -> None:
+def test_area_is_parsed_on_first_access() -> None:
     assert isinstance(Properties(b"garbage"), Properties)
 
 

@@ -220,7 +220,7 @@ def test_implicit_payload_has_no_data() -> None:
     assert [(m.flags, m.data) for m in decode_pushes(event, AT)] == [(1, b""), (0, b"next"), (1, b"")]
 
 
-def test_what_is_not_said_when_encoding() -> None:
+def test_encoding_defaults() -> None:
     assert encode_put(3, GUID, b"x") == put(b"x", flags=1, crc32c=crc32c(b"x")), "an ack is asked for"
     assert push_message(3, GUID, b"x") == push(b"x")
 

@@ -29,7 +29,7 @@ from bmq.wire.uri import QueueUri
         ("bmq://d/q?id=__default", "d", "", "q", "__default"),
     ],
 )
-def test_what_the_grammar_allows(text: str, domain: str, tier: str, queue: str, app_id: str) -> None:
+def test_uris_of_the_grammar_are_parsed(text: str, domain: str, tier: str, queue: str, app_id: str) -> None:
     uri = QueueUri.parse(text)
     assert (uri.domain, uri.tier, uri.queue, uri.app_id) == (domain, tier, queue, app_id)
     assert str(uri) == text

@@ -174,7 +174,7 @@ async def test_a_second_signal_does_not_wait(broker_uri: str, session: bmq.Sessi
     assert await seen_by(session, uri) == [b"x"]
 
 
-async def test_it_ends_at_once_while_the_broker_is_away() -> None:
+async def test_app_ends_at_once_while_the_broker_is_away() -> None:
     broker = bmq.broker.Broker()
     await broker.start()
     app = bmq.App(broker.uri, grace=3600)
@@ -191,7 +191,7 @@ async def test_it_ends_at_once_while_the_broker_is_away() -> None:
                 break
 
 
-async def test_cancelling_it_lets_handlers_finish(broker_uri: str, session: bmq.Session, uri: str) -> None:
+async def test_cancelled_run_lets_handlers_finish(broker_uri: str, session: bmq.Session, uri: str) -> None:
     app = bmq.App(broker_uri)
     working, go = asyncio.Event(), asyncio.Event()
 
@@ -210,9 +210,7 @@ async def test_cancelling_it_lets_handlers_finish(broker_uri: str, session: bmq.
     assert await seen_by(session, uri) == [b"1"]
 
 
-async def test_a_handler_posts_to_the_queue_it_is_fed_from(
-    broker_uri: str, session: bmq.Session, uri: str
-) -> None:
+async def test_handler_posts_to_its_own_queue(broker_uri: str, session: bmq.Session, uri: str) -> None:
     app = bmq.App(broker_uri)
     handled: list[bytes] = []
 
@@ -255,7 +253,7 @@ async def test_a_handler_of_an_application_posts_to_its_queue(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_while_no_broker_answers(silent: Peer, number: signal.Signals) -> None:
+async def test_signal_ends_the_app_while_no_broker_answers(silent: Peer, number: signal.Signals) -> None:
     app = bmq.App(silent.uri, connect_timeout=3600)
 
     @app.consumer("bmq://bmq.test.mem.priority/q")
@@ -267,7 +265,7 @@ async def test_a_signal_ends_it_while_no_broker_answers(silent: Peer, number: si
     await task
 
 
-async def test_cancelled_while_no_broker_answers_it_is_cancelled(silent: Peer) -> None:
+async def test_run_without_an_answering_broker_can_be_cancelled(silent: Peer) -> None:
     app = bmq.App(silent.uri, connect_timeout=3600)
 
     @app.consumer("bmq://bmq.test.mem.priority/q")
@@ -310,7 +308,7 @@ async def test_one_failing_consumer_ends_all_and_says_why(
     assert await seen_by(session, good) == []
 
 
-async def test_it_can_run_again(broker_uri: str, session: bmq.Session, uri: str) -> None:
+async def test_app_can_run_again(broker_uri: str, session: bmq.Session, uri: str) -> None:
     app = bmq.App(broker_uri)
     handled: list[bytes] = []
 
@@ -331,7 +329,7 @@ async def test_it_can_run_again(broker_uri: str, session: bmq.Session, uri: str)
         _ = app.session
 
 
-async def test_stopped_while_it_starts_it_handles_nothing(
+async def test_app_stopped_during_its_start_handles_no_message(
     broker_uri: str, session: bmq.Session, uri: str
 ) -> None:
     app = bmq.App(broker_uri, on_event=lambda event: app.stop())

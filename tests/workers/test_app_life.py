@@ -47,9 +47,7 @@ async def test_hooks_run_around_the_handlers_with_a_session(broker_uri: str, uri
     assert told == ["open", "second", "handle", "before that", "close {'rows': 1} STARTED"]
 
 
-async def test_a_startup_that_fails_ends_the_app_and_what_was_begun_is_ended(
-    broker_uri: str, uri: str
-) -> None:
+async def test_failed_startup_ends_the_app_and_all_started_parts(broker_uri: str, uri: str) -> None:
     app = bmq.App(broker_uri)
     told: list[str] = []
 
@@ -74,7 +72,7 @@ async def test_a_startup_that_fails_ends_the_app_and_what_was_begun_is_ended(
     assert told == ["end", "end"]
 
 
-async def test_it_runs_inside_another_program(broker_uri: str, uri: str, session: bmq.Session) -> None:
+async def test_app_runs_inside_another_program(broker_uri: str, uri: str, session: bmq.Session) -> None:
     app = bmq.App(broker_uri)
     begun, end = asyncio.Event(), asyncio.Event()
 
@@ -98,7 +96,7 @@ async def test_it_runs_inside_another_program(broker_uri: str, uri: str, session
         assert await seen_by(session, uri) == [], "the handler at work was waited for"
 
 
-async def test_without_a_broker_it_says_so_when_it_is_entered(uri: str) -> None:
+async def test_app_without_a_broker_fails_on_entry(uri: str) -> None:
     app = bmq.App("tcp://127.0.0.1:1")
     app.consumer(uri)(print)
     with pytest.raises(bmq.ConnectionFailed):
@@ -120,7 +118,7 @@ async def test_a_failure_inside_is_told_at_the_end(uri: str) -> None:
             await app.__aexit__(None, None, None)
 
 
-async def test_the_first_connection_is_retried_when_it_is_told_to(uri: str) -> None:
+async def test_first_connection_is_retried_with_the_option(uri: str) -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
@@ -141,7 +139,7 @@ async def test_the_first_connection_is_retried_when_it_is_told_to(uri: str) -> N
         await app.__aexit__(None, None, None)
 
 
-async def test_a_handler_may_post_to_the_queue_it_is_fed_from(broker_uri: str, uri: str) -> None:
+async def test_handler_may_post_to_its_own_queue(broker_uri: str, uri: str) -> None:
     app = bmq.App(broker_uri)
     seen: list[int] = []
 
@@ -162,7 +160,7 @@ async def test_a_handler_may_post_to_the_queue_it_is_fed_from(broker_uri: str, u
     assert seen == [0, 1, 2, 3]
 
 
-async def test_cancelling_while_it_is_entered_ends_it(uri: str) -> None:
+async def test_cancelled_entry_ends_the_app(uri: str) -> None:
     app = bmq.App("tcp://127.0.0.1:1", retry_first_connect=True)
     app.consumer(uri)(print)
     entering = asyncio.create_task(app.__aenter__())

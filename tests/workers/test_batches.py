@@ -45,7 +45,7 @@ async def test_a_batch_waits_no_longer_than_it_may(stage: Stage) -> None:
         assert time.monotonic() - began >= 0.04
 
 
-async def test_a_batch_does_not_wait_for_what_the_limits_keep_away(stage: Stage) -> None:
+async def test_batch_does_not_wait_for_messages_beyond_the_limits(stage: Stage) -> None:
     async with stage.queue.subscribe(max_unconfirmed_messages=2) as consumer:
         await post(stage.queue, *numbered(5))
         batch = await asyncio.wait_for(anext(consumer.batches(max_messages=100, max_wait=600)), 10)
@@ -64,7 +64,7 @@ async def test_cancelling_loses_nothing_of_a_batch_that_fills(stage: Stage) -> N
         assert [message.data for message in await anext(consumer.batches(3, 600))] == numbered(3)
 
 
-async def test_a_closed_consumer_gives_what_it_has_or_ends(stage: Stage) -> None:
+async def test_closed_consumer_returns_its_messages_or_ends(stage: Stage) -> None:
     async with stage.queue.subscribe() as consumer:
         waiting = asyncio.ensure_future(anext(consumer.batches(max_messages=3, max_wait=600)))
         await asyncio.sleep(0)

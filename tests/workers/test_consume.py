@@ -198,7 +198,7 @@ async def test_plain_functions_have_as_many_threads_as_there_is_concurrency(stag
         await stage.next(24)
 
 
-async def test_a_plain_function_that_returns_a_coroutine_is_told_what_to_be(stage: Stage) -> None:
+async def test_plain_function_returning_a_coroutine_is_an_error_with_a_remedy(stage: Stage) -> None:
     failures: asyncio.Queue[Failure] = asyncio.Queue()
     await post(stage.queue, b"x")
     async with consuming(stage.queue, lambda message: stage.handle(message), on_error=failures.put_nowait):
@@ -312,7 +312,7 @@ async def test_after_the_grace_handlers_are_cancelled_and_their_messages_not_con
     assert await seen_by(other_session, stage.queue.uri) == [b"x"]
 
 
-async def test_cancelled_once_more_it_does_not_wait(stage: Stage, other_session: bmq.Session) -> None:
+async def test_second_cancellation_ends_consume_at_once(stage: Stage, other_session: bmq.Session) -> None:
     working = asyncio.Event()
 
     async def handle(message: bmq.Message) -> None:
@@ -357,7 +357,7 @@ async def test_shutdown_does_not_wait_for_pending_retries(stage: Stage, other_se
 
 
 @pytest.mark.parametrize("resting", [False, True], ids=["at work", "between attempts"])
-async def test_a_message_delivered_again_while_it_is_handled_is_not_handled_twice(
+async def test_message_redelivered_during_handling_is_handled_once(
     broker_uri: str, session: bmq.Session, uri: str, resting: bool
 ) -> None:
     go, holding = asyncio.Event(), asyncio.Event()
@@ -396,7 +396,7 @@ async def test_a_message_delivered_again_while_it_is_handled_is_not_handled_twic
     assert await seen_by(session, uri) == []
 
 
-async def test_it_returns_when_the_queue_is_closed(stage: Stage) -> None:
+async def test_consume_returns_when_the_queue_is_closed(stage: Stage) -> None:
     task = asyncio.create_task(bmq.consume(stage.queue, stage.handle, concurrency=3))
     await stage.queue.post(b"x")
     await stage.next(1)
@@ -404,7 +404,7 @@ async def test_it_returns_when_the_queue_is_closed(stage: Stage) -> None:
     await task
 
 
-async def test_it_returns_when_the_session_is_closed(broker_uri: str, uri: str) -> None:
+async def test_consume_returns_when_the_session_is_closed(broker_uri: str, uri: str) -> None:
     session = await bmq.connect(broker_uri)
     stage = Stage(await session.open_queue(uri, read=True, write=True, default_subscription=False))
     task = asyncio.create_task(bmq.consume(stage.queue, stage.handle))
@@ -414,7 +414,7 @@ async def test_it_returns_when_the_session_is_closed(broker_uri: str, uri: str) 
     await task
 
 
-async def test_a_worker_that_somebody_else_cancels_ends_it_with_an_error(stage: Stage) -> None:
+async def test_worker_cancelled_from_outside_ends_consume_with_an_error(stage: Stage) -> None:
     async def handle(message: bmq.Message) -> None:
         await stage.handle(message)
 
@@ -426,7 +426,7 @@ async def test_a_worker_that_somebody_else_cancels_ends_it_with_an_error(stage: 
         await task
 
 
-async def test_without_grace_the_broker_still_knows_at_its_end_that_it_takes_no_more(
+async def test_subscription_is_withdrawn_even_without_grace(
     broker_uri: str, uri: str, other_session: bmq.Session
 ) -> None:
     other = await other_session.open_queue(uri, read=True, write=True, default_subscription=False)
@@ -447,7 +447,7 @@ async def test_without_grace_the_broker_still_knows_at_its_end_that_it_takes_no_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_lets_the_handler_at_work_finish_and_then_it_returns(
+async def test_consume_returns_after_a_signal_and_the_running_handler(
     stage: Stage, other_session: bmq.Session, number: signal.Signals
 ) -> None:
     before = signal.getsignal(number)
@@ -483,7 +483,7 @@ async def test_a_second_signal_does_not_wait_for_the_handler(
     assert await seen_by(other_session, stage.queue.uri) == [b"x"]
 
 
-async def test_cancelled_beside_a_signal_it_is_cancelled(stage: Stage) -> None:
+async def test_consume_cancelled_beside_a_signal_is_cancelled(stage: Stage) -> None:
     async def handle(message: bmq.Message) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         asyncio.get_running_loop().call_later(0.05, task.cancel)

@@ -115,7 +115,7 @@ async def test_names_that_are_not_legal(
     ]
 
 
-async def test_a_dead_letter_that_died_again_keeps_where_it_first_came_from(
+async def test_repeated_dead_letter_keeps_its_first_origin(
     stage: Stage, dead: bmq.Queue, other_session: bmq.Session
 ) -> None:
     first = {"bmq_dead_error": "OSError: first", "bmq_dead_attempts": 9, "OrderType": "EXPRESS"}
@@ -140,7 +140,7 @@ async def test_a_dead_letter_that_died_again_keeps_where_it_first_came_from(
     ],
     ids=["compression", "no payload"],
 )
-async def test_what_cannot_be_taken_apart(
+async def test_unreadable_message_becomes_a_raw_dead_letter(
     broker_uri: str,
     stage: Stage,
     dead: bmq.Queue,
@@ -187,9 +187,7 @@ async def test_properties_there_is_no_room_for(
     assert "no room" in str(letter.properties["bmq_dead_raw"])
 
 
-async def test_the_error_is_cut_where_it_is_long(
-    stage: Stage, dead: bmq.Queue, other_session: bmq.Session
-) -> None:
+async def test_long_error_is_truncated(stage: Stage, dead: bmq.Queue, other_session: bmq.Session) -> None:
     async def talk(message: bmq.Message) -> None:
         raise ValueError("x" * 5000)
 

@@ -58,7 +58,7 @@ async def test_a_handler_that_ignores_its_deadline_has_failed_all_the_same(
     assert await seen_by(other_session, stage.queue.uri) == [b"x"]
 
 
-async def test_what_a_handler_raises_instead_of_ending_in_time_is_what_it_failed_with(stage: Stage) -> None:
+async def test_error_raised_after_the_deadline_is_the_failure(stage: Stage) -> None:
     failures: asyncio.Queue[Failure] = asyncio.Queue()
 
     async def handle(message: bmq.Message) -> None:
@@ -86,7 +86,7 @@ async def test_each_message_has_the_whole_time(stage: Stage) -> None:
         assert failures.empty()
 
 
-async def test_a_worker_that_is_cancelled_while_it_is_too_late_ends(stage: Stage) -> None:
+async def test_worker_cancelled_after_its_deadline_ends(stage: Stage) -> None:
     began = asyncio.Event()
     late = asyncio.Event()
 
@@ -107,7 +107,7 @@ async def test_a_worker_that_is_cancelled_while_it_is_too_late_ends(stage: Stage
         await task
 
 
-async def test_a_timeout_of_the_handlers_own_is_passed_on_as_it_is(stage: Stage) -> None:
+async def test_handlers_own_timeout_error_is_passed_on_unchanged(stage: Stage) -> None:
     failures: asyncio.Queue[Failure] = asyncio.Queue()
 
     async def handle(message: bmq.Message) -> None:
@@ -169,7 +169,7 @@ async def test_a_retry_that_succeeds_confirms(
 
 
 @pytest.mark.statement("6.7")
-async def test_exponential_decay_blocks_what_follows_until_the_time_is_over(
+async def test_growing_backoff_blocks_later_messages_until_its_time_is_over(
     stage: Stage, clock: FakeClock
 ) -> None:
     async def handle(message: bmq.Message) -> None:

@@ -193,7 +193,7 @@ async def test_blocked_worker_is_logged_once_with_the_reason(
     assert stage.seen.empty()
 
 
-async def test_a_worker_does_not_stand_still_where_others_confirmed_what_it_left(
+async def test_worker_continues_after_others_confirm_its_left_messages(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await post(stage.queue, *numbered(6))
@@ -252,7 +252,7 @@ async def test_worker_with_unconfirmed_messages_is_logged_after_a_while(
     assert len(told(caplog, "is blocked")) == 1
 
 
-async def test_dead_letters_that_are_refused_for_good_bring_it_to_a_standstill_that_is_said(
+async def test_refused_dead_letters_stop_the_worker_with_a_log_line(
     session: bmq.Session, stage: Stage, fresh: Fresh, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead = await session.open_queue(fresh(), write=True)

@@ -16,7 +16,7 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name == "bmq.workers"]
 
 
-async def test_a_failure_says_which_message_it_is_about(
+async def test_failure_names_its_message(
     stage: Stage, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(message: bmq.Message) -> None:

@@ -175,7 +175,7 @@ async def test_pausing_is_for_all_or_for_one_handler_of_any(broker_uri: str, uri
             await here.pause(print)
 
 
-async def test_it_is_ready_when_all_are(broker_uri: str, uri: str, there: Broker) -> None:
+async def test_app_is_ready_when_all_parts_are(broker_uri: str, uri: str, there: Broker) -> None:
     here, part = bmq.App(broker_uri, health="127.0.0.1:0"), bmq.App(there.uri)
     here.include(part)
     here.consumer(uri)(print)
@@ -235,7 +235,7 @@ async def test_each_part_has_a_broker_of_its_own_in_a_test() -> None:
     assert [app._settings.broker for app in (here, part)] == ["tcp://here:30114", "tcp://there:30114"]
 
 
-async def test_what_the_first_connection_waits_for_is_said(
+async def test_first_connection_logs_its_reason_for_waiting(
     uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line when the wait begins, with the reason, and one after the success."""

@@ -70,7 +70,7 @@ async def ready(app: bmq.App) -> dict[str, Any]:
     return answered
 
 
-async def test_an_app_says_that_it_is_alive_and_ready(broker_uri: str, fresh: Fresh) -> None:
+async def test_app_reports_alive_and_ready(broker_uri: str, fresh: Fresh) -> None:
     async with running(broker_uri, fresh()) as app:
         status, headers, body = await get(app, "/livez?verbose")
         assert (status, body) == (200, "alive\n")
@@ -97,7 +97,7 @@ async def test_an_app_without_a_connection_is_alive_and_not_ready() -> None:
         await ready(app)
 
 
-async def test_an_app_is_not_ready_before_it_is_connected() -> None:
+async def test_app_is_not_ready_before_its_connection() -> None:
     async with Peer() as peer:
         peer.hold.add("clientIdentity")
         async with running(peer.uri, URI) as app:
@@ -141,7 +141,7 @@ async def test_a_loop_that_hangs_does_not_answer(broker_uri: str, fresh: Fresh) 
         assert (await get(app, "/livez"))[0] == 200
 
 
-async def test_metrics_are_what_a_function_returns(
+async def test_metrics_are_the_result_of_the_function(
     broker_uri: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers: list[Any] = ["posted 1\n", b"posted 2\n"]
@@ -161,7 +161,7 @@ async def test_metrics_are_what_a_function_returns(
     assert failure.exc_info is not None
 
 
-async def test_without_one_a_sentence_says_what_is_missing(broker_uri: str, fresh: Fresh) -> None:
+async def test_missing_metrics_function_is_explained(broker_uri: str, fresh: Fresh) -> None:
     async with running(broker_uri, fresh()) as app:
         status, _, body = await get(app, "/metrics")
         assert (status, body) == (
@@ -182,7 +182,7 @@ async def test_other_requests_are_answered_too(broker_uri: str, fresh: Fresh) ->
         assert (await ask(app.health_uri, "hello\r\n\r\n"))[0] == 400
 
 
-async def test_a_request_without_end_harms_nobody(broker_uri: str, fresh: Fresh) -> None:
+async def test_endless_request_delays_no_other_request(broker_uri: str, fresh: Fresh) -> None:
     async with running(broker_uri, fresh()) as app:
         assert app.health_uri is not None
         reader, writer = await asyncio.open_connection("127.0.0.1", int(app.health_uri.rsplit(":", 1)[1]))
@@ -223,7 +223,7 @@ async def test_ipv6(broker_uri: str, fresh: Fresh) -> None:
     await task
 
 
-async def test_silent_connections_keep_nobody_out(broker_uri: str, fresh: Fresh) -> None:
+async def test_silent_connections_do_not_block_probes(broker_uri: str, fresh: Fresh) -> None:
     """The oldest connection without a request makes way for one with a request."""
     async with running(broker_uri, fresh()) as app:
         assert app.health_uri is not None

@@ -62,7 +62,7 @@ async def test_retries_count_from_when_a_message_was_posted(stage: Stage, clock:
     assert pauses[b"of unknown age"] == pytest.approx(1000)
 
 
-async def test_putting_off_does_not_make_a_message_older_than_it_is(stage: Stage, clock: FakeClock) -> None:
+async def test_delay_does_not_change_the_age_of_a_message(stage: Stage, clock: FakeClock) -> None:
     failures: asyncio.Queue[Failure] = asyncio.Queue()
     tries = 0
 
@@ -79,9 +79,7 @@ async def test_putting_off_does_not_make_a_message_older_than_it_is(stage: Stage
 
 
 @pytest.mark.statement("6.8")
-async def test_nothing_is_tried_again_once_the_broker_has_deleted_it(
-    session: bmq.Session, fresh: Fresh
-) -> None:
+async def test_message_deleted_by_the_broker_is_not_retried(session: bmq.Session, fresh: Fresh) -> None:
     """The domain keeps messages for two seconds."""
     queue = await session.open_queue(
         fresh("bmq.test.ttl.priority"), read=True, write=True, default_subscription=False

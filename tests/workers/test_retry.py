@@ -44,7 +44,7 @@ def test_backoff_with_a_factor_grows_up_to_its_cap() -> None:
     assert bmq.Backoff(1, retries=10**9, factor=10).delay(10**8, 0, OSError()) == 3600
 
 
-def test_no_retry_names_what_can_never_succeed() -> None:
+def test_no_retry_lists_errors_that_can_never_succeed() -> None:
     for no_retry in (LookupError, (TypeError, LookupError), lambda error: isinstance(error, LookupError)):
         policy = bmq.Backoff(5.0, no_retry=no_retry)
         assert policy.delay(1, 0, KeyError()) is None

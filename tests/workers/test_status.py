@@ -46,7 +46,7 @@ async def refuse(message: bmq.Message) -> None:
 
 
 @pytest.mark.statement("6.9", "6.17")
-async def test_the_hundred_and_first_message_fails_and_what_follows_is_blocked(stage: Stage) -> None:
+async def test_failing_message_101_blocks_later_messages(stage: Stage) -> None:
     """CMQ's first scenario: of 200 messages the 101st fails, and the remaining 99 wait behind it."""
 
     async def handle(message: bmq.Message) -> None:
@@ -133,7 +133,7 @@ async def test_manual_confirmations_block_until_they_are_made(stage: Stage) -> N
         assert (await until(stage.queue, is_(SubscriberState.ACTIVE))).left == 2
 
 
-async def test_a_consumer_without_a_worker_is_blocked_when_nobody_looks(stage: Stage) -> None:
+async def test_consumer_without_a_worker_is_blocked_while_no_task_receives(stage: Stage) -> None:
     await post(stage.queue, *numbered(3))
     async with stage.queue.subscribe(max_unconfirmed_messages=2) as consumer:
         assert (await until(stage.queue, is_(SubscriberState.BLOCKED))).waiting == 2
@@ -150,7 +150,7 @@ async def test_a_consumer_without_a_worker_is_blocked_when_nobody_looks(stage: S
 
 
 @pytest.mark.statement("6.9")
-async def test_without_a_connection_it_says_so_until_there_is_one(
+async def test_status_reports_a_missing_connection_until_connected(
     bmq_proxy: FaultProxy, bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, subscriptions=["x == 1"])

@@ -121,7 +121,7 @@ async def test_another_codec(stage: Stage, seen: asyncio.Queue[Any]) -> None:
 # ---- what has no value
 
 
-async def test_it_goes_to_the_dead_letters_with_the_reason_and_is_not_tried_again(
+async def test_undecodable_message_becomes_a_dead_letter_without_a_retry(
     stage: Stage, session: bmq.Session, seen: asyncio.Queue[Any], clock: FakeClock
 ) -> None:
     async def handle(order: Order) -> None:
@@ -143,7 +143,7 @@ async def test_it_goes_to_the_dead_letters_with_the_reason_and_is_not_tried_agai
     assert letter.properties["x"] == 1
 
 
-async def test_without_dead_letters_it_is_confirmed_with_a_log_line(
+async def test_undecodable_message_without_dead_letters_is_confirmed_and_logged(
     stage: Stage,
     other_session: bmq.Session,
     seen: asyncio.Queue[Any],
@@ -164,7 +164,7 @@ async def test_without_dead_letters_it_is_confirmed_with_a_log_line(
 
 
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_it_goes_to_a_handler_for_it(
+async def test_undecodable_message_goes_to_its_handler(
     stage: Stage, other_session: bmq.Session, seen: asyncio.Queue[Any], threaded: bool
 ) -> None:
     loop = asyncio.get_running_loop()

@@ -20,7 +20,9 @@ NewUri = Callable[[str], str]
 PRIORITY = "bmq.test.mem.priority"
 
 
-def test_delayed_messages_from_and_to_it(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
+def test_delayed_messages_are_exchanged_with_the_official_client(
+    broker: StillBroker, connect: Connect, new_uri: NewUri
+) -> None:
     uri, official = new_uri(PRIORITY), connect()
     official.session.open_queue(uri, read=True)
     official.session.open_queue(delay_queue_of(uri), write=True)
@@ -46,7 +48,7 @@ def test_delayed_messages_from_and_to_it(broker: StillBroker, connect: Connect, 
     assert ours.properties["CustomerId"] == 8
 
 
-def test_it_answers_requests_by_hand(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
+def test_official_client_answers_requests(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     uri, official = new_uri(PRIORITY), connect()
     official.session.open_queue(uri, read=True)
 
@@ -67,7 +69,7 @@ def test_it_answers_requests_by_hand(broker: StillBroker, connect: Connect, new_
         assert asking.result(TIMEOUT) == [b"A", b"B"]
 
 
-def test_it_asks_by_hand(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
+def test_official_client_sends_requests(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     uri, replies, official = new_uri(PRIORITY), new_uri(PRIORITY), connect()
     official.session.open_queue(uri, write=True)
     official.session.open_queue(replies, read=True)
@@ -104,7 +106,7 @@ def bucket(key: bytes) -> int:
     return ~crc & 0x7FFFFFFF
 
 
-def test_it_posts_with_a_bucket_by_hand(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
+def test_official_client_posts_with_a_bucket(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
     """Messages of one key reach one member in order, from any producer."""
     uri, official = new_uri(PRIORITY), connect()
     official.session.open_queue(uri, write=True)

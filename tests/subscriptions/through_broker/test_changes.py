@@ -108,7 +108,7 @@ async def test_refused_change_restores_the_broker_state(
         assert await names(consumer, 1) == ["b"]
 
 
-async def test_a_message_says_which_subscription_it_came_for(scene: Scene) -> None:
+async def test_message_names_its_subscription(scene: Scene) -> None:
     queue = await scene.reader(default_subscription=True)
     async with queue.subscribe("x == 1", priority=1) as one, queue.subscribe("x == 2", priority=1) as two:
         await scene.post(a={"x": 1}, b={"x": 2})
@@ -328,7 +328,7 @@ async def test_changes_that_share_a_request_share_its_refusal(scene: Scene) -> N
     assert await scene.left() == ["b"]
 
 
-async def test_cancelling_a_subscription_that_is_being_opened_takes_it_back(scene: Scene) -> None:
+async def test_cancelled_subscribe_withdraws_the_subscription(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1") as standing:
         await scene.post(**{str(n): {"x": 2} for n in range(10)})

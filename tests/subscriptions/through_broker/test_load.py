@@ -121,7 +121,7 @@ async def produce(scene: Scene, random: random.Random, until: float) -> int:
 
 
 @pytest.mark.timeout(SECONDS + 100)
-async def test_every_message_reaches_exactly_one_consumer_that_asked_for_it(
+async def test_every_message_reaches_exactly_one_matching_consumer(
     scene: Scene, record_property: Callable[[str, Any], None]
 ) -> None:
     seed = int(os.environ.get("BMQ_LOAD_SEED", secrets.randbits(32)))

@@ -404,7 +404,7 @@ async def test_an_expression_may_have_128_characters_and_ten_operators(scene: Sc
 
 @pytest.mark.parametrize("broken", ["x >", "x = 1", "1 == 1", 'x == "' + "v" * 200 + '"'])
 @pytest.mark.statement("2.12")
-async def test_a_broker_delivers_everything_for_a_broken_expression_so_it_is_refused_here(
+async def test_broken_expression_is_refused_because_brokers_deliver_all_messages_for_it(
     scene: Scene, broken: str
 ) -> None:
     queue = await scene.reader()

@@ -128,7 +128,7 @@ async def test_more_tags_than_one_expression_holds(scene: Scene, discard: bool) 
     assert sorted(await scene.left()) == ([] if discard else ["23", "24", *["elsewhere"] * 25])
 
 
-async def test_a_filter_that_can_end_in_an_error_is_drained_below_it(scene: Scene) -> None:
+async def test_drain_takes_messages_that_fail_the_filter(scene: Scene) -> None:
     queue = await scene.reader()
     wanted = bmq.P.price > 100
     async with queue.subscribe(wanted, priority=3, discard_unmatched=True) as consumer:
@@ -140,7 +140,7 @@ async def test_a_filter_that_can_end_in_an_error_is_drained_below_it(scene: Scen
     assert await scene.left() == []
 
 
-async def test_what_was_routed_to_the_drain_and_is_wanted_goes_to_the_consumer(scene: Scene) -> None:
+async def test_drained_messages_that_match_go_to_the_consumer(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe(bmq.TagFilter(any_of=["a"]), discard_unmatched=True) as consumer:
         posts = [scene.producer.post_nowait(b"%d" % n, tags={"b"}) for n in range(200)]
@@ -196,7 +196,7 @@ async def test_single_messages_and_batches_are_filtered_alike(scene: Scene) -> N
 
 
 @pytest.mark.statement("6.16")
-async def test_cmq_scenario_4_where_nobody_has_tags_each_application_gets_everything(
+async def test_cmq_scenario_4_without_tags_each_application_gets_all_messages(
     session: bmq.Session, fresh: Callable[..., str]
 ) -> None:
     uri = fresh("bmq.test.mem.fanout")
