@@ -197,7 +197,7 @@ def test_a_column_of_guids_is_used_by_default(columns: list[str], options: dict[
         ({"value": StringType()}, {"guidmode": "source"}, "guidMode=source needs the column of GUIDs"),
         ({"value": StringType(), "guid": LongType()}, {}, "column 'guid' is of type bigint; the GUID of"),
         ({"value": StringType()}, {"guidcolumn": "origin"}, "no column 'origin'"),
-        ({"value": StringType(), "subscription": StringType()}, {}, "column 'subscription' is of no use"),
+        ({"value": StringType(), "subscription": StringType()}, {}, "column 'subscription' cannot be written"),
     ],
 )
 def test_impossible_values_are_refused_by_name(
