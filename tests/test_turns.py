@@ -568,13 +568,13 @@ async def test_the_loop_has_its_turn_between_messages(
 async def test_confirmations_have_left_before_the_next_message_but_one(
     scene: Scene, path: Callable[[Scene], Awaitable[None]]
 ) -> None:
-    """A killed process receives its messages in hand again, and not all that it had handled."""
+    """A killed process receives its unconfirmed messages again, but not its confirmed ones."""
     await asyncio.wait_for(path(scene), 30)
     assert all(later > earlier for earlier, later in itertools.pairwise(scene.sent[1:]))
 
 
 async def test_the_loop_has_its_turn_between_events(scene: Scene) -> None:
-    """They are no messages; a loop over a thousand of them would keep the event loop all the same."""
+    """Events are no messages, but a loop over a thousand events would block the event loop too."""
     events = scene.session.events()
     for _ in range(MESSAGES):
         scene.session._driver.events.publish(StateRestored())

@@ -195,7 +195,7 @@ def test_slices_have_at_most_so_many_rows_and_bytes() -> None:
 
 
 def test_a_dictionary_is_decoded_slice_by_slice() -> None:
-    """One long value in many rows would be as many copies."""
+    """A long value in many rows would be copied for each row."""
     value = pa.array([b"v" * 900_000]).dictionary_encode()
     batch = pa.record_batch({"value": value.take(pa.array([0] * 300))})
     seen = 0

@@ -115,7 +115,7 @@ def test_columns_are_read_only_for_enough_messages() -> None:
 
 
 def test_a_peer_cannot_make_us_compare_for_ever() -> None:
-    """Runs of equal lengths that always end early: looking for them costs no more than the messages do."""
+    """Short runs of equal lengths: the search for runs costs no more than the messages."""
     body = (push(b"x") * 9 + push(b"x" * 6)) * 20_000
     started = time.process_time()
     assert decode_push_columns(EVENT_HEADER + body, AT).count == 200_000

@@ -122,7 +122,7 @@ def test_a_program_that_fails_confirms_nothing(broker: BackgroundBroker) -> None
 
 
 def test_source_ends_after_max_messages(broker: BackgroundBroker) -> None:
-    """At once, however long it would wait for more."""
+    """The source ends at once, even with a long idle timeout."""
     options = OPTIONS | {"idle_timeout": None}
     sizes = [batch.num_rows for batch in reader(broker.uri, URI, max_messages=2500, **options)]
     assert sum(sizes) == 2500

@@ -93,7 +93,7 @@ def test_a_slow_generator_holds_nothing_back(queue: bmq.blocking.Queue) -> None:
 def test_nothing_behind_an_item_that_is_not_legal_is_posted(
     queue: bmq.blocking.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even while items before it have no outcome yet; with one item at a time they have none."""
+    """Items behind it are not posted, even while earlier items have no outcome."""
     monkeypatch.setattr(_posts, "_CHUNK_ITEMS", 1)
     with pytest.raises(bmq.InvalidPayload, match="a payload is bytes, not str"):
         queue.post_many(item for item in [b"1", b"2", "three", b"4", b"5"])  # type: ignore[misc]

@@ -160,7 +160,7 @@ class TestNotebook:
         assert "ZeroDivisionError" in run.stderr
 
     def test_the_page_on_notebooks_is_one(self, execute: Any, tmp_path: Path) -> None:
-        """Each block of Python is a cell, and a text below it is what the cell shows."""
+        """Each block of Python is a cell, followed by the cell's output."""
         page = (EXAMPLES.parent / "docs" / "notebooks.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
         notebook = new_notebook(cells=[new_code_cell(block) for kind, block in blocks if kind == "python"])

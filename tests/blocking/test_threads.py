@@ -141,7 +141,7 @@ def test_a_broker_that_dies_and_comes_back_while_threads_wait(
 async def test_prefetched_messages_arrive_once_after_a_reconnect(
     bmq_proxy: FaultProxy, bmq_queue_uri: str
 ) -> None:
-    """A loop takes messages ahead; those it has not seen when the connection is lost are delivered again."""
+    """A loop prefetches messages; messages unseen at a loss of the connection are delivered again."""
 
     def work(lost: Callable[[], None]) -> list[bytes]:
         with bmq.blocking.connect(bmq_proxy.uri, reconnect_delays=fast) as session:
@@ -182,7 +182,7 @@ def test_heartbeats_are_kept_while_the_program_sleeps(bmq_queue_uri: str) -> Non
 
 
 async def test_beside_a_running_loop_and_from_its_threads(broker: str, bmq_queue_uri: str) -> None:
-    """As in a notebook, whose cells run in a loop: a call holds that loop up, and works."""
+    """As in a notebook, whose cells run in an event loop: a call blocks the loop, and works."""
     with bmq.blocking.connect(broker) as session:
         queue = session.open_queue(bmq_queue_uri, read=True, write=True)
         queue.post(b"1")
@@ -206,7 +206,7 @@ async def test_another_event_loop_goes_on_while_a_thread_waits(broker: str, bmq_
 
 
 def test_calling_from_the_sessions_own_thread_is_refused(broker: str, bmq_queue_uri: str) -> None:
-    """on_event runs in this thread: a call would wait for itself."""
+    """on_event runs in the client's thread: a call would wait for itself."""
     said: list[str] = []
     sessions: list[bmq.blocking.Session] = []
 

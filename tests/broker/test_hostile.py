@@ -149,7 +149,7 @@ def test_the_reserve_fills_up_again() -> None:
 
 
 def test_usual_compression_is_never_refused() -> None:
-    """Ten times smaller: hundreds of megabytes of it."""
+    """Payloads compressed to a tenth, hundreds of megabytes in total."""
     core = Core()
     sender = core.client()
     sender.open(PRIORITY, write=True)
@@ -191,7 +191,7 @@ def test_large_compressed_messages_arrive(size: int, new: bool) -> None:
 
 
 def test_a_message_that_can_not_be_rewritten_for_an_old_client_costs_little(inflated: list[int]) -> None:
-    """It would become too large: it is sent unchanged, without endless attempts."""
+    """A message that would become too large is sent unchanged, without endless attempts."""
     core = Core()
     sender, old = core.client(), core.client("PROTOCOL_ENCODING:JSON")
     sender.open(PRIORITY, write=True)

@@ -214,7 +214,7 @@ def test_a_final_close_releases_every_application() -> None:
 
 
 def test_domain_files(tmp_path: Path) -> None:
-    """Files of a real broker: a definition, a redirection, two of them, and files that cannot be used."""
+    """Files of a real broker: a definition, a redirection, two redirections, and unusable files."""
     directory = tmp_path / "domains"
     directory.mkdir()
     real = domain().parameters()

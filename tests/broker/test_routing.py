@@ -90,7 +90,7 @@ def test_equal_priorities_take_turns_by_their_counts() -> None:
 
 
 def test_nothing_spills_over_to_a_lower_priority() -> None:
-    """Ten messages long, for the same expression and for another one that matches as well (measured)."""
+    """For ten messages, with the same expression and with another matching one (measured)."""
     recorded = probes()["spillover"]
     for high_text, low_text in (("x >= 0", "x >= 0"), ("x >= 0", "x > -1")):
         core = Core()
@@ -107,7 +107,7 @@ def test_nothing_spills_over_to_a_lower_priority() -> None:
 
 
 def test_a_full_group_does_not_hold_up_messages_for_others() -> None:
-    """A message that matches only a full subscription waits, while messages for another one pass it."""
+    """A message that matches only a full subscription waits, and messages for other subscriptions pass."""
     core = Core()
     first, second = core.client(), core.client()
     first.open(PRIORITY, read=True)
@@ -174,7 +174,7 @@ def test_full_consumer_spills_to_lower_priorities(
     delivered: dict[str, list[int]],
     confirmed: dict[str, list[int]],
 ) -> None:
-    """What a real broker delivered, and delivered when the consumer A had confirmed (measured)."""
+    """Deliveries of a real broker before and after the confirmation of consumer A (measured)."""
     core = Core()
     peers: dict[str, CoreClient] = {}
     for name, text, priority, messages in subscriptions:

@@ -198,7 +198,7 @@ async def test_a_crash_of_a_client_is_noticed(broker: Broker) -> None:
 
 
 async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -> None:
-    """It receives at most a few high-water marks, and the rest once it reads again."""
+    """The peer receives at most a few high-water marks, and the rest once it reads again."""
     async with Broker(high_water=200_000) as small:
         slow, sender = await client(small.port), await client(small.port)
         await slow.consume(PRIORITY, messages=100_000, size=10**9)

@@ -174,7 +174,7 @@ def test_every_verb_with_a_queue_or_domain_completes_names() -> None:
 
 
 def test_bash_itself_puts_the_candidate_in_place(broker: BackgroundBroker) -> None:
-    """With the script that ``bmq --show-completion`` prints, and the words as bash cuts them."""
+    """With the script of ``bmq --show-completion``, and words split by bash."""
     script = f"""
         bmq() {{ "{sys.executable}" -c 'import sys; from bmq.cli import main; sys.exit(main())' "$@"; }}
         COMP_WORDS=(bmq tail bmq : //bmq.test.mem.f)

@@ -247,7 +247,7 @@ async def test_closed_output_ends_every_verb(
 
 @pytest.mark.parametrize("columns", [60, 100])
 async def test_a_terminal_of_so_many_columns(uri: str, bmq_queue_uri: str, columns: int) -> None:
-    """Nothing is wider than the terminal; names and GUIDs are all there, in as many lines as they need."""
+    """No line is wider than the terminal; names and GUIDs are complete, on several lines if needed."""
     async with bmq.connect(uri) as session:
         queue = await session.open_queue(bmq_queue_uri, write=True)
         guid = (await queue.post(b"m")).guid
@@ -296,7 +296,7 @@ def _read_all(descriptor: int) -> bytes:
 
 
 async def test_post_reads_standard_input_as_it_arrives(uri: str, bmq_queue_uri: str) -> None:
-    """Lines are posted as they come, not when the input ends; Ctrl-C needs no input to end it."""
+    """Lines are posted on arrival, not at the end of the input; Ctrl-C ends the command without input."""
     async with bmq.connect(uri) as session:
         queue = await session.open_queue(bmq_queue_uri, read=True)
         pipe = asyncio.subprocess.PIPE

@@ -314,7 +314,7 @@ async def test_a_destination_that_is_full(
 async def test_without_a_destination(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The name of the delay queue names it; where it does not, messages are put aside, with a log line."""
+    """The name of the delay queue contains the destination; otherwise messages are put aside and logged."""
     due = {"bmq_due": round(time.time() * 1000)}
     async with moving(bmq_session, queue.uri):
         by_hand = await bmq_session.open_output(delay_queue_of(queue.uri))

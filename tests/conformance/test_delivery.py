@@ -162,7 +162,7 @@ def posted(properties: dict[str, tuple[int, str]]) -> dict[str, PropertyInput]:
 async def test_expressions(
     raw: Raw, text: str, properties: dict[str, tuple[int, str]], matched: bool
 ) -> None:
-    """Expressions that were tried on a real broker, with their results."""
+    """Expressions evaluated by a real broker, with their results."""
     await raw.configure(0, subscription(1, text, priority=2), subscription(2, priority=1))
     raw.post(b"x", properties=posted(properties))
     assert (await raw.push()).push.sub_ids == ((1,) if matched else (2,))

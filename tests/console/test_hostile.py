@@ -214,7 +214,7 @@ async def test_every_route_answers_json_whatever_is_asked(
     session: bmq.Session,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Every route that there is, with odd bodies, queries and headers: an object, and never a defect."""
+    """Every route, with odd bodies, queries and headers: the answer is an object, never a defect."""
     await (await session.open_queue(ORDERS, write=True)).post(b"x")
 
     async def check(method: str, path: str, **options: Any) -> None:

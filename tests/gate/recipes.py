@@ -173,7 +173,7 @@ class World:
         return await self._keep("waiting", make)
 
     async def test_app(self) -> bmq.testing.TestApp:
-        """Return an app under test that runs."""
+        """Return a running app under test."""
 
         async def make() -> bmq.testing.TestApp:
             app = bmq.App()

@@ -61,7 +61,7 @@ async def test_tags_equal_the_published_tags(bmq_session: bmq.Session, bmq_queue
 async def test_queue_keeps_messages_until_every_subscriber_has_consumed_them(
     bmq_broker: HasUri, bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
-    """Of 200 messages A fails on the last 100, and B on 30, of which 20 are among those: 110 stay."""
+    """Of 200 messages A fails on the last 100, and B on 30, with 20 in common: 110 stay."""
     uri = bmq_new_queue_uri("bmq.test.mem.fanout")
     session = await bmq_connect()
     writer = await session.open_queue(uri, write=True)

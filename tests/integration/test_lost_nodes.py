@@ -42,7 +42,7 @@ def numbers(text: str, printed: str) -> list[int]:
 
 @pytest.mark.timeout(600 if PROGRAM else 100)
 def test_delayed_messages_survive_and_are_never_early() -> None:
-    """Twice is only what was confirmed by its consumer in the moment of a kill."""
+    """Only messages confirmed at the moment of a kill arrive twice."""
     printed = run("delays.py", "cluster", "--laps", KILLS, "--down", "5" if PROGRAM else "1")
     (posted, lost, twice) = numbers("; # posted, # lost, # twice", printed)
     assert (posted > 500, lost) == (True, 0)

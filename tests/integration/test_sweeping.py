@@ -102,7 +102,7 @@ async def test_returning_filter_receives_the_swept_messages(filters: Filters) ->
 
 
 async def test_handing_back_uses_up_no_attempt(bmq_connect: Connect, bmq_new_queue_uri: NewUri) -> None:
-    """The domain deletes what three consumers were lost with."""
+    """The domain deletes a message after the loss of three consumers."""
     filters = Filters(bmq_connect, bmq_new_queue_uri("bmq.test.rda.priority"))
     await filters.begin()
     sweeper = Sweeper(filters.uri, hand_back_every=0.1)

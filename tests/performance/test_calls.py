@@ -53,7 +53,7 @@ async def test_post_nowait(server: Server, queue: bmq.Queue) -> None:
 
 
 async def test_one_awaited_post_after_the_other(server: Server, queue: bmq.Queue) -> None:
-    """From the post to the task that goes on with its outcome, the event loop left out."""
+    """From the post to the resumed task, without the event loop."""
     calls: list[int] = []
     for _ in range(20):
         before = server.post_count

@@ -188,7 +188,7 @@ def test_an_open_that_times_out_and_fails_later_is_forgotten() -> None:
 
 
 def test_an_open_repeated_after_a_timeout_is_sent_again() -> None:
-    """What was lost on the way, or by the broker, would never be answered."""
+    """A request lost on the way, or by the broker, would never be answered."""
     bench = connected()
     bench.begin_open(URI, timeout=5)
     bench.wait(5)

@@ -73,7 +73,7 @@ def test_a_paused_connection_may_be_silent_for_ever() -> None:
 
 @pytest.mark.parametrize("stalled", range(4))
 def test_a_loop_that_was_blocked_reads_before_the_verdict(stalled: int) -> None:
-    """Whichever poll comes late, an answer that waits in the socket is read before the peer is given up."""
+    """After a late poll, an answer waiting in the socket is read before the peer is given up."""
     liveness = Liveness(LIMIT, 0.0)
     for step in itertools.count():
         assert liveness.deadline is not None

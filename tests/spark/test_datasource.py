@@ -926,7 +926,7 @@ def test_a_stream_needs_a_place_for_its_log() -> None:
 
 
 def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    """One of them is cut off meanwhile; its messages are redelivered to any of them, and none twice."""
+    """One receiver is cut off meanwhile; its messages are redelivered to the receivers, none twice."""
     others = broker.call(lambda b: set(b._hub.connections))
     query = Query(broker, queue, tmp_path, numReceivers=3, maxMessagesPerTrigger=20)
     post_numbers(broker, queue, 0, 30)

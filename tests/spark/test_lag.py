@@ -25,7 +25,7 @@ def stream(**options: str) -> Any:
 
 
 def test_pyspark_without_support_for_lag_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the first call of the reader: Spark hides what a method that makes a reader raises."""
+    """On the first call of the reader, because Spark hides errors of methods that make readers."""
     monkeypatch.delattr(DataSourceStreamReader, "reportLatestOffset", raising=False)
     monkeypatch.setattr("pyspark.__version__", "4.1.1")
     with pytest.raises(bmq.UsageError, match=r"option lag needs pyspark 4\.2 or newer, and this is 4\.1\.1"):

@@ -339,7 +339,7 @@ def test_ending_query_confirms_committed_batches(
 def test_sources_of_one_query_are_told_apart_by_name(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    """Spark's checkpoint has an offset of each: that of the other is not taken for one's own."""
+    """Spark's checkpoint has an offset of each source; a source does not take the other's offset."""
     for name in ("offsets", "commits"):
         (tmp_path / name).mkdir()
     (tmp_path / "metadata").write_text('{"id":"one"}')

@@ -164,7 +164,7 @@ def test_empty_values_are_found_in_every_storage(broker: BrokerThread, queue: st
 
 @both
 def test_rows_before_one_that_fails_are_posted_once(write: Write, broker: BrokerThread, queue: str) -> None:
-    """A slice fails half-way; the repeated task finds a value there, and adds the others alone."""
+    """A slice fails half-way; the repeated task finds one value and adds only the rest."""
     texts: list[str | None] = [f"{n}" for n in range(5000)]
     schema = struct(value=StringType(), n=LongType())
 

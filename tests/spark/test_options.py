@@ -111,7 +111,7 @@ def test_a_statement_on_a_table_without_options_is_told_where_they_go() -> None:
 
 
 def test_a_stream_that_is_refused_says_so_in_each_call_but_the_last() -> None:
-    """Spark stops a reader in the end, whatever came before: an error there would hide the reason."""
+    """Spark always stops a reader at the end: an error there would hide the reason."""
     reader = source(**QUEUE).streamReader(VALUE)
     for call in (
         reader.initialOffset,

@@ -224,7 +224,7 @@ ELSEWHERE = HERE._replace(host="another.example")
 def test_two_applications_do_not_share_a_read(
     broker: BrokerThread, queue: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both would write the rows; and one could confirm the next read of the other."""
+    """Both would write the rows, and either could confirm the other's next read."""
     post(broker, queue, 0, 3)
     become(monkeypatch, HERE)
     assert values_of(**options) == texts(0, 3)
@@ -302,7 +302,7 @@ def test_an_empty_queue_is_no_read(queue: str, options: dict[str, str]) -> None:
 def test_connection_cut_during_a_read_duplicates_no_rows(
     broker: BrokerThread, queue: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was stored before the cut is delivered once more."""
+    """Messages stored before the cut are delivered again."""
     post(broker, queue, 0, 20)
     store, batches = Drain._new, []
 

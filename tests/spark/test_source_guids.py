@@ -82,7 +82,7 @@ def test_rows_made_of_one_message_are_all_posted(broker: BrokerThread, queue: st
 
 
 def test_equal_rows_in_different_partitions_are_found(broker: BrokerThread, queue: str) -> None:
-    """In a sample, which has all rows of a small partition and the same rows of large ones."""
+    """In a sample of all rows of a small partition and the same rows of large partitions."""
     many = [Row(guid=guid(n), value="x", n=n) for n in range(5000)]
     for rows, found in (ROWS, 100), (many, 1024), (ROWS[:1], 1):
         reports = post(broker, queue, rows, 1)
@@ -197,7 +197,11 @@ def test_a_column_of_guids_is_used_by_default(columns: list[str], options: dict[
         ({"value": StringType()}, {"guidmode": "source"}, "guidMode=source needs the column of GUIDs"),
         ({"value": StringType(), "guid": LongType()}, {}, "column 'guid' is of type bigint; the GUID of"),
         ({"value": StringType()}, {"guidcolumn": "origin"}, "no column 'origin'"),
-        ({"value": StringType(), "subscription": StringType()}, {}, "column 'subscription' cannot be written"),
+        (
+            {"value": StringType(), "subscription": StringType()},
+            {},
+            "column 'subscription' cannot be written",
+        ),
     ],
 )
 def test_impossible_values_are_refused_by_name(
@@ -210,7 +214,7 @@ def test_impossible_values_are_refused_by_name(
 def test_a_half_done_batch_may_go_on_with_other_partitions(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    """From queue to queue: one partition of two is posted, then the query goes on with three."""
+    """From queue to queue: one partition of two is posted, then the query continues with three."""
     source, checkpoint = f"{queue}-in", str(tmp_path / "checkpoint")
     broker.post(source, [bmq.PutMessage(b"tick", properties={"n": n}) for n in range(300)])
     sign = tmp_path / "out of order"
@@ -247,7 +251,7 @@ def test_a_half_done_batch_may_go_on_with_other_partitions(
 def test_equal_rows_of_one_message_in_different_partitions_fail_the_write(
     spark: SparkSession, broker: BrokerThread, queue: str
 ) -> None:
-    """The broker keeps one of them: the job does not go on as if both were posted."""
+    """The broker keeps one message: the job does not continue as if both were posted."""
     rows = spark.createDataFrame([(guid(n), f"row {n}") for n in range(50)], "guid STRING, value STRING")
     twice = rows.union(rows.where("value = 'row 7'")).coalesce(1).union(rows.limit(3).repartition(2))
     write = twice.write.format("bmq").mode("append").options(broker=broker.uri, queue=queue)

@@ -263,7 +263,7 @@ async def test_a_task_runs_and_its_result_is_saved(broker: BmqBroker) -> None:
 
 @pytest.mark.parametrize("when", list(AcknowledgeType))
 async def test_each_way_to_acknowledge(broker_uri: str, uri: str, when: AcknowledgeType) -> None:
-    """How many messages there are while the task runs, when its result is saved, and in the end."""
+    """Numbers of messages while the task runs, when its result is saved, and at the end."""
     expected = {
         AcknowledgeType.WHEN_RECEIVED: [0, 0],
         AcknowledgeType.WHEN_EXECUTED: [1, 0],

@@ -156,7 +156,7 @@ async def test_unreadable_message_becomes_a_raw_dead_letter(
 
 
 async def test_properties_that_are_none(fresh: Fresh) -> None:
-    """A real broker drops such an event; the embedded one checks less, and so may others."""
+    """A real broker drops such an event; the embedded broker and others may check less."""
     data, uri = b"\xff\0\0\x0a" + b"\xff" * 36, fresh()
     async with (
         bmq.broker.Broker(port=0) as broker,

@@ -83,7 +83,7 @@ TestEveryWay.settings = settings(max_examples=50, stateful_step_count=30)
 
 @given(st.lists(st.integers(0, 3), max_size=60))
 def test_lanes_take_turns(keys: list[int]) -> None:
-    """However many items one key has, another key waits for at most one of them."""
+    """Another key waits for at most one item of a busy key."""
     lanes: Lanes[int] = Lanes()
     for number, key in enumerate(keys):
         lanes.add(key, number)
@@ -299,7 +299,7 @@ async def test_unhandled_messages_are_returned_in_order(stage: Stage) -> None:
 
 
 async def test_the_order_starts_anew_on_the_same_queue(stage: Stage) -> None:
-    """Messages returned by one consume() go to the next one, before later messages."""
+    """Messages returned by one consume() go to the next consume(), before later messages."""
     first = asyncio.Event()
     seen: list[int] = []
 

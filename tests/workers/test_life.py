@@ -80,7 +80,7 @@ def test_an_input_that_is_not_in_the_table_is_an_error(state: AppState, event: A
 
 
 async def test_every_state_leads_to_the_end() -> None:
-    """Whatever the state is, a stop and the end of everything lead to STOPPED."""
+    """In every state, a stop and the end of all tasks lead to STOPPED."""
     for state in AppState:
         life = Life()
         life.state = state

@@ -64,7 +64,7 @@ def release() -> Iterator[list[Work]]:
 async def test_no_message_is_given_up_that_the_handler_was_not_called_with(
     stage: Stage, release: list[Work]
 ) -> None:
-    """All threads hang; the other messages wait for them, however long their deadline has passed."""
+    """All threads hang; the other messages wait for them long after the deadline."""
     work = Work(b"0", b"1")
     release.append(work)
     await post(stage.queue, *numbered(10))

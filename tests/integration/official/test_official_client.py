@@ -268,7 +268,7 @@ def test_a_client_that_is_not_let_in(broker: StillBroker) -> None:
 
 
 def test_messages_sent_twice_are_seen_twice(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
-    """What a test of an idempotent consumer wants."""
+    """Deliver a message twice, for tests of idempotent consumers."""
     uri, client = new_uri(PRIORITY), connect()
     client.session.open_queue(uri, read=True, write=True)
     broker.call(lambda it: it.faults.duplicate_pushes(1))
@@ -279,7 +279,7 @@ def test_messages_sent_twice_are_seen_twice(broker: StillBroker, connect: Connec
 def test_posting_into_a_group_with_a_bucket_by_hand(
     connect: Connect, new_uri: NewUri, broker: StillBroker
 ) -> None:
-    """The bucket of a key is a CRC-32C without its highest bit: any language has that."""
+    """The bucket of a key is a CRC-32C without its highest bit, available in any language."""
     uri, producer = new_uri(PRIORITY), connect()
     producer.session.open_queue(uri, write=True)
     keys = [f"order-{number}" for number in range(40)]

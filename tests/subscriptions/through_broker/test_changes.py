@@ -168,7 +168,7 @@ async def test_every_way_to_receive_begins_the_default_subscription(scene: Scene
 
 
 async def test_receiving_for_a_shorter_time_than_the_broker_takes_to_answer(scene: Scene) -> None:
-    """Whoever gives up waiting has begun the subscription all the same, for others and for later."""
+    """A cancelled wait has nevertheless begun the subscription, for other and later receivers."""
     queue = await scene.reader(default_subscription=None)
     await scene.post(a={}, b={})
     patient = asyncio.create_task(queue.receive(20))
