@@ -12,15 +12,15 @@ __all__ = ["Deadlines"]
 
 K = TypeVar("K", bound=Hashable)
 
-# Smallest number of entries at which tidying pays off.
+# Smallest number of entries worth tidying.
 _SMALL = 64
 
 
 class Deadlines(Generic[K]):
     """A deadline for each of many keys.
 
-    Setting, discarding and finding the first are cheap. Discarded entries leave the heap when they reach the
-    top, or when they are more than half of the heap: memory follows the number of live keys.
+    Setting, discarding and finding the first are cheap. Discarded entries leave the heap at the top, or when
+    they are more than half of the heap: memory follows the number of live keys.
     """
 
     __slots__ = ("_heap", "_live", "_serial")

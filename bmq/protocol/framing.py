@@ -27,18 +27,18 @@ _LARGE = frozenset({int(EventType.PUT), int(EventType.CONFIRM)})
 class Framer:
     """Cuts the incoming stream into events.
 
-    The length of an event is checked as soon as its four bytes have arrived, before any of its bytes are
-    kept: at most ``max_event_size`` bytes and one chunk are ever buffered. The bytes of a large event are
+    The length of an event is checked as soon as the four bytes of the length have arrived, before any bytes
+    are kept: at most ``max_event_size`` bytes and one chunk are ever buffered. The bytes of a large event are
     collected, and parsed only when complete, so small chunks cost no more than large ones.
 
     Args:
         max_event_size: largest event accepted, in bytes.
-        max_request_size: largest event accepted that is neither PUT nor CONFIRM, in bytes; None for
+        max_request_size: largest accepted event except PUT and CONFIRM, in bytes; None for
             ``max_event_size``.
         tolerant: whether to read like a real broker: only an impossible length is an error, an event with an
-            invalid header has the type UNDEFINED, and the protocol version is ignored. If events precede an
-            event that exceeds a limit, the event is checked again at the next :meth:`feed`, because the
-            events before it may have raised the limit.
+            invalid header has the type UNDEFINED, and the protocol version is ignored. An event beyond a
+            limit, but after other events, is checked again at the next :meth:`feed`, because the earlier
+            events may have raised the limit.
     """
 
     __slots__ = ("_error", "_need", "_smallest", "max_event_size", "max_request_size", "pending", "tolerant")
@@ -54,7 +54,7 @@ class Framer:
         self.max_request_size = max_event_size if max_request_size is None else max_request_size
         self.tolerant = tolerant
         self._smallest = _LENGTH_BYTES + 1 if tolerant else HEADER_SIZE
-        # Not a list of chunks: a peer that sends single bytes would make the list many times larger than the
+        # Not a list of chunks: a peer sending single bytes would make the list many times larger than the
         # bytes.
         self.pending = bytearray()
         self._need = _LENGTH_BYTES

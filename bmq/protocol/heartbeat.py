@@ -21,8 +21,8 @@ class Heartbeat:
     """Counts intervals without an event.
 
     After each ``interval``: if an event has arrived since the previous check, the count restarts. Otherwise
-    the interval counts as missed, and a request is due. The next silent interval after ``max_missed`` ones
-    means that the peer is gone.
+    the interval counts as missed, and a request is due. After ``max_missed`` silent intervals, the next
+    silent interval means that the peer is gone.
 
     Args:
         interval: seconds between two checks.

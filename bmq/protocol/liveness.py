@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Liveness: a peer that sends nothing, or answers nothing, is queried, then reported, then given up.
+"""Liveness: a silent or unresponsive peer is queried, then reported, then given up.
 
-A connection can die without notice: a firewall drops its packets, or the peer's process hangs. The operating
-system detects neither for minutes or hours, and a broker's heartbeats are off unless its operator enabled
-them. So the client itself sends heartbeat requests: a broker answers every HEARTBEAT_REQ, whatever its
+A connection can die without notice: a firewall drops packets, or the peer's process hangs. The operating
+system detects neither for minutes or hours, and a broker's heartbeats are off unless enabled by the operator.
+The client therefore sends heartbeat requests: a broker answers every HEARTBEAT_REQ, regardless of
 configuration.
 
 One period of silence passes through four stages, each entered by a call of :meth:`Liveness.poll`:
@@ -18,19 +18,19 @@ DOUBTED    the whole limit     the event loop gets one more turn to read
 =========  ==================  =================================================
 
 **A poll enters at most one stage, and at least half of the limit passes between the request and the
-verdict.** An event loop that was blocked, or a process that was stopped, polls late: the bytes that arrived
-meanwhile are still in the socket, and the request may not even be written. A rule based on the clock alone
-would give up a healthy broker. With this rule the broker always has time to answer, and between the last two
-polls the loop reads. A loop that is blocked repeatedly still reaches the verdict, later.
+verdict.** A blocked event loop, or a stopped process, polls late: bytes received meanwhile are still in the
+socket, and the request may not even be written. A rule based on the clock alone would give up a healthy
+broker. With this rule the broker always has time to answer, and between the last two polls the loop reads. A
+repeatedly blocked loop still reaches the verdict, later.
 
-**A peer that sends may still receive nothing**: a middlebox acknowledges the client's bytes and drops them,
-while messages continue to arrive. :class:`Answers` queries such a peer too, with the same stages; only
-answers count. A missing answer is weaker evidence than silence, because the answer may be on its way behind
-a backlog: on a slow line, a full window takes minutes. So the verdict requires a line with room to spare. If
-the bytes received since the last answer, or the unacknowledged posts, would keep a line of 8 KiB/s busy, a
+**A sending peer may still receive no bytes**: a middlebox acknowledges the client's bytes and drops them,
+while messages continue to arrive. :class:`Answers` queries a sending peer too, with the same stages; only
+answers count. A missing answer is weaker evidence than silence, because the answer may be in flight behind a
+backlog: on a slow line, a full window takes minutes. The verdict requires a line with room to spare. If the
+bytes received since the last answer, or the unacknowledged posts, would keep a line of 8 KiB/s busy, a
 missing answer is only reported. Rejected alternatives: a verdict based on the clock alone drops slow lines,
-which then receive the same backlog again; the size of the window proves nothing, because a peer without
-confirmations stops within the window, and is then silent.
+only to receive the same backlog again; the size of the window is no evidence, because a peer without
+confirmations stops within the window, and becomes silent.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _QUIET_AFTER = 1 / 2
 _ANSWER_WITHIN = 1 / 10
 # Length of the last turn to read, in seconds; a twentieth for shorter limits.
 _LAST_TURN = 0.01
-# Bytes per second. A slower flow leaves room on every line in use, so no answer waits behind a backlog.
+# Bytes per second. A slower flow leaves room on every line in use: no answer waits behind a backlog.
 _SLOWEST_LINE = 8 * 1024
 # Fraction of the limit by which a poll may be late; after a later poll, the event loop is to blame.
 _ON_TIME = 1 / 4
@@ -62,7 +62,7 @@ class _Stage(IntEnum):
 
 
 class Liveness:
-    """Watches the silence of one connection.
+    """Watches the silence of a connection.
 
     Args:
         limit: seconds without a byte after which the peer is given up.
@@ -94,7 +94,7 @@ class Liveness:
         return min(_LAST_TURN, self.limit / 20)
 
     def pause(self) -> None:
-        """Stop the watch while reading is paused: silence says nothing about the peer."""
+        """Stop the watch while reading is paused: silence is no evidence about the peer."""
         self._stage = _Stage.LISTENING
         self.deadline = None
 
@@ -105,7 +105,7 @@ class Liveness:
         self.deadline = now + self.limit * _ASK_AFTER
 
     def poll(self, now: float) -> Pulse:
-        """Return the action that is due at ``now``; none before the deadline."""
+        """Return the action due at ``now``; no action before the deadline."""
         if self.deadline is None or now < self.deadline:
             return Pulse.NOTHING
         if self.heard > self._noted:
@@ -135,7 +135,7 @@ class Liveness:
 
 
 class Answers:
-    """Watches for answers on one connection, while the peer sends other bytes.
+    """Watches for answers on a connection, while the peer sends other bytes.
 
     Args:
         limit: seconds without an answer after which the peer is given up, if the line has room to spare.
@@ -166,7 +166,7 @@ class Answers:
         self.received = 0
 
     def pause(self) -> None:
-        """Nothing is read from now on: a missing answer says nothing about the peer."""
+        """Reading stops: from now on a missing answer is no evidence about the peer."""
         self._silence.pause()
 
     def restart(self, now: float) -> None:
@@ -176,11 +176,11 @@ class Answers:
         self._silence.resume(now)
 
     def poll(self, now: float, unacked: int) -> Pulse:
-        """Return the action that is due at ``now``; nothing before the deadline.
+        """Return the action due at ``now``; no action before the deadline.
 
         Args:
             now: the time.
-            unacked: bytes of the unacknowledged posts, which a request may have to wait behind.
+            unacked: bytes of the unacknowledged posts, possibly ahead of a request.
         """
         if self.answered > self._started:
             self._started = self._silence.heard = self.answered

@@ -34,7 +34,7 @@ class Machine:
     state: Any
 
     def fire(self, event: Enum, *arguments: Any) -> Any:
-        """Make the transition for an input; return the result of its action.
+        """Make the transition for an input; return the result of the action.
 
         Raises:
             StateError: the table has no transition for this input in this state.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface between a broker's sessions and the broker itself."""
+"""The interface between a broker and the broker's sessions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ClientPort(Protocol):
         ...
 
     def inflate(self, q_id: int, data: bytes, now: float) -> bytes | None:
-        """Decompress a message's data; None if there is no room for the message, or the result is too large.
+        """Decompress a message's data; None if the message has no room, or the result is too large.
 
         Raises:
             ProtocolError: the data cannot be decompressed.
@@ -50,11 +50,11 @@ class ClientPort(Protocol):
         ...
 
     def post(self, q_id: int, puts: list[Put], now: float) -> None:
-        """Post messages to one queue."""
+        """Post messages to a queue."""
         ...
 
     def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
-        """Refuse messages to one queue."""
+        """Refuse messages to a queue."""
         ...
 
     def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
@@ -63,7 +63,7 @@ class ClientPort(Protocol):
 
 
 class Backend(Protocol):
-    """The broker behind its sessions: queues, routing, storage."""
+    """The broker behind the sessions: queues, routing, storage."""
 
     @property
     def effort(self) -> int:
@@ -79,11 +79,11 @@ class Backend(Protocol):
         ...
 
     def deliver(self, now: float) -> None:
-        """Deliver messages that became deliverable by the latest requests and messages."""
+        """Deliver messages made deliverable by the latest requests and messages."""
         ...
 
     def admin(self, command: str, now: float) -> str:
-        """Carry out an admin command and return its answer."""
+        """Carry out an admin command and return the answer."""
         ...
 
 

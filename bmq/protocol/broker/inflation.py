@@ -11,7 +11,7 @@ from bmq.wire.constants import MAX_APPLICATION_DATA
 __all__ = ["Exhausted", "InflationBudget"]
 
 _MIB: Final = 2**20
-#: Growth by decompression that every message is allowed; few honest messages shrink more.
+#: Growth by decompression allowed to every message; few honest messages shrink more.
 RATIO: Final = 32
 #: Reserve in bytes for messages that grow more, and the bytes restored to the reserve each second.
 RESERVE: Final = 64 * _MIB
@@ -26,7 +26,7 @@ class InflationBudget:
     """A budget of decompressed bytes.
 
     A message may always grow 32-fold, up to the limit of 64 MiB for a message. Further growth is taken from a
-    reserve that all clients share and that is restored with time.
+    reserve, shared by all clients and restored with time.
     """
 
     __slots__ = ("_now", "reserve")
@@ -46,8 +46,8 @@ class InflationBudget:
 
         Args:
             data: a whole zlib stream.
-            free: whether success takes nothing from the reserve, because the result is sent to a client, and
-                the client has to read it before more is sent.
+            free: whether success leaves the reserve unchanged, because the result is sent to a client, and
+                the client has to read the result before more is sent.
 
         Raises:
             ProtocolError: the data is not a zlib stream, or becomes larger than 64 MiB.

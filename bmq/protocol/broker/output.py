@@ -47,16 +47,16 @@ class BrokerOutput:
         self.high_water = high_water
         self.wake = wake
         self.flow: Callable[[bool], None] = _ignore
-        #: Add a PUSH message, or an acknowledgement; tests of failures replace these.
+        #: Add a PUSH message, or an acknowledgement; tests of failures replace both methods.
         self.push: Callable[[bytes, bytes], None] = self.add_push
         self.ack: Callable[[int, int, bytes, int], None] = self.add_ack
         self._chunks: list[bytes] = []
-        # Two pieces for each message: the bytes in front of its data, and the data.
+        # Two pieces for each message: the bytes in front of the data, and the data.
         self._pushes: list[bytes] = []
         self._acks: list[bytes] = []
         self._size = 0
         self._awake = False
-        #: Whether PUSH messages are accepted: the client is connected and reads its messages.
+        #: Whether PUSH messages are accepted: the client is connected and reads messages.
         self.accepting = True
 
     @property
@@ -66,15 +66,15 @@ class BrokerOutput:
 
     @property
     def room(self) -> int:
-        """The number of bytes of PUSH messages that are still accepted."""
+        """The number of bytes of PUSH messages still accepted."""
         return self.high_water - self._size
 
     def add_push(self, head: bytes, data: bytes) -> None:
-        """Add one PUSH message: the bytes in front of its data, and the data."""
+        """Add a PUSH message: the bytes in front of the data, and the data."""
         self.add_pushes((head, data), len(head) + len(data))
 
     def add_pushes(self, pieces: Iterable[bytes], size: int) -> None:
-        """Add PUSH messages of ``size`` bytes: for each, the bytes in front of its data, and the data."""
+        """Add PUSH messages of ``size`` bytes: for each, the bytes in front of the data, and the data."""
         self._pushes += pieces
         size = self._size = self._size + size
         if not self._awake:
@@ -90,7 +90,7 @@ class BrokerOutput:
             self.flow(accepting)
 
     def add_ack(self, status: int, correlation_id: int, guid: bytes, queue_id: int) -> None:
-        """Add one acknowledgement."""
+        """Add an acknowledgement."""
         self._acks.append(encode_ack(status, correlation_id, guid, queue_id))
         if not self._awake:
             self._awake = True
@@ -122,15 +122,15 @@ class BrokerOutput:
         self._acks.clear()
         self._size = 0
         self.accepting = False
-        # Break reference cycles, so that memory is freed without the garbage collector.
+        # Break reference cycles, to free memory without the garbage collector.
         self.wake = self.flow = self.push = self.ack = _ignore
 
     def take(self) -> bytes:
-        """Return all pending output as one piece."""
+        """Return all pending output as a single piece."""
         return b"".join(self.pieces())
 
     def pieces(self) -> list[bytes]:
-        """Return all pending output: as one piece, or as several if large.
+        """Return all pending output: as a single piece, or as several if large.
 
         Large pieces are not joined: the larger the freed blocks, the more memory the C library keeps.
         """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broker's changes of application data: decompression for old senders, conversion for old receivers.
 
-Data in this module includes its padding, as transmitted and as stored by a broker.
+Data in this module includes padding, as transmitted and as stored by a broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def from_old_client(
     """Decompress application data with properties in the old encoding.
 
     Args:
-        inflate: decompresses data for a qId; if the result is None, so is the result of this function.
+        inflate: decompresses data for a qId. If the result is None, this function returns None, too.
         queue_id: the qId.
         data: the data.
 
@@ -40,12 +40,12 @@ def from_old_client(
 def for_old_client(
     data: bytes, schema_id: int, compression: int, budget: InflationBudget
 ) -> tuple[bytes, int, int]:
-    """Convert data with properties in the new encoding for a client that reads only the old one.
+    """Convert data with properties in the new encoding for a client limited to the old encoding.
 
-    Data that cannot be read, or decompresses to more than ``budget`` allows, is returned unchanged.
+    Unreadable data, and data beyond ``budget`` when decompressed, is returned unchanged.
 
     Returns:
-        The data, its schema id and its compression.
+        The data, the schema id and the compression.
     """
     try:
         plain = data[: -data[-1]]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's side of one connection: bytes and the time in, bytes out.
+"""The broker's side of a connection: bytes and the time in, bytes out.
 
 A :class:`Backend` handles queues and routing. This module handles the handshake, control messages and
-heartbeats, and decides which input is ignored without an answer.
+heartbeats, and selects input to be ignored without an answer.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ _log = logging.getLogger("bmq.broker")
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 #: The oldest SDKs served, by language.
 _MINIMUM_VERSIONS = {ClientLanguage.E_CPP: 10500, ClientLanguage.E_JAVA: 2}
-#: Older SDKs are told that they are deprecated.
+#: Older SDKs receive a deprecation notice.
 _RECOMMENDED_VERSIONS = {ClientLanguage.E_CPP: 10900, ClientLanguage.E_JAVA: 2}
-# Java SDKs built from snapshots add this number to their version.
+# Java SDKs built from snapshots add this number to the version.
 _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
 _MAX_COMPLAINTS = 20
-#: Number of requests of one client that are answered before other clients are served. A long request counts
-#: as several. After an admin command, which may take long, other clients are served at once.
+#: Number of a client's requests answered before the next client is served. A long request counts as several.
+#: After an admin command, which may take long, the next client is served at once.
 _REQUESTS_AT_ONCE = 50
 _REQUEST_SIZE = 2048
 _EFFORT_AT_ONCE = 10_000
@@ -117,7 +117,7 @@ _REQUESTS = OpenQueue, ConfigureStream, ConfigureQueueStream, CloseQueue, AdminC
 
 
 class BrokerSession(Machine):
-    """One connection of a broker.
+    """A connection of a broker.
 
     Args:
         settings: settings of the broker.
@@ -126,7 +126,7 @@ class BrokerSession(Machine):
         session_id: number of the session.
         peer: description of the peer, for logs.
         now: time, in seconds of a monotonic clock.
-        guids: generates the GUIDs for legacy clients, which send none.
+        guids: generates the GUIDs for legacy clients, which send no GUIDs.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class BrokerSession(Machine):
         self.principal: tuple[str, str] | None = None
         # Before the handshake a client occupies little memory: its first events must be small.
         self._framer = Framer(settings.max_handshake_size, tolerant=True)
-        # Events postponed so that other clients are served, and the error after them.
+        # Events postponed to serve further clients, and the error after these events.
         self._rest: list[Event] = []
         self._error: ProtocolError | None = None
         # Whether other clients are served next, even without postponed events.
@@ -211,7 +211,7 @@ class BrokerSession(Machine):
         self.fire(_I.SHUTDOWN, now)
 
     def next_deadline(self) -> float | None:
-        """Return the time of the next :meth:`tick`; None if nothing is scheduled."""
+        """Return the time of the next :meth:`tick`; None if not scheduled."""
         if self.state is BrokerState.CLOSED:
             return None
         beat = self._heartbeat.deadline if self._heartbeat is not None else None
@@ -220,7 +220,7 @@ class BrokerSession(Machine):
         return min(self._deadline, beat)
 
     def tick(self, now: float) -> None:
-        """Perform the actions that are due."""
+        """Perform due actions."""
         if self._deadline is not None and now >= self._deadline:
             self._deadline = None
             _log.info("%s: timed out in state %s; closing", self.peer, self.state.name)
@@ -274,7 +274,7 @@ class BrokerSession(Machine):
             first, kind = at, event.type
             at += 1
             if kind == EventType.PUT or kind == EventType.CONFIRM:
-                # Clients that send one message in each event send many events at once.
+                # Clients with one message in each event send many events at once.
                 while at < count and events[at].type == kind:
                     at += 1
                 self.fire(_I.PUT if kind == EventType.PUT else _I.CONFIRM, events[first:at], now)
@@ -298,7 +298,7 @@ class BrokerSession(Machine):
         elif kind == EventType.HEARTBEAT_REQ:
             self.fire(_I.HEARTBEAT_REQ)
         elif kind == EventType.HEARTBEAT_RSP and self.state in (_S.SERVING, _S.ADMINISTERED):
-            pass  # _cut has recorded its arrival
+            pass  # _cut has recorded the arrival
         else:
             self.fire(_I.OTHER, [event], now)
 
@@ -338,7 +338,7 @@ class BrokerSession(Machine):
             self.fire(_I.CLIENT, identity, _support(identity), now)
 
     def _receive_credentials(self, event: Event, now: float) -> None:
-        # A negotiated client that never authenticated has no credentials to renew.
+        # A negotiated, but never authenticated client has no credentials to renew.
         request = None
         if self.negotiating or self.principal is not None:
             try:
@@ -459,7 +459,7 @@ class BrokerSession(Machine):
     def _answer(self, request: ControlMessage, now: float) -> None:
         client = self.client
         assert client is not None
-        # Messages posted before a request are delivered before its answer.
+        # Messages posted before a request are delivered before the answer.
         self.backend.deliver(now)
         body = request.body
         match body:
@@ -508,7 +508,7 @@ class BrokerSession(Machine):
             client.post(queue_id, puts, now)
 
     def _named(self, put: Put, now: float) -> Put:
-        """Assign a GUID to the message of a legacy client, which sent a correlation id in its place."""
+        """Assign a GUID to the message of a legacy client, in place of the sent correlation id."""
         flags, _, field, schema_id, compression, crc, size, data = put
         correlation_id = int.from_bytes(field[CORRELATION_ID], "big")
         flags = flags | _ACK_REQUESTED if correlation_id else flags & ~_ACK_REQUESTED
@@ -618,7 +618,7 @@ class BrokerSession(Machine):
 
 
 def _support(identity: ClientIdentity) -> Status:
-    """Return the status that reports an outdated SDK to the client, which is served nevertheless."""
+    """Return the status to report an outdated SDK to the client. The client is served nevertheless."""
     if not _older(identity, _MINIMUM_VERSIONS):
         return Status()
     minimum = _MINIMUM_VERSIONS[identity.sdk_language]

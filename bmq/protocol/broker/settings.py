@@ -36,7 +36,7 @@ class Authentication:
 
     Attributes:
         users: passwords by user name, for the mechanism BASIC; if None or empty, BASIC is not supported.
-        anonymous: whether to admit clients without credentials, or with ANONYMOUS; None admits them only if
+        anonymous: whether to admit clients without credentials, or with ANONYMOUS; by default only if
             ``users`` is None. Required if ``users`` is empty.
         lifetime_ms: lifetime of BASIC credentials in milliseconds.
 

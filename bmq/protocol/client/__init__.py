@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client role: one session as a state machine without I/O.
 
-:class:`ClientCore` is its interface; ``examples/sans_io_client.py`` is a blocking client on top of it.
+The interface is :class:`ClientCore`; ``examples/sans_io_client.py`` builds a blocking client on top.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ unacknowledged posts, requests and their deadlines, heartbeats. The I/O layer re
 * calls of the application: ``open_queue``, ``configure_queue``, ``post``, ``confirm``, ``close_queue``,
 * the time, when ``next_deadline`` is due: ``tick``,
 
-and then takes the results: ``data_to_send`` and ``events``.
+and takes the results: ``data_to_send`` and ``events``.
 """
 
 from __future__ import annotations
@@ -84,16 +84,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
 
-# Interval of heartbeats in seconds while reading is paused. The broker's own heartbeats then go unread, so
-# these writes show the broker that the client is alive; and only a write can then reveal a lost connection.
+# Interval of heartbeats in seconds while reading is paused. The broker's own heartbeats go unread meanwhile,
+# so these writes show the broker that the client is alive; and only a write can reveal a lost connection.
 _PULSE_WHILE_PAUSED = 1.0
-# Seconds for which an error of the connection counts as the likely cause of later failures.
+# Seconds during which an error of the connection counts as the likely cause of later failures.
 _RECENTLY = 60.0
-# Requests, which brokers send only by mistake, are skipped.
+# Requests, sent by brokers only by mistake, are skipped.
 _REQUESTS = (OpenQueue, ConfigureStream, ConfigureQueueStream, CloseQueue, Disconnect, AdminCommand)
 # Events that prove that the broker receives bytes of this client.
 _ANSWERS = frozenset({EventType.ACK, EventType.CONTROL, EventType.AUTHENTICATION, EventType.HEARTBEAT_RSP})
-# Seconds for which posts to reopened queues wait for the other queues.
+# Seconds during which posts to reopened queues wait for the remaining queues.
 _RESTORE_PATIENCE = 1.0
 # Slower queues are resumed in groups, at this interval in seconds, because each resumption scans all posts.
 _LATE_TOGETHER = 0.05
@@ -113,8 +113,8 @@ class CoreOptions:
         repeat_every: longest pause between repetitions.
         drop_confirmed_redeliveries: whether a redelivery of a confirmed message is confirmed again and not
             reported; see :mod:`bmq.protocol.client.redelivery`.
-        liveness: seconds without a byte from the broker after which the connection is given up; None relies
-            on the heartbeats of the broker's configuration.
+        liveness: seconds without a byte from the broker before the connection is given up; None to rely on
+            the heartbeats of the broker's configuration.
     """
 
     reopen_timeout: float = 60.0
@@ -166,7 +166,7 @@ _STARTED, _DRAINING, _SEALED = _S.STARTED, _S.DRAINING, _S.SEALED
 _IN_USE = frozenset({_S.STARTING, _S.STARTED, _S.RECONNECTING})
 # In these states the session is being closed, and has not disconnected.
 _CLOSES = (_S.DRAINING, _S.DRAINING_LOST, _S.SEALED, _S.SEALED_LOST)
-# In these states nothing can be posted.
+# In these states posting is impossible.
 _CLOSED_TO_POSTS = frozenset({_S.SEALED, _S.SEALED_LOST, _S.CLOSING, _S.CLOSED})
 
 
@@ -179,17 +179,18 @@ class ClientCore(Machine):
 
     Attributes:
         state: the session's state.
-        post: accepts one post for a queue, which ends in one outcome (:class:`Acked`); see
+        post: accepts a post for a queue. Each post ends in one outcome (:class:`Acked`); see
             :meth:`bmq.protocol.client.posts.Posts.post`.
         post_many: accepts several posts; see :meth:`bmq.protocol.client.posts.Posts.post_many`.
         post_event: accepts the posts of an encoded event; see
             :meth:`bmq.protocol.client.posts.Posts.post_event`.
         posts: the posts without an outcome, for reading only.
-        lone: the way of a post while no other post exists; see :mod:`bmq.protocol.client.lone_post`.
+        lone: the shortcut for lone posts; see :mod:`bmq.protocol.client.lone_post`.
         new_properties: whether to write properties in the new encoding.
-        ended_by: the error that ended the session; None during the session, and after an end without error.
-        read_columns: reads a PUSH event, given the offset of its body, as columns; returns None if the
-            messages should be read one by one. None if no consumer takes columns.
+        ended_by: the error at the end of the session; None during the session, and after an end without
+            error.
+        read_columns: reads a PUSH event, given the offset of the body, as columns; returns None if the
+            messages should be read individually. None if no consumer takes columns.
     """
 
     state: SessionState
@@ -208,7 +209,7 @@ class ClientCore(Machine):
         self.posts = Posts(self._outbox, options.max_unacked_messages, options.max_unacked_bytes, patience)
         self._stalls = Stalls(self.posts, self._requests, patience, self._emit)
         self.lone = LonePost(self.posts, self._outbox, self._confirms, self._stalls)
-        # Bound methods, which save a call for each post.
+        # Bound methods, to save a call for each post.
         self.post = self.posts.post
         self.post_many = self.posts.post_many
         self.post_event = self.posts.post_event
@@ -319,7 +320,7 @@ class ClientCore(Machine):
 
     @property
     def sealed(self) -> bool:
-        """Whether nothing can be posted any more: the session is over, or closes its queues."""
+        """Whether posting has become impossible: the session is over, or closes the queues."""
         return self.state is not _STARTED and self.state in _CLOSED_TO_POSTS
 
     @property
@@ -335,7 +336,7 @@ class ClientCore(Machine):
 
     @property
     def repeated(self) -> tuple[int, int]:
-        """The number of repetitions of silent subscriptions, and of messages that followed at once."""
+        """The number of repetitions of silent subscriptions, and of messages following at once."""
         return self._shared.repeated, self._shared.revived
 
     def stalls(self, now: float) -> dict[str, str]:
@@ -376,7 +377,7 @@ class ClientCore(Machine):
     # the connection
 
     def greet(self) -> Greeting:
-        """Return a new handshake, for a connection that may become the session's."""
+        """Return a new handshake, for a candidate connection of the session."""
         return Greeting(self._identity, self._options.max_incoming_event)
 
     def channel_opened(self, greeting: Greeting, now: float) -> None:
@@ -412,7 +413,7 @@ class ClientCore(Machine):
         self._take(greeting.rest, self._framer.feed(b"")[1], now)
 
     def note_trouble(self, error: Error, now: float) -> None:
-        """Keep the cause of a missing connection, for the errors of calls that wait for a connection."""
+        """Keep the cause of a missing connection, for the errors of calls waiting for a connection."""
         self._trouble, self._troubled_at, self._now = without_tracebacks(error), now, now
 
     def _note_unread(self, error: Error, now: float) -> None:
@@ -421,12 +422,12 @@ class ClientCore(Machine):
         self._up_at = now
 
     def channel_closed(self, reason: str, now: float) -> None:
-        """Note that the connection is gone or unusable. Call this once for each ``channel_opened``."""
+        """Process a lost or unusable connection. Call this once for each ``channel_opened``."""
         if not self._broken:
             self.note_trouble(ConnectionFailed(f"the connection was lost: {reason}"), now)
         self._broken = True
         self.lone.channel_down()
-        # The old framer may hold half an event, or an error whose traceback refers to much memory.
+        # The old framer may hold half an event, or an error with a traceback referring to much memory.
         self._framer = Framer(self._options.max_incoming_event)
         self._pulse_owed = False
         self._pulse_at = None
@@ -511,7 +512,7 @@ class ClientCore(Machine):
         return quiet
 
     def tick(self, now: float) -> None:
-        """Handle the deadlines that are due at ``now``."""
+        """Handle the deadlines due at ``now``."""
         self._now = now
         for request in self._requests.expire(now):
             if request.subject is None:
@@ -549,7 +550,7 @@ class ClientCore(Machine):
                 self._report(outcomes)
 
     def pause_reading(self, paused: bool, now: float) -> None:
-        """Note that reading has paused or resumed: while nothing is read, silence proves nothing."""
+        """Process a pause or resumption of reading: without reading, silence is no evidence."""
         if self._liveness is not None:
             if paused:
                 self._liveness.pause()
@@ -568,7 +569,7 @@ class ClientCore(Machine):
         self._pulse_at = now + _PULSE_WHILE_PAUSED if paused and self.connected else None
 
     def written(self, now: float) -> None:
-        """Note that the peer has accepted bytes of a backlog, which proves that the peer is alive.
+        """Record that the peer has accepted bytes of a backlog, as a proof of life.
 
         Sending a large message on a slow line takes longer than the tolerated silence.
         """
@@ -606,7 +607,7 @@ class ClientCore(Machine):
     ) -> QueueCore:
         """Begin to open a queue; ``Completed(token)`` follows.
 
-        If an earlier opening of the queue is in progress or being undone, the new opening waits, until its
+        If an earlier opening of the queue is in progress or being undone, the new opening waits, until the
         deadline.
 
         Args:
@@ -631,7 +632,7 @@ class ClientCore(Machine):
         )
 
     def abandon_queue(self, queue: QueueCore, now: float, deadline: float) -> None:
-        """Close a queue that no caller will use, after its opening if necessary; report nothing."""
+        """Close an unwanted queue, after the opening if necessary, without a report."""
         queue.abandon(now, deadline)
 
     def configure_queue(
@@ -671,7 +672,7 @@ class ClientCore(Machine):
 
     def confirm(self, queue: QueueCore, guid: bytes) -> None:
         """Confirm one message; the confirmation goes out with the next :meth:`data_to_send`."""
-        # Nearly always it is open: this is checked without a call.
+        # Nearly always the queue is open: check without a call.
         if (queue.state is _OPEN and not queue.at_most_once) or queue.attached:
             waiting = self._confirms.waiting
             guids = waiting.get(queue)
@@ -691,7 +692,7 @@ class ClientCore(Machine):
         elif not queue.at_most_once:
             self._confirms.remember(queue, guids)
 
-    # what the queues report
+    # reports of the queues
 
     def _emit(self, event: SessionEvent | Signal) -> None:
         self._events.append(event)
@@ -712,7 +713,7 @@ class ClientCore(Machine):
                 self._resume([queue], now)
 
     def _fail_channel(self, error: Error | None) -> None:
-        """Request, once, that the connection be closed, because it is unusable."""
+        """Request, once, the closing of an unusable connection."""
         if not self._broken:
             self._broken = True
             self.lone.channel_down()
@@ -721,7 +722,7 @@ class ClientCore(Machine):
             self._emit(CloseChannel(error))
 
     def _notice(self, what: str) -> None:
-        """Report content that was skipped because only a newer broker knows it."""
+        """Report skipped content, known only to newer brokers."""
         self._emit(Skipped(what))
 
     # incoming events
@@ -758,7 +759,7 @@ class ClientCore(Machine):
         return False
 
     def _renewed(self, event: Event, now: float) -> None:
-        """Process the answer to renewed credentials; unreadable answers leave the old ones valid."""
+        """Process the answer to renewed credentials; unreadable answers leave the old credentials valid."""
         if not self._renewing:
             self._notice("an authenticationResponse without a request")
             return
@@ -811,7 +812,7 @@ class ClientCore(Machine):
         return quiet
 
     def _pushed_columns(self, event: Event, now: float) -> bool:
-        """Deliver an event as columns, unless some of its messages must be processed individually."""
+        """Deliver an event as columns, unless some messages must be processed individually."""
         assert self.read_columns is not None
         columns = self.read_columns(event.data, event.body)
         if columns is None:
@@ -836,7 +837,7 @@ class ClientCore(Machine):
     def _confirm_again(
         self, deliveries: list[tuple[QueueCore, SubscriptionCore, list[Push]]]
     ) -> list[tuple[QueueCore, SubscriptionCore, list[Push]]]:
-        """Confirm redelivered messages again; return the other messages."""
+        """Confirm redelivered messages again; return the remaining messages."""
         fresh: list[tuple[QueueCore, SubscriptionCore, list[Push]]] = []
         for queue, subscription, run in deliveries:
             guids = [push[GUID] for push in run]
@@ -899,7 +900,7 @@ class ClientCore(Machine):
             self._finish_restore(now)
 
     def _disconnect(self, now: float) -> None:
-        self._liveness = self._answers = None  # nothing is sent after a disconnect: silence has no meaning
+        self._liveness = self._answers = None  # no output follows a disconnect: silence has no meaning
         self._stalls.lost()
         self._end_everything(SessionClosed("the session is closed"), now)
         self._requests.send(RequestKind.DISCONNECT, Disconnect(), None, self._stopping[0].deadline)
@@ -1019,7 +1020,7 @@ class ClientCore(Machine):
         (_S.CLOSED, _I.STOP): Transition(None, _S.CLOSED),
         (_S.CLOSED, _I.CHANNEL_DOWN): Transition(None, _S.CLOSED),
         (_S.CLOSED, _I.GIVE_UP): Transition(None, _S.CLOSED),
-        # A close whose task was cancelled may be followed by a second close.
+        # A second close may follow a close by a cancelled task.
         **{(state, _I.DRAIN): Transition(None, state) for state in (*_CLOSES, _S.CLOSING)},
         **{(state, _I.SEAL): Transition(None, state) for state in (_S.SEALED, _S.SEALED_LOST, _S.CLOSING)},
     }
@@ -1033,7 +1034,7 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 def without_tracebacks(error: _E) -> _E:
-    """Return an error for storage, without references to the frames and events of its origin."""
+    """Return an error for storage, without references to the frames and events of the origin."""
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None

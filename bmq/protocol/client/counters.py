@@ -11,8 +11,7 @@ from bmq.errors import AckStatus
 
 __all__ = ["BOUNDS", "Durations", "PostCounts"]
 
-#: Upper bounds of the buckets for durations, in seconds. A bound belongs to its bucket; longer durations have
-#: a bucket of their own.
+#: Upper bounds of the buckets for durations, in seconds, inclusive. Longer durations have a separate bucket.
 BOUNDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
@@ -23,7 +22,7 @@ class Durations:
     """A distribution of durations.
 
     Attributes:
-        buckets: number of durations for each of :data:`BOUNDS`, and of longer ones.
+        buckets: number of durations for each of :data:`BOUNDS`, and of longer durations.
         seconds: sum of all durations.
     """
 
@@ -42,16 +41,16 @@ class Durations:
 class PostCounts:
     """The outcomes of posts.
 
-    Posts without an outcome are not counted here; the window knows their number.
+    Posts without an outcome are not counted here; the window knows the number.
 
     Args:
         whole: the same counters for the whole session.
 
     Attributes:
         settled: number of posts with an outcome.
-        settled_bytes: size of their payloads and properties as transmitted.
-        refused: numbers of posts that were not accepted, by status.
-        retransmitted: number of posts that were written again to another connection.
+        settled_bytes: size of the settled payloads and properties as transmitted.
+        refused: numbers of posts without an acceptance, by status.
+        retransmitted: number of posts written again to another connection.
         full_waits: number of times a caller waited for room in the window.
         full_errors: number of times a caller got an error because the window was full.
         durations: times from a post to the broker's answer.
@@ -79,7 +78,7 @@ class PostCounts:
         self.durations = Durations()
 
     def answered(self, count: int, size: int, seconds: float) -> None:
-        """Count posts of one time of posting that the broker has answered."""
+        """Count answered posts with a common time of posting."""
         bucket = bisect_left(BOUNDS, seconds)
         each: PostCounts | None = self
         while each is not None:
@@ -91,7 +90,7 @@ class PostCounts:
             each = each.whole
 
     def given_up(self, count: int, size: int, status: AckStatus) -> None:
-        """Count posts that ended without an answer."""
+        """Count posts ended without an answer."""
         self.settled += count
         self.settled_bytes += size
         self.refused[status] += count
@@ -111,7 +110,7 @@ class PostCounts:
             self.whole.sent_again(count)
 
     def waited(self) -> None:
-        """Count a caller that waits because the window is full."""
+        """Count a caller waiting because the window is full."""
         self.full_waits += 1
         if self.whole is not None:
             self.whole.waited()

@@ -115,7 +115,7 @@ class Reconnected(SessionEvent):
 class StateRestored(SessionEvent):
     """All queues were reopened, delayed or failed, and the unacknowledged posts were sent again.
 
-    The posts of delayed queues (:class:`QueueReopenDelayed`) follow after their reopening.
+    The posts of delayed queues (:class:`QueueReopenDelayed`) follow after the reopening.
     """
 
 
@@ -199,10 +199,10 @@ class SlowConsumerRecovered(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedMessages(SessionEvent):
-    """A queue holds messages that match none of its consumers; most often, their consumer has closed.
+    """A queue holds messages without a matching consumer; most often, the consumer has closed.
 
-    The messages stay unconfirmed until a consumer of the queue matches them, or until the queue is closed;
-    see :attr:`bmq.Queue.unclaimed`. Reported once, until no such messages are left.
+    The messages stay unconfirmed until a matching consumer starts, or until the queue is closed; see
+    :attr:`bmq.Queue.unclaimed`. Reported once, until no unclaimed messages are left.
 
     Attributes:
         queue_uri: URI of the queue.
@@ -215,7 +215,7 @@ class UnclaimedMessages(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRevived(SessionEvent):
-    """The broker had stopped delivering to a queue, and resumed after its subscriptions were repeated.
+    """The broker had stopped delivering to a queue, and resumed after a repetition of the subscriptions.
 
     Reported once for each queue; see :attr:`bmq.SessionOptions.repeat_subscriptions_after`.
     """
@@ -234,10 +234,10 @@ class Stalled(SessionEvent):
     Reported once for each cause, until :class:`StallOver` or the loss of the connection.
 
     Attributes:
-        cause: ``"silence"``: the broker sends nothing, and does not answer a heartbeat. ``"answers"``: the
-            broker may send messages, and does not answer a heartbeat. ``"posts"``: the broker acknowledges no
-            post of a queue. ``"requests"``: the broker does not answer a request to open, configure or close
-            a queue.
+        cause: ``"silence"``: the broker is silent, and does not answer a heartbeat. ``"answers"``: the broker
+            may send messages, and does not answer a heartbeat. ``"posts"``: the broker acknowledges no post
+            of a queue. ``"requests"``: the broker does not answer a request to open, configure or close a
+            queue.
         reason: description in words.
     """
 
@@ -283,7 +283,7 @@ class Completed(Signal):
     error: Error | None
 
 
-#: The outcome of a post: its token and tag, its GUID, the status, the queue.
+#: The outcome of a post: token, tag, GUID, status, queue.
 Outcome: TypeAlias = tuple[object, int, bytes, AckStatus, PostTarget]
 
 
@@ -328,7 +328,7 @@ class PushedColumns(Signal):
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedAgain(Signal):
-    """Messages arrived that were confirmed before: they are confirmed again, and not reported as arrived.
+    """Confirmed messages arrived again: they are confirmed once more, and not reported as arrived.
 
     Attributes:
         queue_uri: URI of the queue.
@@ -357,7 +357,7 @@ class StreamConfigured(Signal):
 
 @dataclass(frozen=True, slots=True)
 class Astray(Signal):
-    """Messages arrived for a queue or subscription that is not open here; they stay unconfirmed.
+    """Messages arrived for a queue or subscription not open here; they stay unconfirmed.
 
     Attributes:
         q_id: number of the queue.
@@ -385,7 +385,7 @@ class Unsendable(Signal):
 
 @dataclass(frozen=True, slots=True)
 class Skipped(Signal):
-    """The broker sent an element that this version does not know; the element is ignored.
+    """The broker sent an element unknown to this version; the element is ignored.
 
     Attributes:
         what: description of the element; equal for equal elements.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection up to the end of its negotiation. A session may have several such candidates at a time.
+"""A connection up to the end of the negotiation. A session may have several candidates at a time.
 
-The kernel of a hung broker still accepts connections, so a client with several addresses negotiates with
-the next address beside the first. The session's core takes no part: the dialer hands the first finished
-candidate to :meth:`bmq.protocol.client.core.ClientCore.channel_opened`, with the events behind the
-broker's answer, and closes the other candidates.
+The kernel of a hung broker still accepts connections: a client with several addresses negotiates with the
+next address concurrently. The session's core takes no part: the dialer hands the first finished candidate to
+:meth:`bmq.protocol.client.core.ClientCore.channel_opened`, with the events behind the broker's answer, and
+closes the other candidates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bmq.wire.event import HEARTBEAT_RSP, Event
 __all__ = ["Greeting"]
 
 
-# Maximum number of distinct skipped elements that are reported.
+# Maximum number of distinct skipped elements to report.
 _MOST_SKIPPED = 100
 
 
@@ -31,11 +31,11 @@ class Greeting:
         max_incoming_event: largest event accepted, in bytes.
 
     Attributes:
-        handshake: state of the handshake, and its results.
+        handshake: state and results of the handshake.
         framer: splits the stream into events; belongs to the connection.
         error: failure of the handshake, or None.
         rest: events after the broker's answer.
-        skipped: elements that only a newer broker sends, each once.
+        skipped: elements sent only by newer brokers, each once.
     """
 
     __slots__ = ("error", "framer", "handshake", "rest", "skipped")

@@ -135,7 +135,8 @@ class HandshakeInput(Enum):
 
 
 _S, _I = HandshakeState, HandshakeInput
-# Other types come from newer brokers, or from a peer that is not a broker, whose silence ends the handshake.
+# Other types come from newer brokers, or from a peer other than a broker: the peer's silence ends the
+# handshake.
 _EVENT_TYPES = frozenset(map(int, EventType)) - {EventType.UNDEFINED}
 
 
@@ -175,7 +176,7 @@ class Handshake(Machine):
 
         Args:
             event: received event.
-            notice: receives descriptions of skipped events and messages, which only a newer broker sends.
+            notice: receives descriptions of skipped events and messages, sent only by newer brokers.
 
         Raises:
             ConnectionFailed: the answer is not legal.

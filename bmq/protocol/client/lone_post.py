@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The post of a caller that awaits one post after another.
+"""The post of a caller awaiting each post before the next.
 
-The problem: such a caller waits for every step between its call and the write, and between the arrival of the
-acknowledgement and its own next turn. On the usual way a post enters the window, waits in the outbox for the
-end of the turn of the event loop, is encoded as an event of one message, and its acknowledgement is framed,
-decoded and looked up. Each step serves posts that travel together, and a lone post gains nothing from any.
+The problem: the caller waits for every step between the call and the write, and between the arrival of the
+acknowledgement and the caller's next turn. On the usual way a post enters the window, waits in the outbox for
+the end of the turn of the event loop, is encoded as an event of one message, and the acknowledgement is
+framed, decoded and looked up. Each step serves posts travelling together, and is useless for a lone post.
 
 A lone post has three steps instead:
 
 - :meth:`LonePost.begin` returns the bytes to write at once. The caller writes them.
 - :meth:`LonePost.keep` puts the post into the window, while the broker works.
-- :attr:`LonePost.awaited` is the event that accepts the post, byte by byte: the broker has no choice. The
-  caller compares received bytes with the event, and calls :meth:`LonePost.finish` if they are equal.
+- :attr:`LonePost.awaited` is the accepting event, byte by byte: the broker has no choice. The caller compares
+  received bytes with the event, and calls :meth:`LonePost.finish` if equal.
 
 Invariants:
 
-- A lone post is a post of the window like any other: it is sent again after a reconnect, expires, and is
-  cancelled with its queue. Any other acknowledgement, and an acknowledgement in pieces, takes the usual way.
+- A lone post is a post of the window like any other: sent again after a reconnect, expired in time, and
+  cancelled with the queue. A different acknowledgement, or an acknowledgement in pieces, takes the usual way.
 - No post overtakes another: a lone post begins only while the window and the outbox are empty. Confirmations
   may wait, and go out in front.
 - After the outcome, the object holds neither the queue nor the token. If the outcome came on the usual way,
@@ -24,10 +24,10 @@ Invariants:
 - The bytes are compared only where an event may begin. The same bytes inside the payload of a message arrive
   while the framer holds the beginning of that message.
 
-Rejected designs: a flag set at the end of each turn, if the window then held one post, which took a call in
-every turn of every session (now :attr:`Posts.one_by_one`, set where a post enters the window); a new batch
-for each lone post (there is one lone post at a time, so the object itself is the batch); the whole expected
-event encoded for each post (only the GUID changes between the posts to one queue).
+Rejected designs: a flag set at the end of each turn with a single post in the window, at the cost of a call
+in every turn of every session (now :attr:`Posts.one_by_one`, set where a post enters the window); a new batch
+for each lone post (lone posts never coincide, so the object serves as the batch); the whole expected event
+encoded for each post (only the GUID changes between the posts to a queue).
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ __all__ = ["LonePost"]
 _OPEN = QueueState.OPEN
 _IN_SERVICE = ServiceState.IN_SERVICE
 _SUCCESS = AckStatus.SUCCESS
-# Stands for the queue while there is no lone post.
+# Stands for the queue in the absence of a lone post.
 _NO_QUEUE = cast("PostTarget", None)
 _NOTHING = b"", b""
 
 
 class LonePost(Batch):
-    """The lone post of a session: the one in flight, if any, and the preparation of the next one.
+    """The lone post of a session: the post in flight, if any, and the preparation of the next.
 
     Args:
         posts: the window.
         outbox: the pending output.
         confirms: the pending confirmations.
-        stalls: the causes for which the session has stalled.
+        stalls: the causes of the session's present stalls.
 
     Attributes:
-        awaited: the event that accepts the post in flight; None if there is no such post.
+        awaited: the event accepting the post in flight; None without a post in flight.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class LonePost(Batch):
         self._answers: Answers | None = None
         self.awaited: bytes | None = None
         # The GUID of the post in flight; the queue of the latest lone post; and the two parts, before and
-        # after the GUID, of the event that accepts a post to this queue.
+        # after the GUID, of the event accepting a post to this queue.
         self._guid: bytes
         self._q_id: int
         self._around: tuple[bytes, bytes]
@@ -113,7 +113,7 @@ class LonePost(Batch):
         self._framer, self._heartbeat, self._liveness, self._answers = framer, heartbeat, liveness, answers
 
     def channel_down(self) -> None:
-        """Stop using the connection; an acknowledgement on the next one takes the usual way."""
+        """Stop using the connection; an acknowledgement on the next connection takes the usual way."""
         self._framer = self._heartbeat = self._liveness = self._answers = self.awaited = None
         if not self._posts.batches:
             self._release()
@@ -145,7 +145,7 @@ class LonePost(Batch):
             else:
                 data = outbox.encode_one(queue.q_id, message)
         except Exception:
-            # A post that cannot be encoded gets its outcome on the usual way.
+            # An unencodable post gets its outcome on the usual way.
             return None
         queue.unacked += 1
         return data
@@ -173,7 +173,7 @@ class LonePost(Batch):
         self.awaited = before + guid + after
 
     def finish(self, now: float) -> Outcome | None:
-        """Process :attr:`awaited`, which has arrived; return the outcome.
+        """Process the arrived :attr:`awaited`; return the outcome.
 
         Returns:
             None if the bytes have to take the usual way, or the post had another outcome before.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of a session: messages of one kind are collected into one event."""
+"""The output of a session: messages of the same kind are collected into a single event."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Outbox"]
 
 #: Largest size in bytes of a PUT event. Larger events are legal, but only cost memory on both sides.
 _PUT_EVENT = 1024 * 1024
-# Pieces with a smaller average size in bytes are copied into one piece, because that is faster.
+# Pieces with a smaller average size in bytes are copied into a single piece: copying is faster.
 _WORTH_GATHERING = 2048
 
-# Largest number of posts encoded by one call.
+# Largest number of posts encoded by a call.
 _SLICE = 4096
 
 # A qId, and consecutive posts to this queue.
@@ -39,8 +39,7 @@ class Outbox:
         events: pending whole events, or posts for PUT events; for reading only.
         runs: pending posts after these events; for reading only.
         confirms: pending confirmations.
-        unsendable: posts that could not be encoded, with the errors; the owner takes them with
-            :meth:`take_unsendable`.
+        unsendable: unencodable posts, with the errors, for the owner to take with :meth:`take_unsendable`.
     """
 
     __slots__ = (
@@ -74,7 +73,7 @@ class Outbox:
         self.runs.append((queue_id, messages))
 
     def event(self, event: bytes) -> None:
-        """Add a whole event after everything added before."""
+        """Add a whole event after all earlier output."""
         self._close()
         self.events.append(event)
 
@@ -129,9 +128,9 @@ class Outbox:
         return unsendable
 
     def _take_puts(self, runs: deque[_Run], taken: list[bytes]) -> int:
-        """Move one PUT event from the runs to the taken events; return its size.
+        """Move a PUT event from the runs to the taken events; return the size.
 
-        Posts that cannot be encoded are left out: they fail alone, and the posts around them are sent.
+        Unencodable posts are left out: they fail alone, and the surrounding posts are sent.
         """
         pieces = [b""]
         size = HEADER_SIZE
@@ -169,7 +168,7 @@ class Outbox:
         return size
 
     def _encodable(self, queue_id: int, messages: list[Outgoing]) -> list[Outgoing]:
-        """Return the posts that can be encoded; record the others."""
+        """Return the encodable posts; record the remaining posts."""
         good: list[Outgoing] = []
         for message in messages:
             try:
@@ -194,7 +193,7 @@ class Outbox:
         return [pack_confirms((confirms[at : at + most],)) for at in range(0, len(confirms), most)]
 
     def _close(self) -> None:
-        # Confirmations first: they make room in a full queue for what is posted behind them.
+        # Confirmations first: they make room in a full queue for the following posts.
         if self._confirms.waiting:
             self.events += self._confirm_events()
         if self.runs:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interfaces between the parts of a session, and to the layer above, as small protocols.
 
-A queue reports to the session, and the session to its caller, without importing each other: each part
-declares the methods and attributes that it uses.
+Queues report to the session, and the session to the caller, without importing each other: each part declares
+the methods and attributes that it uses.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NOBODY", "Arrival", "Handle", "Nobody", "Places", "PostTarget", "QueueOwner", "Sink", "Waiter"]
 
-#: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages that
-#: arrived together share the same tuple.
+#: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages with
+#: a common arrival share the same tuple.
 Arrival: TypeAlias = tuple[float, int]
-#: Delivery numbers of a list of messages, as runs of consecutive numbers: (index of the first message, its
-#: number).
+#: Delivery numbers of a list of messages, as runs of consecutive numbers: (index and number of the first
+#: message).
 Places: TypeAlias = list[tuple[int, int]]
 
 
@@ -46,7 +46,7 @@ class Sink(Protocol):
     """The receiver of a subscription's messages."""
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Accept messages that have just arrived."""
+        """Accept newly arrived messages."""
         ...
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
@@ -54,12 +54,12 @@ class Sink(Protocol):
         ...
 
     def again(self, count: int) -> None:
-        """Count confirmed messages that were delivered again."""
+        """Count redelivered confirmed messages."""
         ...
 
 
 class QueueOwner(Sink, Protocol):
-    """The layer above, for one queue: it also receives the messages of unknown subscriptions."""
+    """The layer above, for one queue: also receives the messages of unknown subscriptions."""
 
     def configured(self, failed: bool) -> None:
         """Handle the broker's acceptance or refusal of the subscriptions."""
@@ -67,7 +67,7 @@ class QueueOwner(Sink, Protocol):
 
 
 class Handle(Protocol):
-    """A queue, as its deliveries name it."""
+    """A queue, as named by deliveries."""
 
     uri: QueueUri
     uri_text: str
@@ -75,7 +75,7 @@ class Handle(Protocol):
 
 
 class PostTarget(Handle, Protocol):
-    """A queue, as its posts know it."""
+    """A queue, as known to its posts."""
 
     q_id: int
     unacked: int
@@ -95,24 +95,24 @@ class PostTarget(Handle, Protocol):
         ...
 
     def posts_answered(self, count: int, size: int, seconds: float) -> None:
-        """Count posts that the broker has answered."""
+        """Count answered posts."""
         ...
 
     def posts_given_up(self, count: int, size: int, status: AckStatus) -> None:
-        """Count posts that ended without an answer."""
+        """Count posts ended without an answer."""
         ...
 
     def __hash__(self) -> int: ...
 
 
 class Nobody:
-    """The owner of queues that were never opened, and of the placeholder subscription without limits."""
+    """The owner of queues never opened, and of the placeholder subscription without limits."""
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Leave messages unconfirmed: the broker delivers them again."""
+        """Leave messages unconfirmed, to be delivered again by the broker."""
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
-        """Leave messages unconfirmed: the broker delivers them again."""
+        """Leave messages unconfirmed, to be delivered again by the broker."""
 
     def again(self, count: int) -> None:
         """Count nothing."""

@@ -1,33 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The window of unacknowledged posts: accepted, sent, sent again, and ended exactly once each.
 
-The problem: a post must end in exactly one outcome, although its acknowledgement can be late, out of order,
+The problem: a post must end in exactly one outcome, although the acknowledgement can be late, out of order,
 repeated, or lost with the connection. The window may hold a hundred thousand posts, and every post passes
-through here twice, so the cost of each post counts.
+through here twice: the cost of each post counts.
 
 Invariants:
 
 - The window alone owns the bytes of posts. A reconnect resends from here, in the order of posting, with the
-  same GUIDs, so that the broker's deduplication stores each message once.
-- A post leaves the window together with its outcome. Acknowledgements of unknown GUIDs are ignored, so a
+  same GUIDs: the broker's deduplication stores each message once.
+- A post leaves the window together with the outcome. Acknowledgements of unknown GUIDs are ignored: a
   repeated acknowledgement has no effect.
-- No post waits longer than the broker recognises its GUID: resending such a post could store the message
+- No post waits longer than the broker recognises the GUID: resending an older post could store the message
   twice. The shortest deduplication time of any queue counts.
-- A post that cannot be encoded ends alone; the posts around it are sent.
+- An unencodable post ends alone; the surrounding posts are sent.
 
-Posts of one call form a batch, because the time of posting, the queue and the token are equal for all of
-them. An entry holds only bytes and numbers, and refers to its batch by number: the garbage collector stops
-tracking such a tuple. Three shortcuts avoid work for each post, with the same outcomes:
+Posts of one call form a batch, with the same time of posting, queue and token. An entry holds only bytes and
+numbers, and refers to its batch by number: the garbage collector stops tracking such a tuple. Three shortcuts
+avoid work for each post, with the same outcomes:
 
-- Acceptances of one batch are counted while they are read, and reported as a number (:data:`Accepted`).
-- Posts encoded as one event (:class:`PostSlice`) are one entry. Their expected acknowledgements are known in
-  advance, so the bytes received are compared with the bytes expected.
-- A post into an empty window is sent before the window keeps it, and its acceptance is one comparison
+- Acceptances of one batch are counted during reading, and reported as a number (:data:`Accepted`).
+- Posts encoded as one event (:class:`PostSlice`) are a single entry. The expected acknowledgements are known
+  in advance: received bytes are compared with expected bytes.
+- A post into an empty window is sent before entering the window, and the acceptance is a single comparison
   (:class:`bmq.protocol.client.lone_post.LonePost`).
 
-Rejected designs: a window entry that refers to its token and batch object, which the garbage collector visits
-again and again in a deep window; a flush that looks at the posts of all queues at each acknowledgement (now
-:meth:`Posts.first_batch` continues from the previous search).
+Rejected designs: a window entry with references to the token and batch object, which the garbage collector
+visits again and again in a deep window; a flush that looks at the posts of all queues at each acknowledgement
+(now :meth:`Posts.first_batch` continues from the previous search).
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from bmq.wire.put import Outgoing, PutEvent
 
 __all__ = ["Batch", "Entry", "Posts"]
 
-#: One unacknowledged post: the message, ready to be sent again; the number of its batch; its index among the
-#: token's posts. The tuple holds only bytes and numbers: the garbage collector stops tracking such a tuple at
-#: first sight, so a deep window costs no collections.
+#: An unacknowledged post: the message, ready to be sent again; the number of the batch; the index among the
+#: token's posts. The tuple holds only bytes and numbers: the garbage collector stops tracking the tuple at
+#: first sight, and a deep window costs no collections.
 Entry = tuple[Outgoing, int, int]
 
-# Interval between checks for posts that have waited too long, in seconds.
+# Interval between checks for overdue posts, in seconds.
 _EXPIRY_INTERVAL = 1.0
 
 _guid_of = itemgetter(0)
@@ -111,12 +111,12 @@ class Posts:
 
     Attributes:
         bytes: size in bytes of the application data of all posts in the window.
-        accepted: acceptances of posts of one call since :meth:`take_accepted`: the token, and their number.
+        accepted: acceptances of posts of one call since :meth:`take_accepted`: the token, and the number.
         counts: numbers of other outcomes.
         deadline: time to call :meth:`expire`, or None.
         strange: by GUID, ACK statuses unknown to this version, since :meth:`take_strange`.
-        one_by_one: whether the latest post found the window empty, as each post of a caller does that awaits
-            one post after the other.
+        one_by_one: whether the latest post found the window empty, as with a caller awaiting each post before
+            the next.
         entries: the posts, by GUID, in the order of posting; only the window and
             :class:`bmq.protocol.client.lone_post.LonePost` change them.
         batches: the batches of these posts, by number, likewise.
@@ -151,7 +151,7 @@ class Posts:
         self.entries: dict[bytes, Entry] = {}
         self.batches: dict[int, Batch] = {}
         self.last_batch = 0
-        # Posts encoded together, by the number of their batch; and the number of these posts without an
+        # Posts encoded together, by the number of the batch; and the number of these posts without an
         # outcome.
         self._slices: dict[int, PostSlice] = {}
         self._sliced = 0
@@ -175,7 +175,7 @@ class Posts:
         return len(self.entries) + self._sliced < self._max_messages and self.bytes < self._max_bytes
 
     def oldest(self, queue: PostTarget | None = None) -> float | None:
-        """Return the time of the oldest post, of all queues or of one; None if there is no post."""
+        """Return the time of the oldest post, of all queues or of one; None without posts."""
         for batch in self.batches.values():
             if queue is None or batch.queue is queue:
                 return batch.posted
@@ -198,7 +198,7 @@ class Posts:
 
         Args:
             queue: the queue.
-            at_least: a lower bound from an earlier call, where the search begins, so that many searches
+            at_least: a lower bound from an earlier call. The search begins at this bound: many searches
                 together look at each batch once.
 
         Returns:
@@ -234,7 +234,7 @@ class Posts:
         schema_id: int = 0,
         compression: int = 0,
     ) -> None:
-        """Accept a post, which then ends in exactly one outcome. The limits of the window are not checked.
+        """Accept a post. Each post ends in exactly one outcome. The limits of the window are not checked.
 
         Args:
             queue: target queue.
@@ -282,7 +282,7 @@ class Posts:
 
         Raises:
             QueueClosed, UsageError, StateError: the queue accepts no posts.
-            UsageError: a GUID is already in the window. The messages before it are posted.
+            UsageError: a GUID is already in the window. Earlier messages are posted.
         """
         number = self.last_batch + 1
         entries: Iterator[Entry] = zip(messages, repeat(number), count(tag), strict=False)
@@ -310,7 +310,7 @@ class Posts:
         A GUID may already be in the window, because a broker acknowledges each post.
 
         Args:
-            queue: target queue; its qId is in the event.
+            queue: target queue, with its qId in the event.
             event: the posts.
             token: caller's handle, returned with the outcomes; acceptances are reported as a number.
             now: the time.
@@ -360,8 +360,8 @@ class Posts:
             return self._acked_slices(event, now)
         outcomes: list[Outcome] = []
         batches, pop = self.batches, self.entries.pop
-        # Posts of one call are nearly always acknowledged together. Acceptances of the same batch as the
-        # previous one are only counted; outcomes of one queue are counted together by their time of posting.
+        # Posts of one call are nearly always acknowledged together. Acceptances of the same batch as before
+        # are only counted; outcomes of a queue are counted together by the time of posting.
         queue: PostTarget | None = None
         posted = 0.0
         last = count = freed = same = 0
@@ -416,7 +416,7 @@ class Posts:
         self.accepted.append((batch.token, count))
 
     def _acked_slices(self, event: Event, now: float) -> list[Outcome]:
-        """Do the work of :meth:`acked` while the window has posts that were encoded together."""
+        """Do the work of :meth:`acked` while the window has posts encoded together."""
         outcomes: list[Outcome] = []
         data = event.data
         at, stride = read_list_header(data, event.body, "Ack", ACK_SIZE)
@@ -445,7 +445,7 @@ class Posts:
         return outcomes
 
     def _accept_slice(self, data: bytes, at: int, now: float) -> int:
-        """Process acknowledgements that accept the next posts of one slice; return their number."""
+        """Process acknowledgements accepting the next posts of a slice; return the number."""
         for number, posts in self._slices.items():
             count = posts.accepted(data, at)
             if count:
@@ -467,7 +467,7 @@ class Posts:
 
     def _left_slice(self, number: int, posts: PostSlice, count: int, status: AckStatus, now: float) -> None:
         self._sliced -= count
-        # The bytes of a slice are freed with its last post.
+        # The bytes of a slice are freed with the last post.
         freed = 0 if posts.left else posts.size
         if freed:
             del self._slices[number]
@@ -500,13 +500,13 @@ class Posts:
         return accepted
 
     def lost(self) -> list[Outcome]:
-        """End the posts that the broker would not recognise after a reconnect: the connection is lost."""
+        """End the posts too old to be recognised by the broker after a reconnect: the connection is lost."""
         return self._end(
             lambda batch: batch.queue.sending and batch.queue.deduplication_time <= 0, AckStatus.TIMEOUT
         )
 
     def expire(self, now: float) -> list[Outcome]:
-        """End posts that were unacknowledged for as long as the broker recognises GUIDs."""
+        """End posts unacknowledged for as long as the broker recognises GUIDs."""
         outcomes = self._end(
             lambda batch: 0 < batch.queue.deduplication_time <= now - batch.posted, AckStatus.TIMEOUT
         )
@@ -518,7 +518,7 @@ class Posts:
         return outcomes
 
     def unsendable(self, message: Outgoing) -> list[Outcome]:
-        """End a post that cannot be encoded; other posts are not affected."""
+        """End an unencodable post, without an effect on further posts."""
         guid, data, *_ = message
         entry = self.entries.get(guid)
         if entry is None or entry[0] is not message:
@@ -570,7 +570,7 @@ class Posts:
     # queues
 
     def opened(self, queue: PostTarget) -> None:
-        """Note that a queue is open: its deduplication time may shorten the time for which posts wait."""
+        """Process the opening of a queue: the deduplication time may shorten the maximum wait of posts."""
         time = queue.deduplication_time
         if queue.writable and time > 0 and (self._shortest is None or time < self._shortest):
             self._shortest = time

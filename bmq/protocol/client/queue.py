@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue of a session, client role: its state machine, its subscriptions, and the operations of callers.
+"""A queue of a session, client role: state machine, subscriptions, and the operations of callers.
 
 The problem: three parties change a queue at any time. The application opens, configures and closes the queue,
-and may cancel any of these calls. The broker answers, refuses, answers after the timeout, or never answers.
-The connection is lost and restored between any two of these events. Flags for each case ("closing",
-"reopening", "abandoned") have combinations without a meaning, so the queue has one state and one table:
-(state, input) -> (action, next state), at the end of :class:`QueueCore`. An input absent from the table is an
-error. The health of the host is independent of the state, and has a table of its own (:class:`Service`).
+and may cancel any call. The broker answers, refuses, answers after the timeout, or never answers. The
+connection is lost and restored between any two of these events. Flags for each case ("closing", "reopening",
+"abandoned") have combinations without a meaning. Hence the queue has one state and one table: (state, input)
+-> (action, next state), at the end of :class:`QueueCore`. An input absent from the table is an error. The
+health of the host is independent of the state, with a separate table (:class:`Service`).
 
 Invariants:
 
 - Only :meth:`QueueCore.fire` changes the state. The session and the registry call methods that fire inputs.
 - Each :class:`Operation` ends exactly once: with success, with an error, or with the session's end. Every
-  state accepts STOP, so no caller waits for ever.
-- The subscriptions have an owner and a table of their own (:mod:`bmq.protocol.client.subscription_set`).
-  Changes made before the next write go out as one configureStream.
-- A subscription keeps its sId while it exists, and an sId is never reused: the broker counts unconfirmed
-  messages for each sId, so a new sId would give an unchanged subscription all its room once more.
+  state accepts STOP: no caller waits for ever.
+- The subscriptions have a separate owner and table (:mod:`bmq.protocol.client.subscription_set`). Changes
+  made before the next write go out as one configureStream.
+- A subscription keeps its sId for life, and an sId is never reused: the broker counts unconfirmed messages
+  for each sId, and a new sId would give an unchanged subscription all its room once more.
 - After an answer in doubt (a timeout), the broker may have the old or the new subscriptions. Routes of both
-  stay known, and ``Siblings.unclear`` records that the broker may still have a queue that is gone here.
+  stay known, and ``Siblings.unclear`` records that the broker may still have a queue already gone here.
 
-Designs that were tried, and why they are gone:
+Designs tried and removed, with the reasons:
 
 - *An empty stream for a reader without subscriptions.* Proxies, and nodes of a cluster that do not own the
   queue, then silently drop posts to the queue. ``_NOTHING``, a subscription without room, takes its place.
@@ -117,29 +117,30 @@ __all__ = [
     "Siblings",
 ]
 
-# Deduplication time of a broker that does not report one, in seconds.
+# Deduplication time in seconds, for brokers that report none.
 _DEFAULT_DEDUPLICATION = 300.0
-# Messages within this time after the answer to a repetition of subscriptions count as its effect, in seconds.
+# Messages within this time after the answer to a repetition of subscriptions count as an effect of the
+# repetition, in seconds.
 _REVIVED_WITHIN = 0.5
 # Shortest pause between two repetitions that both brought messages, in seconds.
 _SHORTEST_PAUSE = 0.01
 # This number of messages, or a full window, after a repetition without effect resets the pause to short.
 _FLOWING = 1000
-# Fewer messages than this may have arrived by chance.
+# A smaller number of messages may have arrived by chance.
 _WORTH_MENTION = 10
-# First and longest pause before a queue is tried again that the broker refused for now to reopen, in seconds.
+# First and longest pause in seconds before a temporarily refused reopening is tried again.
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 
 
-# The subscription of a reader that wants no messages. Without any subscription, proxies, and nodes of a
-# cluster that do not own the queue, silently drop posts to the queue: at once, or when another node takes the
-# queue over. This subscription has no room, and the lowest valid priority: half of the range of 32 bits.
+# The subscription of an idle reader. Without any subscription, proxies, and nodes of a cluster that do not
+# own the queue, silently drop posts to the queue: at once, or when another node takes the queue over. The
+# placeholder has no room, and the lowest valid priority: half of the range of 32 bits.
 _NOTHING = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), NOBODY)
 
 
 class Operation:
-    """An operation that a caller waits for; the token is returned with the outcome.
+    """An operation with a waiting caller; the token is returned with the outcome.
 
     Attributes:
         token: caller's handle, returned unchanged.
@@ -158,14 +159,14 @@ class Operation:
 
 
 class Siblings:
-    """The queues that share one URI without its application id, and therefore one qId.
+    """The queues sharing a URI without the application id, and therefore a qId.
 
     Attributes:
         uri: the URI without an application id.
         q_id: the number; never used for another URI in the same session.
         members: the queues.
-        behind: the members that wait until earlier members are closed, in this order.
-        unclear: whether the broker may still have a member that is gone here.
+        behind: the members waiting until earlier members are closed, in order.
+        unclear: whether the broker may still have a member already gone here.
     """
 
     __slots__ = ("_sub_ids", "behind", "members", "q_id", "unclear", "uri")
@@ -185,24 +186,25 @@ class Siblings:
 
 @dataclass(slots=True)
 class Shared:
-    """The parts of a session that its queues share.
+    """The parts of a session shared by the queues.
 
     Attributes:
         requests: sends requests, and finds the request of an answer.
         posts: the unacknowledged posts.
         routes: the routes of messages.
         confirms: the confirmed messages.
-        operations: the deadlines of operations that callers wait for.
-        changed: queues with changed subscriptions that are not yet sent.
+        operations: the deadlines of operations with waiting callers.
+        changed: queues with changed subscriptions not yet sent.
         emit: reports an event.
         moved: called after each transition of a queue.
         settled: called when a queue has been reopened, or has failed to reopen.
         fail_channel: called when the connection is unusable.
         trouble: returns the latest error of the connection or of an unreadable answer, or None.
-        watched: times of the next check of queues whose subscriptions have expressions.
-        delayed: times of the next attempt to reopen queues that the broker refused for now.
-        reopen_timeout: timeout in seconds of requests that no caller waits for.
-        repeat_after: seconds without a message after which such subscriptions are repeated; 0 disables this.
+        watched: times of the next check of queues with expressions in subscriptions.
+        delayed: times of the next attempt to reopen temporarily refused queues.
+        reopen_timeout: timeout in seconds of requests without a waiting caller.
+        repeat_after: seconds without a message before subscriptions with expressions are repeated; 0 to
+            disable the repetition.
         repeat_every: longest pause between repetitions, in seconds.
         repeated: number of repetitions of subscriptions of any queue.
         revived: number of messages that arrived right after a repetition.
@@ -284,7 +286,7 @@ class QueueInput(Enum):
 
 
 class ServiceState(Enum):
-    """Whether the host's health lets a queue take part; independent of its :class:`QueueState`."""
+    """Whether the host's health lets a queue take part; independent of the :class:`QueueState`."""
 
     IN_SERVICE = "takes part"
     SUSPENDING = "is to take no part, the broker does not know yet"
@@ -336,7 +338,7 @@ _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
     RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
     RequestKind.CLOSE: (CloseQueueResponse,),
 }
-#: The cause of a failed request: the broker's answer, or the error of a request that could not be sent.
+#: The cause of a failed request: the broker's answer, or the error of an unsent request.
 Refusal: TypeAlias = Status | Exception
 # In these states the broker does not have the queue open, or has already received closeQueue.
 _GONE = frozenset({_S.CLOSED, _S.BEHIND, _S.WAITING, _S.LOST, _S.REOPEN_DELAYED, _S.CLOSING})
@@ -365,8 +367,8 @@ _STREAMING = frozenset({_S.OPEN, _S.RECONFIGURING, _S.RESTORING, _S.REOPENED, _S
 class QueueCore(Machine):
     """One opened queue, or one application of a fanout queue.
 
-    Besides its state, a queue has a second state for the health of the host (:class:`Service`), and the
-    operations that callers wait for.
+    In addition, a queue has a second state for the health of the host (:class:`Service`), and the operations
+    with waiting callers.
 
     Attributes:
         uri: the URI given when opening.
@@ -381,17 +383,17 @@ class QueueCore(Machine):
         state: the current state.
         service: whether the queue takes part, as the host's health demands.
         subscriptions: the subscriptions: wanted, asked, agreed and committed.
-        at_most_once: whether the broker stores no messages, so that confirmations are not needed.
+        at_most_once: whether the broker stores no messages, and needs no confirmations.
         deduplication_time: seconds during which the broker recognises a GUID.
         unacked: number of posts without an outcome.
-        unacked_bytes: size of their payloads and properties as transmitted.
+        unacked_bytes: size of the unacknowledged payloads and properties as transmitted.
         heard: time of the latest messages.
-        confirmed: the messages confirmed lately; None for none.
+        confirmed: the messages confirmed lately, or None.
         answered_at: time of the latest acknowledgement, or of the resending of posts.
-        counts: numbers of the other posts' outcomes.
+        counts: numbers of all further outcomes of posts.
         anybody: receiver of messages with an unknown subscription.
         leaving: whether the application has begun to close the queue. The request follows when handlers and
-            posts are done; until then the queue's state is what it is for the broker.
+            posts are done; until the request, the queue's state remains the state at the broker.
         repeated: number of repetitions of subscriptions without messages.
         revived: number of messages that arrived right after a repetition.
     """
@@ -472,16 +474,16 @@ class QueueCore(Machine):
         self.heard = 0.0
         self.confirmed: Confirmed | None = None
         # Current pause before a repetition, time of the last repetition, time of the broker's answer, and
-        # number of messages that arrived long after it.
+        # number of messages long after the answer.
         self._pause = 0.0
         self._repeated_at: float | None = None
         self._answered_at = 0.0
         self._arrived = 0
-        # Number of times that the broker refused to reopen the queue on this connection, or did not answer.
+        # Number of times the broker refused to reopen the queue on this connection, or did not answer.
         self._refusals = 0
         self._suspends = False
         self.service = Service(in_service=True)
-        # Operations that callers wait for: opening, closing, changes in the outstanding request, and later
+        # Operations with waiting callers: opening, closing, changes in the outstanding request, and later
         # changes.
         self._opening: Operation | None = None
         self._closing: Operation | None = None
@@ -534,7 +536,7 @@ class QueueCore(Machine):
 
     @property
     def sending(self) -> bool:
-        """Whether posts are written at once; otherwise they wait in the window."""
+        """Whether posts are written at once; otherwise posts wait in the window."""
         return self.writable and (self.state is _OPEN or self.state is _RECONFIGURING)
 
     @property
@@ -549,12 +551,12 @@ class QueueCore(Machine):
         )
 
     def waits_to_be_opened_as(self, flags: QueueFlags) -> bool:
-        """Whether the openQueue is unanswered and abandoned by its caller, with equal flags."""
+        """Whether the openQueue is unanswered and abandoned by the caller, with equal flags."""
         closing = self._closing is not None and not self._closing.done
         return self.state in _UNANSWERED and not closing and self.flags == flags
 
     def excludes(self, app_id: str, flags: QueueFlags) -> bool:
-        """Whether a session cannot also open this queue with this application id and these flags."""
+        """Whether this queue prevents another opening with the given application id and flags."""
         return self.sub_app_id == app_id and bool(self.flags & flags)
 
     def handle_parameters(self) -> QueueHandleParameters:
@@ -571,9 +573,9 @@ class QueueCore(Machine):
         )
 
     def fire(self, event: Enum, *arguments: Any) -> None:
-        """Make a transition, and notify the session if the transition may concern other queues.
+        """Make a transition, and notify the session if the transition may concern further queues.
 
-        Other queues may wait behind this one, and a queue that closes leaves the session. The host counts as
+        Further queues may wait behind this queue, and a closing queue leaves the session. The host counts as
         healthy again once the last suspended queue is in service.
         """
         delayed = self.state in _DELAYED
@@ -597,7 +599,7 @@ class QueueCore(Machine):
         connected: bool,
         behind: bool,
     ) -> None:
-        """Begin opening. If ``behind`` others, :meth:`proceed` or :meth:`give_way` follows."""
+        """Begin opening. If ``behind`` earlier queues, :meth:`proceed` or :meth:`give_way` follows."""
         self._shared.confirms.forget(self)
         self.leaving = False
         self._closing = None
@@ -614,7 +616,7 @@ class QueueCore(Machine):
             self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
 
     def proceed(self, now: float, *, connected: bool) -> None:
-        """Continue an opening that is no longer blocked by an earlier queue."""
+        """Continue an opening no longer blocked by an earlier queue."""
         self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
 
     def give_way(self, error: StateError, now: float) -> None:
@@ -622,7 +624,7 @@ class QueueCore(Machine):
         self.fire(_I.TAKEN, now, None, error)
 
     def abandon(self, now: float, deadline: float) -> None:
-        """Close an unwanted queue as soon as possible, and report nothing."""
+        """Close an unwanted queue as soon as possible, without a report."""
         if self._opening is not None:
             self._opening.done = True
             self._shared.operations.discard(self._opening)
@@ -662,10 +664,10 @@ class QueueCore(Machine):
     def close(self, operation: Operation, now: float, *, at_once: bool = False) -> None:
         """Begin closing.
 
-        A reader first removes its subscriptions, and then closes the queue. Between the two steps the broker
-        delivers new messages to other consumers; only afterwards the broker redelivers the older, unconfirmed
-        messages. With ``at_once`` the first step is skipped if no other request is outstanding: then the
-        broker redelivers the unconfirmed messages before any new one.
+        A reader first removes the subscriptions, and closes the queue afterwards. Between the two steps the
+        broker delivers new messages to the remaining consumers; only in the end the broker redelivers the
+        older, unconfirmed messages. With ``at_once`` the first step is skipped if no further request is
+        outstanding: the broker redelivers the unconfirmed messages before any new message.
 
         Raises:
             QueueClosed: the queue is already closing or closed.
@@ -705,13 +707,13 @@ class QueueCore(Machine):
             raise StateError(f"queue {self.uri} is suspended: the host is unhealthy")
 
     def posts_answered(self, count: int, size: int, seconds: float) -> None:
-        """Count posts of one time of posting that the broker has answered."""
+        """Count answered posts with a common time of posting."""
         self.unacked -= count
         self.unacked_bytes -= size
         self.counts.answered(count, size, seconds)
 
     def posts_given_up(self, count: int, size: int, status: AckStatus) -> None:
-        """Count posts that ended without an answer."""
+        """Count posts ended without an answer."""
         self.unacked -= count
         self.unacked_bytes -= size
         self.counts.given_up(count, size, status)
@@ -743,7 +745,7 @@ class QueueCore(Machine):
                 self._complete(self._waiting.popleft(), None)
 
     def try_again(self, now: float) -> None:
-        """Repeat the request that the broker refused for now, or has not answered."""
+        """Repeat a request that was refused for now or not answered."""
         if self.delayed:
             self.fire(_I.AGAIN, now)
 
@@ -770,7 +772,7 @@ class QueueCore(Machine):
             self._report_service()
 
     def late(self, operation: Operation, now: float) -> None:
-        """Fail an operation at its deadline, unless the timeout of its request does so."""
+        """Fail an operation at the deadline, unless the request times out first."""
         if operation.done:
             return
         if self._opening is operation and self.state is QueueState.WAITING:
@@ -797,7 +799,7 @@ class QueueCore(Machine):
             if before < _WORTH_MENTION <= self.revived:
                 self._shared.emit(DeliveryRevived(self.uri_text))
             # More messages may follow: a broker delivers a backlog in portions. A message out of order had
-            # waited, so the repetition and not chance brought it. The broker works half of the time at most.
+            # waited: a result of the repetition, not of chance. The broker works half of the time at most.
             if flags & PushFlags.OUT_OF_ORDER:
                 self._watch_streams(now, min(self._pause, max(_SHORTEST_PAUSE, now - self._repeated_at)))
             elif self._pause > self._shared.repeat_after:
@@ -814,7 +816,7 @@ class QueueCore(Machine):
 
         A real broker under load stops delivering to subscriptions with expressions, and resumes when the
         queue changes in any way. A request that changes nothing is enough. The same happens in a queue with
-        several expressions: the broker skips messages whose subscription had a full window, and does not
+        several expressions: the broker skips messages for a subscription with a full window, and does not
         return to them after the window has space again. Each repetition delivers one more window.
         """
         if self.state is not QueueState.OPEN:
@@ -832,7 +834,7 @@ class QueueCore(Machine):
         self._shared.changed[self] = None
 
     def _shortest_window(self) -> int:
-        """Return the minimum number of messages that arrive before a subscription stops being served."""
+        """Return the minimum number of messages arriving before a subscription stops being served."""
         return min(
             (_FLOWING, *(sub.options.max_unconfirmed_messages for sub in self.subscriptions.committed))
         )
@@ -856,7 +858,7 @@ class QueueCore(Machine):
         if present is not request:
             if refusal is not None:
                 return
-            # If the first openQueue timed out and a second one was sent, either answer will do.
+            # If the first openQueue timed out and a second was sent, either answer will do.
             if present is None or not request.kind is present.kind is RequestKind.OPEN:
                 self._answered_late(request, now)
                 return
@@ -875,7 +877,7 @@ class QueueCore(Machine):
         self.fire(_I.ACCEPTED_PLAIN if plain else _I.ACCEPTED, now, request)
 
     def _answered_late(self, request: Request, now: float) -> None:
-        """Process the answer to a request that had already timed out here."""
+        """Process the answer to a request already timed out here."""
         if request.kind is RequestKind.OPEN:
             self._close_once(now)
         elif (
@@ -958,7 +960,7 @@ class QueueCore(Machine):
 
     def _roll_back(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         if refusal is None:
-            # The broker may have the subscriptions: messages may arrive with their sIds.
+            # The broker may have the subscriptions: messages may arrive with these sIds.
             self._shared.routes.doubt(self, request.numbered)
         else:
             self._shared.routes.drop(self, request.numbered)
@@ -1003,11 +1005,11 @@ class QueueCore(Machine):
         pause = backoff(self._refusals, _FIRST_PAUSE, _LONGEST_PAUSE)
         self._shared.delayed.set(self, now + pause)
         self._shared.emit(QueueReopenDelayed(self.uri_text, self._not_reopened(refusal, request), pause))
-        self._shared.settled(self, now)  # The posts of the other queues do not wait for this queue.
+        self._shared.settled(self, now)  # The posts of the remaining queues do not wait for this queue.
 
     def _delay_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         if refusal is None:
-            # The broker may have the subscriptions: messages may arrive with their sIds.
+            # The broker may have the subscriptions: messages may arrive with these sIds.
             self._shared.routes.doubt(self, request.numbered)
         else:
             self._shared.routes.drop(self, request.numbered)
@@ -1027,7 +1029,7 @@ class QueueCore(Machine):
         self._send_close(now)
 
     def _let_go(self, error: Error, now: float) -> None:
-        """Give up a queue that was being reopened, because it is unwanted or the reopening failed."""
+        """Give up the reopening of a queue, unwanted or failed."""
         self._fail_operations(error)
         self._give_up_posts()
         self._shared.settled(self, now)
@@ -1042,7 +1044,7 @@ class QueueCore(Machine):
         self._request_close(self._closing_deadline(now))
 
     def _close_unanswered(self, now: float, request: Request) -> None:
-        # The deadline has passed, so do not wait for the answer.
+        # The deadline has passed: do not wait for the answer.
         self._request_close(now + self._shared.reopen_timeout)
         self._fail_close(now, request)
 
@@ -1126,7 +1128,7 @@ class QueueCore(Machine):
         self._request = self._shared.requests.send(RequestKind.CLOSE, body, self, deadline)
 
     def _close_once(self, now: float) -> None:
-        """Send one closeQueue more if two openQueues were answered, because a broker counts them."""
+        """Send a second closeQueue if two openQueues were answered: a broker counts openings."""
         here = self.state not in _GONE
         others = [each for each in self._siblings.members if each is not self and each.state not in _GONE]
         if not here and any(each.sub_id == self.sub_id and each.flags & self.flags for each in others):
@@ -1135,7 +1137,7 @@ class QueueCore(Machine):
         self._shared.requests.send(RequestKind.CLOSE, body, self, now + self._shared.reopen_timeout)
 
     def _commit(self, request: Request) -> None:
-        """Note the subscriptions that the broker now has; a stream without configuration has none."""
+        """Record the broker's present subscriptions: none for a stream without a configuration."""
         if request.kind is RequestKind.CONFIGURE:
             self._shared.routes.settle(self, request.numbered)
             self.subscriptions.fire(_W.AGREE, request.numbered)
@@ -1147,7 +1149,7 @@ class QueueCore(Machine):
         return self._closing.deadline if self._closing else now + self._shared.reopen_timeout
 
     def _report_service_if_settled(self) -> None:
-        """Report a suspension or resumption to the application once the broker has confirmed it."""
+        """Report a suspension or resumption to the application once confirmed by the broker."""
         has, wants = self.subscriptions.committed, self.subscriptions.wanted
         if not has if self.suspended else (has or not wants):
             self._report_service()
@@ -1159,20 +1161,20 @@ class QueueCore(Machine):
             self._shared.emit(QueueSuspended(uri) if suspended else QueueResumed(uri))
 
     def _watch(self, operation: Operation) -> Operation:
-        """Register an operation for a timeout at its deadline."""
+        """Register an operation for a timeout at the deadline."""
         operation.queue = self
         self._shared.operations.set(operation, operation.deadline)
         return operation
 
     def _complete(self, operation: Operation | None, error: Error | None) -> None:
-        """Report the outcome of an operation to its caller, once."""
+        """Report the outcome of an operation to the caller, once."""
         if operation is not None and not operation.done:
             operation.done = True
             self._shared.operations.discard(operation)
             self._shared.emit(Completed(operation.token, error))
 
     def _fail_operations(self, error: Error) -> None:
-        """End all operations that callers wait for, except closing."""
+        """End all operations with waiting callers, except closing."""
         operations = (self._opening, *self._configuring, *self._waiting)
         self._opening = None
         self._configuring.clear()
@@ -1346,7 +1348,7 @@ def _in_words(body: ControlBody | None) -> str:
 
 
 def _text_of(error: Exception) -> str:
-    """Return the type and the text of an error whose ``__str__`` may itself raise."""
+    """Return the type and the text of an error, even if ``__str__`` raises."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:

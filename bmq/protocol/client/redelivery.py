@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Confirmations: pending ones, and sent ones that may be lost.
+"""Confirmations: pending, or sent and possibly lost.
 
 The problem: a broker does not acknowledge confirmations, so a confirmation can be lost unnoticed, in two
 ways.
 
-* The session's connection is lost, together with the confirmations on their way.
+* The session's connection is lost, together with the confirmations in flight.
 * The primary of a cluster is lost, while the session's connection to another node or to a proxy persists.
-  With eventual consistency, the primary forwards a confirmation to the other nodes only after accepting it.
+  With eventual consistency, the primary forwards a confirmation to the other nodes only after the acceptance.
   The next primary delivers the message again: without the out-of-order mark, and on the same connection, so
   only the GUID reveals the redelivery.
 
@@ -15,10 +15,10 @@ and not handed to the application a second time.
 
 Invariants:
 
-* A message that was not confirmed here is always handed out.
+* A message not confirmed here is always handed out.
 * A memory, :class:`Confirmed`, belongs to one opening of one queue, or of one application of a fanout queue.
-  GUIDs that another queue or another application confirmed are unknown, and so are GUIDs from before a queue
-  was closed.
+  GUIDs confirmed by another queue or another application are unknown, as are GUIDs from before a queue was
+  closed.
 * A confirmation is remembered for 60 to 120 seconds of connection. Beyond 65,536 confirmations, the oldest
   half is forgotten earlier. After a lost connection, the memory lasts for five minutes: another consumer may
   have received the message first.
@@ -28,8 +28,8 @@ Most messages are new, and a lookup for each would cost a tenth of receiving. Th
 * Large groups of confirmations are kept in encoded form, 24 bytes each. They are converted to a set of GUIDs
   only when a lookup may be necessary: see :meth:`Confirmed.prepare`.
 * A cluster takes far longer than 10 ms to replace its primary. While the messages of a queue arrive in large
-  events without such a pause, no confirmation was lost since the last pause. Then only the first message is
-  compared, with the first GUIDs of earlier confirmations: a broker that is faster than a cluster begins
+  events without such a pause, no confirmation was lost since the last pause. In this case only the first
+  message is compared, with the first GUIDs of earlier confirmations: a broker faster than a cluster begins
   there.
 * Entries do not expire individually. A generation is dropped as a whole.
 
@@ -46,7 +46,7 @@ __all__ = ["Confirmations", "Confirmed"]
 
 
 class _Remembered(Protocol):
-    """A queue, as needed for its confirmations."""
+    """A queue, as needed for confirmations."""
 
     q_id: int
     sub_id: int
@@ -74,11 +74,11 @@ _LIFETIME_AFTER_LOSS: Final = 300.0
 
 
 class Confirmed:
-    """The confirmed messages of one queue, in two generations.
+    """The confirmed messages of a queue, in two generations.
 
     Attributes:
-        recent: GUIDs of the younger generation that are available for lookups.
-        encoded: encoded confirmations of the younger generation that are not, by their first GUID.
+        recent: GUIDs of the younger generation, available for lookups.
+        encoded: encoded confirmations of the younger generation, unavailable for lookups, by the first GUID.
         older: like ``recent``, for the older generation.
         older_encoded: like ``encoded``, for the older generation.
     """
@@ -95,7 +95,7 @@ class Confirmed:
         return bool(self.recent or self.encoded or self.older or self.older_encoded)
 
     def add(self, guids: Sequence[bytes], confirms: bytes) -> None:
-        """Remember confirmations; ``confirms`` is their encoded form."""
+        """Remember confirmations; ``confirms`` is the encoded form."""
         if len(guids) < _FEW:
             self.recent.update(guids)
         else:
@@ -125,13 +125,13 @@ class Confirmed:
             self.older_encoded = {}
 
     def knows_any(self, guids: Sequence[bytes]) -> bool:
-        """Whether one of these messages is among the confirmations available for lookups."""
+        """Whether any of the messages is among the confirmations available for lookups."""
         if guids[0] in self.recent or guids[0] in self.older:
             return True
         return not (self.recent.isdisjoint(guids) and (not self.older or self.older.isdisjoint(guids)))
 
     def known(self, guids: Sequence[bytes]) -> set[bytes]:
-        """Return the messages that are among the confirmations available for lookups."""
+        """Return the messages among the confirmations available for lookups."""
         return {guid for guid in guids if guid in self.recent or guid in self.older}
 
     def begin_generation(self) -> None:
@@ -144,7 +144,7 @@ class Confirmations:
     """The confirmations of a session.
 
     Args:
-        enabled: whether confirmations are remembered after they are sent.
+        enabled: whether confirmations are remembered after sending.
 
     Attributes:
         waiting: GUIDs to be confirmed with the next event, by queue.
@@ -169,7 +169,7 @@ class Confirmations:
         self.waiting.setdefault(queue, []).extend(guids)
 
     def take(self) -> bytes:
-        """Encode, remember and return the pending confirmations; there must be at least one."""
+        """Encode, remember and return the pending confirmations; requires at least one."""
         waiting, self.waiting = self.waiting, {}
         queue, guids = waiting.popitem()
         last = self.remember(queue, guids)
@@ -178,7 +178,7 @@ class Confirmations:
         return b"".join([*(self.remember(queue, guids) for queue, guids in waiting.items()), last])
 
     def remember(self, queue: _Remembered, guids: Sequence[bytes]) -> bytes:
-        """Remember confirmations, sent or not; return their encoded form."""
+        """Remember confirmations, sent or not; return the encoded form."""
         count = len(guids)
         confirmed = queue.confirmed
         if confirmed is None and self._enabled and queue.in_session:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues of a session, client role: their lifetimes, and inputs for all of them."""
+"""The queues of a session, client role: lifetimes, and inputs for all queues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class QueueRegistry:
     """Every queue of a session.
 
     Args:
-        shared: the parts of the session that queues share.
+        shared: the parts of the session shared by queues.
 
     Attributes:
         healthy: the latest report of the host health monitor.
@@ -55,9 +55,9 @@ class QueueRegistry:
     ) -> QueueCore:
         """Begin to open a queue.
 
-        If an earlier opening of the queue is in progress or being undone, the new opening waits: a caller
-        whose call was cancelled has no queue to wait for. The earlier opening may still succeed; then the new
-        one fails.
+        If an earlier opening of the queue is in progress or being undone, the new opening waits: the caller
+        of a cancelled call has no queue to wait for. The earlier opening may still succeed; in this case the
+        new opening fails.
 
         Raises:
             StateError: the queue is open already.
@@ -69,7 +69,7 @@ class QueueRegistry:
         for other in others:
             if _stays_open(other):
                 raise StateError(_is_taken(uri, other, flags))
-        # An openQueue whose caller has left may be unanswered: its answer will serve this caller.
+        # An abandoned openQueue may be unanswered: the answer will serve this caller.
         if len(others) == 1 and others[0].waits_to_be_opened_as(flags):
             queue = others.pop()
         else:
@@ -112,7 +112,7 @@ class QueueRegistry:
                 self._look_ahead(waiting, siblings, now, connected=connected)
 
     def _look_ahead(self, queue: QueueCore, siblings: Siblings, now: float, *, connected: bool) -> None:
-        """Open the next queue that waits behind others, or fail it, unless it has to wait longer."""
+        """Open or fail the next queue in line, unless it has to wait longer."""
         for other in siblings.members:
             if other is queue:
                 queue.proceed(now, connected=connected)
@@ -125,7 +125,7 @@ class QueueRegistry:
     # the host's health
 
     def host_health(self, healthy: bool) -> None:
-        """Suspend the queues with this option while the host is unhealthy, and resume them afterwards."""
+        """Suspend the queues with this option while the host is unhealthy; resume the queues afterwards."""
         if healthy is self.healthy:
             return
         self.healthy = healthy
@@ -137,7 +137,7 @@ class QueueRegistry:
         self._check_health()
 
     def _check_health(self) -> None:
-        """Announce that the host is healthy, once the last suspended queue has resumed."""
+        """Announce the healthy host, once the last suspended queue has resumed."""
         if self._announce_health and not any(queue.reported_suspended for queue in self._queues):
             self._announce_health = False
             self._shared.emit(HostHealthRestored())
@@ -145,14 +145,14 @@ class QueueRegistry:
     # the connection
 
     def channel_up(self, now: float) -> list[QueueCore]:
-        """Reopen the open queues and open the waiting ones; return the queues being reopened."""
+        """Reopen the open queues and open the waiting queues; return the queues being reopened."""
         return [queue for queue in self if queue.channel_up(now)]
 
     def channel_down(self, now: float) -> None:
         """Note the loss of the connection: outstanding requests get no answer."""
         for queue in self:
             queue.channel_down(now)
-        # A new connection starts without queues, so no doubt remains.
+        # A new connection starts without queues: no doubt remains.
         for uri, siblings in list(self._siblings.items()):
             siblings.unclear = False
             if not siblings.members:
@@ -163,7 +163,7 @@ class QueueRegistry:
         """End every queue and every operation."""
         for queue in self:
             queue.stop(error, now)
-        # Forget the numbers of queues with unanswered closes: no more messages can arrive for them.
+        # Forget the numbers of queues with unanswered closes: no more messages can arrive.
         self._siblings.clear()
         self._by_q_id.clear()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 __all__ = ["Renewal"]
 
-# Renew at 90 % of the lifetime, or five seconds before its end if that is earlier; half-way if it is short.
+# Renew at 90 % of the lifetime or five seconds before the end, whichever is earlier; half-way if the lifetime
+# is short.
 _RENEW_AT = 0.9
 _MARGIN = 5.0
 _SHORT = 2 * _MARGIN
@@ -29,7 +30,7 @@ class Renewal:
         self.ends: float | None = None
 
     def authenticated(self, lifetime: float | None, now: float) -> None:
-        """Note that the broker accepted credentials for ``lifetime`` seconds; None for no limit."""
+        """Record accepted credentials with a lifetime in seconds; None for no limit."""
         if lifetime is None:
             self.clear()
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and their answers: correlation by request id, and deadlines."""
+"""Requests and answers: correlation by request id, and deadlines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["Request", "RequestKind", "Requests", "Subject"]
 
-# Number of timed-out requests kept for their late answers.
+# Number of timed-out requests kept for late answers.
 _MAX_EXPIRED = 1000
 # A deadline in the past, for any clock.
 _AT_ONCE = -inf
@@ -33,7 +33,7 @@ class RequestKind(Enum):
 
 
 class Subject(Protocol):
-    """The sender of a request, which receives the answer."""
+    """The sender of a request, and receiver of the answer."""
 
     uri: QueueUri
     uri_text: str
@@ -48,16 +48,16 @@ class Subject(Protocol):
 
 
 class Request:
-    """One request.
+    """A request.
 
     Attributes:
         r_id: request id.
         kind: kind of the request.
         subject: receiver of the answer; None for a disconnect.
-        numbered: the subscriptions that a configureStream asks for.
-        failure: why the request was not sent; None for a request that was sent.
+        numbered: the subscriptions of a configureStream.
+        failure: why the request was not sent; None if sent.
         strange: description of an answer that does not belong to the request.
-        cause: why this answer could not be read, or None.
+        cause: why the answer was unreadable, or None.
         sent: time of sending; infinite until :meth:`Requests.stamp`.
     """
 
@@ -77,14 +77,14 @@ class Request:
 
 
 class Requests:
-    """The outstanding requests of one session. Request ids count up from 1 for the session's whole life.
+    """The outstanding requests of a session. Request ids count up from 1 for the session's whole life.
 
     Args:
         outbox: receives requests to send.
 
     Attributes:
         deadlines: the timeouts, by request id; for reading only.
-        fresh: requests whose time of sending is not yet recorded.
+        fresh: requests without a recorded time of sending.
     """
 
     def __init__(self, outbox: Outbox) -> None:
@@ -108,16 +108,16 @@ class Requests:
     ) -> Request:
         """Send a request after all pending output.
 
-        Never raises. A request that cannot be encoded is not sent: :attr:`Request.failure` has the error, and
-        :meth:`expire` returns the request at the next opportunity. The failure then ends this one operation
-        through the same transitions as a refusal of the broker, so no state is left half changed.
+        Never raises. An unencodable request is not sent: :attr:`Request.failure` has the error, and
+        :meth:`expire` returns the request at the next opportunity. The failure ends only this operation,
+        through the same transitions as a refusal of the broker: no state is left half changed.
 
         Args:
             kind: kind of the request.
             body: content of the request.
             subject: receiver of the answer.
             deadline: time of the timeout.
-            numbered: the subscriptions that a configureStream asks for.
+            numbered: the subscriptions of a configureStream.
         """
         request = Request(self._next, kind, subject, numbered)
         self._next += 1
@@ -134,9 +134,9 @@ class Requests:
         return request
 
     def decline(self, kind: RequestKind, subject: Subject, error: Error) -> Request:
-        """Fail a request that this broker cannot carry out; nothing is sent.
+        """Fail a request that this broker cannot carry out, without sending it.
 
-        As with a request that cannot be encoded, :meth:`expire` returns the request at the next opportunity.
+        As with an unencodable request, :meth:`expire` returns the request at the next opportunity.
         """
         request = Request(self._next, kind, subject, None)
         request.failure = error
@@ -146,7 +146,7 @@ class Requests:
         return request
 
     def extend(self, request: Request, deadline: float) -> None:
-        """Move the timeout of a request to ``deadline``, because a caller waits for its answer again."""
+        """Move the timeout of a request to ``deadline``, because a caller waits for the answer again."""
         if request.r_id in self._outstanding and request.failure is None:
             self.deadlines.set(request.r_id, deadline)
 
@@ -171,7 +171,7 @@ class Requests:
         return None
 
     def expire(self, now: float) -> list[Request]:
-        """Return the requests whose deadline has passed; their late answers still resolve."""
+        """Return the timed-out requests; late answers still resolve."""
         expired = [self._outstanding[r_id] for r_id in self.deadlines.due(now)]
         for request in expired:
             self._expired.append(request.r_id)

@@ -11,12 +11,12 @@ from bmq.protocol.client.subscription import Numbered, SubscriptionCore
 
 __all__ = ["Routes"]
 
-# Number of configurations of a queue to keep: messages routed by the previous one may still arrive.
+# Number of configurations of a queue to keep: messages routed by the previous configuration may still arrive.
 _GENERATIONS = 2
 
 
 class _Numbered(Protocol):
-    """A queue with its number."""
+    """A queue with a number."""
 
     q_id: int
 
@@ -41,7 +41,7 @@ class Routes(Generic[Q]):
         self.by_queue: dict[int, dict[int, tuple[Q, SubscriptionCore]]] = {}
 
     def number(self, queue: Q, subscriptions: Sequence[SubscriptionCore]) -> Numbered:
-        """Return subscriptions with their sIds: the existing id, or an id never used in this session.
+        """Return subscriptions with sIds: the existing id, or an id never used in this session.
 
         A broker counts unconfirmed messages for each sId: with a new sId, an unchanged subscription would get
         all its room once more.
@@ -63,7 +63,7 @@ class Routes(Generic[Q]):
             routes.update((s_id, (queue, sub)) for s_id, sub in numbered)
 
     def doubt(self, queue: Q, numbered: Numbered) -> None:
-        """Keep the routes of two configurations while the broker may have either one."""
+        """Keep the routes of two configurations while the broker may have either."""
         generations = self._generations.setdefault(queue, deque([[]]))
         generations[-1] += [s_id for s_id, _ in numbered]
 
@@ -76,12 +76,12 @@ class Routes(Generic[Q]):
             self._forget(queue, [s_id for s_id in generations.popleft() if s_id not in kept])
 
     def drop(self, queue: Q, numbered: Numbered) -> None:
-        """Remove the routes of a refused configuration: no message will have its new sIds."""
+        """Remove the routes of a refused configuration: no message will have the new sIds."""
         kept = {s_id for generation in self._generations.get(queue, ()) for s_id in generation}
         self._forget(queue, [s_id for s_id, _ in numbered if s_id not in kept])
 
     def remove(self, queue: Q) -> None:
-        """Remove all routes of a queue that is closed, or whose connection is lost."""
+        """Remove all routes of a queue when closed, or when the connection is lost."""
         self._generations.pop(queue, None)
         routes = self.by_queue.get(queue.q_id)
         if routes is not None:

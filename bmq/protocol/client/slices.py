@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts that were encoded together, a whole PUT event at a time: a single entry of the window.
+"""Posts encoded together, a whole PUT event at a time: a single entry of the window.
 
 A broker nearly always acknowledges the posts to a queue in order. The expected acknowledgements are therefore
-known at the time of posting, and incoming bytes are compared with them by the thousand. Refusals, and
-acknowledgements out of order, are processed one by one.
+known at the time of posting, and incoming bytes are compared with expected bytes by the thousand. Refusals,
+and acknowledgements out of order, are processed individually.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["PostSlice"]
 
 
 class PostSlice:
-    """The posts of one event, and their progress.
+    """The posts of an event, and their progress.
 
     Attributes:
         size: size in bytes of the application data.
@@ -38,7 +38,7 @@ class PostSlice:
         self.tag = tag
         self._event, self._ends, self._acks, self.size = event
         self.left = len(self._ends)
-        # The first row without an outcome, and the later rows that already have theirs.
+        # The first row without an outcome, and the later rows with an outcome.
         self._next = 0
         self._overtook: set[int] = set()
 
@@ -73,7 +73,7 @@ class PostSlice:
             self._next += 1
 
     def take(self, guid: bytes) -> int | None:
-        """Return the row with a GUID, and record its outcome; None if no row with this GUID waits."""
+        """Return the row with a GUID, and record the outcome; None if no row with this GUID waits."""
         at = self._acks.find(guid, self._next * ACK_SIZE)
         while at >= 0:
             row, inside = divmod(at, ACK_SIZE)

@@ -2,21 +2,21 @@
 """Stalls: a session with a live connection, and without progress.
 
 A live connection proves little. In a cluster the session's own node may be well while the primary of a
-partition hangs: the node answers heartbeats, accepts posts, and acknowledges none. A broker owes a client
-three things, and each is watched for ``patience``, half of the session's ``liveness``:
+partition hangs: the node answers heartbeats and accepts posts, but acknowledges none. A broker owes a client
+three answers, each watched for ``patience``, half of the session's ``liveness``:
 
 - bytes, after a heartbeat request (:class:`bmq.protocol.liveness.Liveness`), and an answer among the bytes
   (:class:`bmq.protocol.liveness.Answers`);
-- an acknowledgement for each post. A queue has stalled when its oldest post is older than ``patience``
-  and the last acknowledgement too: a deep window with a flow of acknowledgements is full, not stalled;
-- an answer to each request. The session repeats subscriptions with expressions while they receive
-  nothing, so a broker without an answer to the repetition shows here.
+- an acknowledgement for each post. A queue has stalled when the oldest post is older than ``patience`` and
+  the last acknowledgement too: a deep window with a flow of acknowledgements is full, not stalled;
+- an answer to each request. The session repeats silent subscriptions with expressions: a broker without an
+  answer to the repetition shows here.
 
 No message is owed: a client cannot tell an empty queue from an undelivered one.
 
-**The watch costs nothing per message.** The posts are looked at when a deadline has passed, and during a
-stall with each chunk of bytes. **A blocked event loop finds everything old**, while the answers wait in
-the socket: before a stall is reported, the loop gets one more turn to read.
+**The watch costs nothing per message.** The posts are examined when a deadline has passed, and during a stall
+with each chunk of bytes. **A blocked event loop finds all posts old**, while the answers wait in the socket:
+before a stall is reported, the loop gets one more turn to read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bmq.protocol.client.requests import Requests
 
 __all__ = ["Stalls"]
 
-# The causes of stalls that are looked for in the posts and requests.
+# The causes of stalls found in the posts and requests.
 _OWED: Final[tuple[StallCause, ...]] = ("posts", "requests")
 # Seconds until a stall found by a timer is checked again.
 _NEXT_TURN = 0.01
@@ -39,12 +39,12 @@ _LEAST_PAUSE = 1 / 4
 
 
 class Stalls:
-    """The stalls of one session.
+    """The stalls of a session.
 
     Args:
         posts: the posts without an outcome.
         requests: the requests without an answer.
-        patience: seconds without progress after which a stall is reported; None to watch nothing.
+        patience: seconds without progress before a stall is reported; None to disable the watch.
         emit: reports an event.
 
     Attributes:
@@ -81,7 +81,7 @@ class Stalls:
         self.moved = 0.0
 
     def watch(self, now: float) -> None:
-        """Schedule a check: output that the broker has to answer was sent."""
+        """Schedule a check: output requiring an answer was sent."""
         due = now + self._patience if self._patience is not None else None
         if due is not None and (self.deadline is None or due < self.deadline):
             self.deadline = due
@@ -98,12 +98,12 @@ class Stalls:
         self._doubted = False
 
     def silent(self, heard: float, now: float) -> None:
-        """Report that the broker has sent nothing since ``heard``, although asked."""
+        """Report that the broker has been silent since ``heard``, although asked."""
         self._silent_since = heard
         self._begin(["silence"], now)
 
     def heard(self, now: float) -> None:
-        """Note that the broker has sent bytes."""
+        """Record bytes from the broker."""
         self._end(["silence"], now)
 
     def unanswered(self, answered: float, now: float) -> None:
@@ -113,7 +113,7 @@ class Stalls:
             self._begin(["answers"], now)
 
     def broker_answers(self, now: float) -> None:
-        """Note that the broker has answered a post or any request."""
+        """Record an answer to a post or any request."""
         self._end(["answers"], now)
 
     def tick(self, now: float) -> None:
@@ -168,7 +168,7 @@ class Stalls:
                 self._emit(StallOver(cause, now - begun))
 
     def _found(self, now: float) -> dict[StallCause, str]:
-        """Describe the stalls other than silence."""
+        """Describe the stalls except silence."""
         found: dict[StallCause, str] = {}
         if self._patience is None:
             return found

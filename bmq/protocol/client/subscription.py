@@ -28,7 +28,7 @@ class SubscriptionOptions:
 
 
 class SubscriptionCore:
-    """One subscription of a queue; never moved to another queue.
+    """A subscription of a queue; never moved to another queue.
 
     Attributes:
         expression: text of the expression; "" selects every message.

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subscriptions of a queue: those wanted by the application, and those known to the broker.
+"""The subscriptions of a queue: wanted by the application, and known to the broker.
 
 The problem: a broker takes all subscriptions of a queue in one request, and may refuse, answer late, or lose
-the request with the connection. Meanwhile the application changes its mind. Four sets can then differ: the
-set that the application wants, the set in the outstanding request, the set that the broker accepted last, and
-the set that the broker has at this moment. This object owns all four, and one table defines their changes.
+the request with the connection. Meanwhile the application may want a different set. Four sets can differ: the
+set wanted by the application, the set in the outstanding request, the set last accepted by the broker, and
+the set at the broker at this moment. This object owns all four, and one table defines the changes.
 
 Invariants:
 
 - ``wanted`` changes by WANT alone, and returns to ``agreed`` by REFUSE alone: a refusal is undone in one
   place.
-- At most one request with subscriptions is outstanding. Later changes wait for its answer (OVERTAKEN), and go
+- At most one request with subscriptions is outstanding. Later changes wait for the answer (OVERTAKEN), and go
   out together.
 - A lost connection needs no action by the application: the wanted set is requested again.
-- ``committed`` is empty while the queue is suspended, closing or closed, whatever the application wants.
+- ``committed`` is empty while the queue is suspended, closing or closed, regardless of ``wanted``.
 
-Rejected designs: the sets as fields of the queue, moved by whichever method had an answer in its hands, so
-that the rollback was spread over three methods; a state of the queue for each state of the set, which
-multiplies the queue's table by four.
+Rejected designs: the sets as fields of the queue, moved by any method with an answer, with the rollback
+spread over three methods; a state of the queue for each state of the set, which multiplies the queue's table
+by four.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _S, _I = SetState, SetInput
 
 
 class SubscriptionSet(Machine):
-    """The subscriptions of one queue.
+    """The subscriptions of a queue.
 
     Attributes:
         state: relation of the wanted set to the broker's.
-        wanted: the subscriptions that the application wants.
+        wanted: the subscriptions wanted by the application.
         asked: the subscriptions of the latest request.
-        agreed: the subscriptions that the broker accepted last.
+        agreed: the subscriptions last accepted by the broker.
         committed: the subscriptions at the broker.
     """
 
@@ -83,7 +83,7 @@ class SubscriptionSet(Machine):
         return set(map(id, self.wanted)) <= set(map(id, self.agreed))
 
     def clear(self) -> None:
-        """Note that the broker has no subscriptions: the stream has none, or the queue is closed."""
+        """Record an empty set at the broker: the stream is empty, or the queue is closed."""
         self.committed = ()
 
     # actions
