@@ -46,8 +46,8 @@ class connect:
     Args:
         broker: ``tcp://host:port`` (``tcps://`` for TLS); several addresses separated by commas. If None, the
             address in the environment variable BMQ_BROKER_URI, or ``tcp://localhost:30114`` if not set.
-        credentials: :class:`bmq.Credentials`, or a function returning credentials, sync or async, called at
-            each authentication of the session.
+        credentials: :class:`bmq.Credentials`, or a function, sync or async, that returns them. The function
+            is called at each authentication of the session.
         ssl: TLS context; if None, ``tcps://`` uses the system's defaults.
         server_hostname: host name for the verification of the broker's certificate; None for the address's
             host.

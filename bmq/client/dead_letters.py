@@ -96,9 +96,9 @@ class DeadLetter:
     The GUID of the dead letter derives from the last two: a repeated post within the broker's deduplication
     window is stored once.
 
-    Messages unsuitable for this form become dead letters, too, with one more property.
-    ``bmq_dead_properties`` (STRING) is a JSON list of ``[name, type, value]`` for the properties not posted
-    as usual: properties with an illegal name, without space in the letter, or with a name beginning with
+    Messages that cannot be posted in this form become dead letters, too, with one more property.
+    ``bmq_dead_properties`` (STRING) is a JSON list of ``[name, type, value]`` for the properties that cannot
+    be posted: those with an illegal name, those without space in the letter, and those whose name begins with
     ``bmq_dead_``. Values of type CHAR or BINARY are in Base64. ``bmq_dead_raw`` (STRING) is the reason why a
     message could not be parsed; in this case the payload of the letter has all delivered bytes
     (:attr:`bmq.Message.raw`), including the properties.

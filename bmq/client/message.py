@@ -81,9 +81,9 @@ def beginning_of(message: Message, most: int) -> Beginning:
 class Message:
     """A message as delivered by the broker (one PUSH message).
 
-    The application owns the message until :meth:`confirm`. An unconfirmed message is redelivered, to the same
-    or another consumer, after the present consumer closes. ``async with message:`` confirms on a clean exit,
-    and leaves the message unconfirmed if the block raises or is cancelled.
+    The application owns the message until :meth:`confirm`. An unconfirmed message is redelivered, to this or
+    another consumer, after the present consumer closes. ``async with message:`` confirms on a clean exit, and
+    leaves the message unconfirmed if the block raises or is cancelled.
 
     ::
 
@@ -392,9 +392,9 @@ class PutMessage:
     Attributes:
         data: payload, 1 byte to 64 MiB.
         properties: values by name.
-        guid: GUID in place of a generated one: 32 upper-case hexadecimal digits, as in :attr:`Message.guid`.
-            Within the deduplication window, the broker drops a second message with the same GUID. Use equal
-            GUIDs only for equal messages.
+        guid: GUID to use in place of a generated one, 32 upper-case hexadecimal digits, as in
+            :attr:`Message.guid`. Within the deduplication window, the broker drops a second message with the
+            same GUID. Use equal GUIDs only for equal messages.
         tags: tags for selection by a :class:`bmq.TagFilter`; each tag becomes a property.
         compression: compression of the payload; None for the queue's default.
         key: ordering key, as for :meth:`bmq.Queue.post`.

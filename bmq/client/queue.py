@@ -178,10 +178,10 @@ class Queue(OpenQueue):
     def unclaimed(self) -> int:
         """Number of delivered messages without a matching consumer in this queue.
 
-        Most unclaimed messages were delivered to a consumer closed since. The next matching consumer receives
-        them before newer messages. If no consumer matches, the broker redelivers the messages elsewhere after
-        this queue is closed. Unclaimed messages count in ``buffered_messages`` and ``buffered_bytes`` of
-        :meth:`stats`.
+        Most unclaimed messages were delivered to a consumer that has since closed. The next matching consumer
+        receives them before newer messages. If no consumer matches, the broker redelivers the messages
+        elsewhere after this queue is closed. Unclaimed messages count in ``buffered_messages`` and
+        ``buffered_bytes`` of :meth:`stats`.
         """
         return len(self._end.subscriptions.unclaimed)
 
@@ -223,7 +223,7 @@ class Queue(OpenQueue):
             payload: 1 byte to 64 MiB.
             properties: values by name: bool, int, str, bytes, or :class:`bmq.PropertyValue`.
             tags: tags for selection by a :class:`bmq.TagFilter`; each tag becomes a property.
-            guid: GUID in place of a generated one: 32 upper-case hexadecimal digits, as in
+            guid: GUID to use in place of a generated one, 32 upper-case hexadecimal digits, as in
                 :attr:`bmq.Message.guid`. Within the deduplication window, the broker drops a second message
                 with the same GUID.
             compression: compression of the payload; None for the queue's default.
@@ -243,8 +243,8 @@ class Queue(OpenQueue):
                 ``longest_delay``.
             TimedOut: no outcome in time; the broker may still accept the message.
 
-        If cancelled while the window is full, nothing is posted. If cancelled later, the message remains
-        posted, and only the outcome is lost to the caller.
+        If the call is cancelled while the window is full, nothing is posted. Later, the message remains
+        posted, and only its outcome is lost to the caller.
         """
         if timeout is not None:
             async with within(timeout, f"a post to {self.uri} had no outcome"):
@@ -578,9 +578,9 @@ class Queue(OpenQueue):
                 :class:`bmq.TagFilter` or :class:`bmq.subscriptions.CmqTags`; None or "" for all messages. A
                 filter too large for a single expression is split into several equivalent expressions, if
                 possible.
-            discard_unmatched: confirm *all* messages not matching this filter, even messages for other
-                consumers. By default, unmatched messages are left for other consumers. Use this option only
-                for a queue (or an appId) with the same filter in all consumers.
+            discard_unmatched: confirm *all* messages that do not match this filter, even messages that match
+                other consumers. By default, unmatched messages are left for other consumers. Use this option
+                only if all consumers of the queue (or of the appId) have the same filter.
             strict: if False, an expression that does not compile is sent unchanged; the broker then delivers
                 all messages.
             limits: ``priority``, ``max_unconfirmed_messages`` and ``max_unconfirmed_bytes``; by default the

@@ -68,7 +68,7 @@ class CloseReport:
     Attributes:
         unacked_posts: posts without an outcome; they failed with :class:`bmq.PostError`.
         unfinished_handlers: messages still in progress (inside ``async with message``). The broker redelivers
-            messages not confirmed elsewhere.
+            them unless they are confirmed elsewhere.
         unclosed_queues: URIs of queues closed without the broker's confirmation.
     """
 
@@ -126,8 +126,8 @@ class Session:
 
         The steps: delivery stops; handlers in progress finish (inside ``async with message``, except a
         handler that calls this method); posts receive their outcomes, and confirmations are sent; queues
-        close; the session disconnects. Without a connection, a session with posts awaiting outcomes waits for
-        a reconnect until the timeout, and any other session closes at once.
+        close; the session disconnects. Without a connection, a session with unacknowledged posts waits for a
+        reconnect until the timeout; any other session closes at once.
 
         Idempotent, also during an earlier call. Allowed in every state.
 
@@ -252,19 +252,19 @@ class Session:
             max_unconfirmed_messages: limit of delivered messages without a confirmation.
             max_unconfirmed_bytes: limit of delivered bytes without a confirmation.
             suspends_on_bad_host_health: suspend the queue while the host is unhealthy.
-            default_subscription: when the queue subscribes to all messages: None on the first ``receive()``
-                or iteration, True at once, False never (receiving from the queue then raises a
-                ``UsageError``). The default subscription lasts until the queue is closed. A consumer of
-                ``queue.subscribe()`` can be closed earlier.
+            default_subscription: when to subscribe to all messages: on the first ``receive()`` or iteration
+                (None), at once (True), or never (False: receiving from the queue raises a ``UsageError``).
+                The default subscription lasts until the queue is closed. A consumer of ``queue.subscribe()``
+                can be closed earlier.
             subscriptions: initial subscriptions: :class:`bmq.Subscription` objects, or expressions as for
                 :meth:`Queue.subscribe`. The broker receives all subscriptions in the same request, before the
                 delivery starts. :attr:`Queue.consumers` has a :class:`bmq.Consumer` for each, in the same
                 order.
             compression: default compression for payloads posted to the queue; None for the session's default.
             delay_queue_uri: delay queue for messages posted with ``delay`` or ``not_before``. The first
-                delayed post opens the delay queue. By default, a queue in the same domain, with this queue's
-                name and the suffix ``.delayed``. Give the queue's own URI if the consumers read ``bmq_due``,
-                like :class:`bmq.delays.DueMessages`.
+                delayed post opens the delay queue. The default is a queue in the same domain, with this
+                queue's name and the suffix ``.delayed``. Pass the queue's own URI if its consumers read
+                ``bmq_due`` themselves, as :class:`bmq.delays.DueMessages` does.
             timeout: seconds to wait; None for the session's ``open_timeout``.
 
         Raises:

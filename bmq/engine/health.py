@@ -61,7 +61,7 @@ class Health:
             ``liveness`` is None.
         oldest_unacked_seconds: age of the oldest post without an outcome, or None.
         oldest_unconfirmed_seconds: time since the arrival of the oldest unconfirmed message on the present
-            connection, or None. May be too small after a move of messages between consumers. Never makes a
+            connection, or None. May be too low after messages have moved between consumers. Never makes a
             session degraded: some applications hold messages on purpose.
     """
 

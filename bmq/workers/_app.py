@@ -81,19 +81,19 @@ class App(Generic[S]):
         on_error: called with a :class:`bmq.workers.Failure` after each unsuccessful attempt of any handler.
         clock: clock for the pauses between attempts.
         health: ``HOST:PORT`` of an HTTP server to run with the app. ``/livez`` answers while the event loop
-            runs, ``/readyz`` reports :meth:`bmq.Session.health` (503 if not ready), ``/metrics`` returns the
-            result of ``metrics``. Port 0 selects a free port; see :attr:`health_uri`.
+            runs, ``/readyz`` reports :meth:`bmq.Session.health` (503 if not ready), and ``/metrics`` returns
+            the result of ``metrics``. Port 0 selects a free port; see :attr:`health_uri`.
         metrics: function returning metrics in Prometheus' text format. Called in the event loop, once for
             each request.
-        state: object shared by the handlers. With a class of your own, type checkers check ``app.state``. By
-            default, a namespace accepting any name.
+        state: object shared by the handlers. With a class of your own, type checkers check ``app.state``. The
+            default is a namespace that accepts any name.
         options: further options of :func:`bmq.connect`; for example ``retry_first_connect=True`` to wait for
             the broker at startup.
 
     Attributes:
         state: the object given as ``state``, or a namespace. Set its attributes in a function of
-            :meth:`on_startup`. Reading an unset attribute raises an ``AttributeError`` with a list of the set
-            attributes.
+            :meth:`on_startup`. Reading an unset attribute raises an ``AttributeError`` that lists the
+            attributes already set.
 
     Raises:
         UsageError: ``health`` is not an address, ``metrics`` is given without ``health``, or ``state`` is a
@@ -157,7 +157,7 @@ class App(Generic[S]):
         stops all parts. A part without handlers is a session for posting.
 
         Args:
-            app: the other app. Running the part alone remains possible, but not at the same time.
+            app: the other app. The part can still run alone, but not at the same time.
 
         Raises:
             UsageError: ``app`` is already a part of an app, or this app is a part of ``app``.
@@ -203,7 +203,7 @@ class App(Generic[S]):
             queue: the queue's URI.
             expression: selects messages; None for all messages. See :func:`bmq.consume` for this and the
                 further arguments.
-            priority: of the subscription.
+            priority: priority of the subscription.
             max_unconfirmed_messages: limit of unconfirmed messages.
             max_unconfirmed_bytes: limit of unconfirmed bytes.
             discard_unmatched: confirm messages that match no consumer without calling the handler.
@@ -336,9 +336,9 @@ class App(Generic[S]):
             max_wait: seconds to wait for a full batch, from the arrival of its first message.
             expression: selects messages; None for all messages. See :meth:`consumer` for this and the further
                 arguments.
-            priority: of the subscription.
-            max_unconfirmed_messages: limit of unconfirmed messages. By default enough for ``concurrency`` + 1
-                batches, and at least 1,000.
+            priority: priority of the subscription.
+            max_unconfirmed_messages: limit of unconfirmed messages. The default is enough for ``concurrency``
+                + 1 batches, and at least 1,000.
             max_unconfirmed_bytes: limit of unconfirmed bytes.
             discard_unmatched: confirm messages that match no consumer without calling the handler.
             concurrency: number of batches handled at the same time.
@@ -422,7 +422,7 @@ class App(Generic[S]):
         return function
 
     def _try_out(self, broker: str, clock: Clock, watch: Callable[[Failure], None]) -> Callable[[], None]:
-        """Use a test's broker, clock and hook from now on; return an undo function."""
+        """Use a test's broker, clock and hook from now on; return a function that undoes the change."""
         settings, state = self._settings, self.state
         options = settings.options.copy()
         options.pop("credentials", None)
@@ -516,7 +516,7 @@ class App(Generic[S]):
             queue: URI of the delay queue; ``bmq://DOMAIN/NAME.delayed`` unless the producers name another
                 queue.
             allow: permitted destinations of messages: patterns like ``bmq://DOMAIN/*``, or a function of the
-                URI. By default the domain of the delay queue, and queues for replies.
+                URI. The default allows the domain of the delay queue, and queues for replies.
             dead_letters: URI of the queue for undeliverable messages; None to confirm and drop them.
             longest: longest expected delay in seconds, to be compared with the broker's retention.
             lookahead: maximum number of seconds for holding a message before the due time.

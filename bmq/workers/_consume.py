@@ -105,8 +105,8 @@ async def consume(
 ) -> None:
     """Call a function with each message of a queue, until cancelled.
 
-    Returns when the queue, its consumer or the session is closed. Cancelling the call is the way to stop: no
-    more messages are taken, handlers in progress finish, and finally the cancellation propagates.
+    Returns when the queue, its consumer or the session is closed. To stop, cancel the call: no more messages
+    are taken, handlers in progress finish, and then the cancellation propagates.
 
     ::
 
@@ -116,28 +116,28 @@ async def consume(
         await bmq.consume(queue, handle, concurrency=10)
 
     Args:
-        source: an open queue, in which the call creates a consumer; or a consumer, left open at the end. A
-            typed source determines the handler's type of values, and the codec.
+        source: an open queue, on which the call creates a consumer; or a consumer, which stays open at the
+            end. A typed source determines the type of the handler's values, and the codec.
         handler: takes the :class:`bmq.Message`. If the first parameter is annotated with another type, the
             handler takes the message's value (see :meth:`bmq.Queue.typed`) and, as an optional second
             argument, the message. An ``async def`` runs in the event loop. Any other function runs in a
             thread; at most ``concurrency`` threads exist.
         expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None for all messages.
-        priority: of the subscription; None for the queue's.
+        priority: priority of the subscription; None for the queue's.
         max_unconfirmed_messages: limit of unconfirmed messages, including messages waiting for a handler;
             None for the queue's limit.
         max_unconfirmed_bytes: limit of unconfirmed bytes; None for the queue's limit.
         discard_unmatched: as for :meth:`bmq.Queue.subscribe`.
-        concurrency: number of messages handled at the same time. 1 handles messages in delivery order; with
-            more, messages can overtake each other.
+        concurrency: number of messages handled at the same time. 1 handles messages in delivery order; with a
+            higher number, messages can overtake each other.
         key: ordering key, the name of a property or a function of the message. Messages with equal keys are
             handled sequentially in delivery order, also when a message is retried. Messages with different
             keys are handled concurrently. All messages without the property share the same key.
-        ack: when a message is confirmed.
+        ack: when to confirm a message.
         retry: policy for messages whose handler fails. None makes four more attempts, after 1, 2, 4 and 8
             seconds, except after errors bound to recur with the same message (ValueError, TypeError,
-            LookupError, AttributeError, UsageError, ProtocolError). In the end the message is skipped: the
-            message stays in the queue, unconfirmed, and the next message is handled.
+            LookupError, AttributeError, UsageError, ProtocolError). If all attempts fail, the message is
+            skipped: it stays in the queue, unconfirmed, and the next message is handled.
         quarantine: queue for messages that crash the process; the broker keeps the count. A redelivered
             message is posted to the end of the queue again, and afterwards handled alone. If None, the
             handler receives a redelivered message again, without a limit.
@@ -166,7 +166,7 @@ async def consume(
         ConfigureQueueError: the broker refused the subscription.
         Error: the queue or the session has failed.
 
-    Messages are confirmed as ``ack`` and ``retry`` say, and never because a handler was cancelled.
+    Messages are confirmed as ``ack`` and ``retry`` specify, and never because a handler was cancelled.
     """
     whole, of = untyped(source)
     if not isinstance(whole, Queue | Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -74,7 +74,7 @@ class NoRetry:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Retry after pauses, a number of times, until an age, or both.
+    """Retry with pauses: a number of times, up to an age, or both.
 
     With ``factor=1`` all pauses are equal (CMQ's *backoff retry*); with ``factor=2`` each pause is twice the
     previous one (with ``retries=None``, CMQ's *exponential decay retry*)::
@@ -93,11 +93,11 @@ class Backoff:
             the last pause is shortened to end at the limit. The age counts from the post time, if present
             (:func:`bmq.conventions.with_post_time`), or else from the arrival at the worker. None for no
             limit.
-        no_retry: exceptions that make retries pointless: the message is given up at once. A type, a tuple of
-            types, or a function of the exception.
+        no_retry: exceptions after which the message is given up at once, because retries are pointless: a
+            type, a tuple of types, or a function of the exception.
         durable: whether to post the message to the delay queue (see :attr:`bmq.Queue.delay_queue_uri`) and
             confirm the original, instead of holding the message in the worker. The pause survives the worker,
-            more messages are handled meanwhile, and any worker may make the next attempt. The order of
+            other messages are handled meanwhile, and any worker may make the next attempt. The order of
             messages is lost. A mover must run; an :class:`bmq.App` with a durable policy runs one.
 
     Raises:
