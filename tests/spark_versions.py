@@ -35,7 +35,7 @@ NOT_TOLD = (
     "tests/spark/test_datasource.py::test_limits_that_cannot_be_kept_are_refused[options3",
     "tests/spark/test_datasource.py::test_the_time_between_triggers_is_used_for_receiving",
     "tests/spark/test_datasource.py::test_progress_counts_received_messages",
-    "tests/spark/test_local.py::test_a_stream_is_read_in_batches_and_goes_on_after_a_restart",
+    "tests/spark/test_local.py::test_stream_is_read_in_batches_and_continues_after_a_restart",
     "tests/spark/test_recipes.py::test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message",
 )
 #: Spark's filters, which 4.0 pushes into no source: it has not even their names.

@@ -107,7 +107,7 @@ async def test_a_thousand_lost_confirmations_are_made_again(
         assert URI in lines[0]
 
 
-async def test_limits_and_statistics_are_as_if_nothing_had_happened(broker: bmq.broker.Broker) -> None:
+async def test_limits_and_statistics_ignore_the_lost_primary(broker: bmq.broker.Broker) -> None:
     """A window of two: were a redelivery neither handed out nor confirmed, nothing more would arrive."""
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)

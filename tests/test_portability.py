@@ -38,7 +38,7 @@ ATTRIBUTES = {
 }
 
 
-def test_nothing_is_used_that_only_some_systems_have() -> None:
+def test_code_uses_only_portable_functions() -> None:
     for path in PACKAGE:
         look(path)
 

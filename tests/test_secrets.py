@@ -109,7 +109,7 @@ def test_the_command_line_repeats_no_password(
     assert SECRET not in "".join(capsys.readouterr())
 
 
-async def test_nothing_of_a_whole_session_shows_a_password(caplog: pytest.LogCaptureFixture) -> None:
+async def test_session_never_shows_a_password(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     events: list[bmq.SessionEvent] = []
     users = Authentication(users={"ann": SECRET}, lifetime_ms=200)

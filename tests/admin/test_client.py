@@ -129,7 +129,7 @@ async def test_the_peer_is_no_broker() -> None:
             await bmq.admin.connect(peer.uri, timeout=20)
 
 
-async def test_an_address_that_says_nothing_does_not_hold_up_the_next(
+async def test_silent_address_does_not_delay_the_next(
     broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bmq.admin.client._HEAD_START", 0.0)
@@ -142,7 +142,7 @@ async def test_an_address_that_says_nothing_does_not_hold_up_the_next(
         await eventually(lambda: all(each.transport is None for each in hung.connections))
 
 
-async def test_addresses_that_say_nothing_share_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_addresses_share_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     opening = AdminConnection.open
 

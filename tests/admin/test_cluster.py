@@ -154,7 +154,7 @@ async def test_a_domain_is_purged_at_the_primaries(cluster: RecordedCluster) -> 
 
 
 @pytest.mark.parametrize("primary", ["** NULL **", "** none **", "", None])
-async def test_a_partition_without_primary_is_said(cluster: RecordedCluster, primary: str | None) -> None:
+async def test_partition_without_primary_is_reported(cluster: RecordedCluster, primary: str | None) -> None:
     for name in ("node0", "node1", "node2"):
         for each in cluster[name].answers[LOOK[1]]["clusterStatus"]["partitionsInfo"]["partitions"]:
             each["primaryNode"] = primary
@@ -187,7 +187,7 @@ async def test_an_unreachable_primary_leaves_a_node_to_answer(
     assert (standing.node, standing.primary, standing.is_primary) == ("node1", "node0", False)
 
 
-async def test_a_node_that_hangs_delays_and_spoils_nothing(cluster: RecordedCluster) -> None:
+async def test_hung_node_does_not_delay_the_answers_of_others(cluster: RecordedCluster) -> None:
     async with Peer() as hung:
         hung.hold = {"clientIdentity"}
         uri = f"{cluster.uris('node1')},{hung.uri},{cluster.uris('node0')}"

@@ -329,7 +329,7 @@ def test_a_message_that_is_too_long_with_its_properties_is_named() -> None:
 
 
 @pytest.mark.parametrize("value", [None, "AB", "z" * 32, "ab" * 16, "0" * 32, b"short"], ids=repr)
-def test_a_guid_that_is_none_is_named(value: Any) -> None:
+def test_invalid_guid_is_named(value: Any) -> None:
     with pytest.raises(UsageError, match=r"row 7: column 'guid' is .* a GUID is 16 bytes or 32"):
         guids_in(pa.array([value], pa.binary() if isinstance(value, bytes) else pa.string()), "guid", 7)
 

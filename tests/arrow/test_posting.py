@@ -122,7 +122,7 @@ async def test_brokers_select_rows_as_they_select_messages(broker: bmq.broker.Br
     assert messages == ["first", *expected, "last"]
 
 
-async def test_a_table_without_rows_posts_nothing(broker: bmq.broker.Broker) -> None:
+async def test_empty_table_posts_no_message(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, write=True)
         report = await queue.post_table(pa.table({"value": pa.array([], pa.string())}))
@@ -161,7 +161,7 @@ async def test_rows_are_taken_as_there_is_room(peer: Peer) -> None:
         assert (await posting).acknowledged == 5000
 
 
-async def test_refused_rows_are_told_by_their_number(peer: Peer) -> None:
+async def test_refused_rows_are_named_by_number(peer: Peer) -> None:
     peer.hold.add("PUT")
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, write=True)
@@ -182,7 +182,7 @@ async def test_refused_rows_are_told_by_their_number(peer: Peer) -> None:
     assert all(each.error.status is bmq.AckStatus.LIMIT_MESSAGES for each in report.failures)
 
 
-async def test_a_lost_connection_loses_and_doubles_nothing(broker: bmq.broker.Broker) -> None:
+async def test_lost_connection_loses_and_duplicates_no_row(broker: bmq.broker.Broker) -> None:
     count = 100_000
     table = pa.table({"value": [f"{n}" for n in range(count)]})
     async with bmq.connect(broker.uri) as session:
@@ -199,7 +199,7 @@ async def test_a_lost_connection_loses_and_doubles_nothing(broker: bmq.broker.Br
     assert sorted(got) == list(range(count))
 
 
-async def test_a_row_that_cannot_be_posted_is_named_and_those_before_are_posted(
+async def test_invalid_row_is_named_and_preceding_rows_are_posted(
     broker: bmq.broker.Broker,
 ) -> None:
     table = pa.table({"value": ["x"] * 5000 + [""]})

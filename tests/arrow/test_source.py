@@ -62,13 +62,13 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_everything_is_read_and_confirmed(broker: BackgroundBroker, way: Any) -> None:
+def test_all_messages_are_read_and_confirmed(broker: BackgroundBroker, way: Any) -> None:
     assert way(reader(broker.uri, URI, **OPTIONS)) == list(range(COUNT))
     assert threads() == []
     assert left(broker.uri) == []
 
 
-def test_a_batch_is_confirmed_when_the_next_one_is_asked_for(broker: BackgroundBroker) -> None:
+def test_batch_is_confirmed_by_the_next_read(broker: BackgroundBroker) -> None:
     stream = reader(broker.uri, URI, **OPTIONS)
     assert stream.schema.names == ["value", "n"]
     for n in range(3):
@@ -78,7 +78,7 @@ def test_a_batch_is_confirmed_when_the_next_one_is_asked_for(broker: BackgroundB
     assert left(broker.uri) == list(range(2000, COUNT))
 
 
-def test_everything_is_confirmed_at_the_end_or_nothing(broker: BackgroundBroker) -> None:
+def test_all_or_no_messages_are_confirmed_at_the_end(broker: BackgroundBroker) -> None:
     stream = reader(broker.uri, URI, confirm=Confirm.END, **OPTIONS)
     for _ in range(4):
         stream.read_next_batch()
@@ -109,7 +109,7 @@ def test_no_message_arrives_after_closing(broker: BackgroundBroker) -> None:
         stream.read_next_batch()
 
 
-def test_a_program_that_fails_confirms_nothing(broker: BackgroundBroker) -> None:
+def test_failing_program_confirms_no_message(broker: BackgroundBroker) -> None:
     def handle() -> None:
         with Source(broker.uri, URI, **OPTIONS) as source:
             next(iter(source.reader))

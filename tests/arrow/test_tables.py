@@ -108,7 +108,7 @@ async def test_rows_say_more_of_their_messages(queue: bmq.Queue) -> None:
     assert started <= row["received_at"].timestamp() <= time.time()
 
 
-async def test_nothing_is_confirmed_but_by_confirm(broker: bmq.broker.Broker, queue: bmq.Queue) -> None:
+async def test_messages_are_confirmed_only_by_confirm(broker: bmq.broker.Broker, queue: bmq.Queue) -> None:
     tables = await queue.tables(max_rows=1000)
     for n in (1, 2, 3):
         assert (await tables.receive(timeout=30)).num_rows == 1000
@@ -207,7 +207,7 @@ async def test_interceptors_see_every_message(broker: bmq.broker.Broker, queue: 
     assert seen == {"received": VALUES, "confirmed": VALUES}
 
 
-async def test_a_lost_connection_loses_nothing(broker: bmq.broker.Broker, queue: bmq.Queue) -> None:
+async def test_lost_connection_loses_no_message(broker: bmq.broker.Broker, queue: bmq.Queue) -> None:
     await queue.close()
     async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri) as session:
         other = await session.open_queue(URI, read=True)

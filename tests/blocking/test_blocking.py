@@ -18,7 +18,7 @@ from bmq.testing import BackgroundBroker
 
 
 @pytest.mark.statement("7.4")
-def test_a_message_goes_out_and_comes_back(queue: bmq.blocking.Queue) -> None:
+def test_posted_message_is_received(queue: bmq.blocking.Queue) -> None:
     ack = queue.post(b"one", properties={"Number": 1}, tags=["new"])
     for message in queue:
         with message:
@@ -76,7 +76,7 @@ def test_many(queue: bmq.blocking.Queue) -> None:
     assert received == [b"a", b"b", *(b"%d" % number for number in range(3000))]
 
 
-def test_a_slow_generator_holds_nothing_back(queue: bmq.blocking.Queue) -> None:
+def test_slow_generator_delays_no_post(queue: bmq.blocking.Queue) -> None:
     """Yielded items are posted while the generator waits; here, for these very messages."""
 
     def items() -> Iterator[bytes]:
@@ -90,7 +90,7 @@ def test_a_slow_generator_holds_nothing_back(queue: bmq.blocking.Queue) -> None:
     assert queue.post_many(items(), rate=1000).acknowledged == 6
 
 
-def test_nothing_behind_an_item_that_is_not_legal_is_posted(
+def test_items_behind_an_illegal_item_are_not_posted(
     queue: bmq.blocking.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Items behind it are not posted, even while earlier items have no outcome."""
@@ -333,7 +333,7 @@ def test_the_strays_of_a_group_reach_a_function_in_a_thread(broker: str, bmq_que
             assert group.stats().handed_out == 1
 
 
-def test_a_consumer_waits_and_takes_nothing(broker: str, bmq_queue_uri: str) -> None:
+def test_wait_takes_no_message(broker: str, bmq_queue_uri: str) -> None:
     with bmq.blocking.connect(broker) as session:
         queue = session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
         with queue.subscribe() as consumer:

@@ -115,7 +115,7 @@ def test_ctrl_c_in_a_with_block_closes_the_session_and_ends_the_program(program:
     assert err.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_nothing_is_lost_by_ctrl_c(program: Any) -> None:
+def test_ctrl_c_loses_no_message(program: Any) -> None:
     """Interrupted again and again while messages arrive, it has received each exactly once in the end."""
     process = program(
         """
@@ -245,7 +245,7 @@ FORK = """
 """
 
 
-def test_a_fork_shares_nothing_and_may_connect_itself(program: Any) -> None:
+def test_fork_shares_no_session_and_may_connect(program: Any) -> None:
     options = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
     status, out, err = ended(program(FORK, *options))
     assert err == ""

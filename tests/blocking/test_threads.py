@@ -56,7 +56,7 @@ def test_threads_post_and_receive_at_once(
     assert not any(thread.is_alive() for thread in consumers)
 
 
-def test_one_slow_thread_holds_nothing_back(queue: bmq.blocking.Queue, in_thread: InThread) -> None:
+def test_slow_thread_delays_no_other(queue: bmq.blocking.Queue, in_thread: InThread) -> None:
     """Messages that arrive together are shared: while one thread handles its message, another takes the
     rest.
     """
@@ -112,7 +112,7 @@ def fast() -> Any:
         yield 0.02
 
 
-def test_a_broker_that_dies_and_comes_back_while_threads_wait(
+def test_threads_wait_for_a_restarted_broker(
     restarting: Any, bmq_queue_uri: str, in_thread: InThread
 ) -> None:
     with bmq.blocking.connect(restarting.uri, reconnect_delays=fast) as session:
@@ -195,7 +195,7 @@ async def test_beside_a_running_loop_and_from_its_threads(broker: str, bmq_queue
         assert received.data == b"3"
 
 
-async def test_another_event_loop_goes_on_while_a_thread_waits(broker: str, bmq_queue_uri: str) -> None:
+async def test_event_loop_continues_while_a_thread_waits(broker: str, bmq_queue_uri: str) -> None:
     with bmq.blocking.connect(broker) as session:
         queue = session.open_queue(bmq_queue_uri, read=True, write=True)
         waiting = asyncio.create_task(asyncio.to_thread(queue.receive, 10))

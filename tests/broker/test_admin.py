@@ -125,7 +125,7 @@ def test_purge_one_application(core: Core) -> None:
     assert "not found" in purged["purgedQueues"]["queues"][0]["error"]["message"]
 
 
-def test_purge_everything(core: Core) -> None:
+def test_purge_removes_all_messages(core: Core) -> None:
     assert tell(core, "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE *")["purgedQueues"]["queues"][0][
         "queue"
     ]["numMessagesPurged"] == 2  # fmt: skip

@@ -121,7 +121,7 @@ async def test_tags_as_in_the_proposal(
 
 
 @pytest.mark.statement("5.8")
-async def test_without_one_everything_is_delivered(session: bmq.Session) -> None:
+async def test_all_messages_are_delivered_without_a_filter(session: bmq.Session) -> None:
     queue = await session.open_queue("bmq://filtered/q", read=True, write=True)
     await post(queue, urgent=URGENT, none={"x": 1}, end={})
     assert await names(queue) == ["urgent", "none"]

@@ -91,14 +91,14 @@ def inflated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # ---- decompression
 
 
-def test_nothing_is_decompressed_for_a_queue_that_is_not_open(inflated: list[int]) -> None:
+def test_posts_to_unopened_queues_are_not_decompressed(inflated: list[int]) -> None:
     peer = Core().client()
     bombs(peer, 30, q_id=5)
     assert [ack.status for ack in peer.acks] == [5] * 30
     assert not inflated
 
 
-def test_nothing_is_decompressed_for_a_queue_that_is_full_or_open_for_reading_only(
+def test_posts_to_full_or_read_only_queues_are_not_decompressed(
     inflated: list[int],
 ) -> None:
     core = Core()
@@ -224,7 +224,7 @@ def test_strangers_may_send_a_few_kilobytes(size: int) -> None:
     assert peer.session.buffered < 70_000
 
 
-def test_a_large_event_right_behind_the_handshake_is_none_of_a_stranger() -> None:
+def test_limit_of_events_rises_after_the_handshake() -> None:
     peer = Core().connect()
     peer.send(peer.identity_event() + pack_event_header(10 * MIB, EventType.PUT))
     assert not peer.session.closed
@@ -489,7 +489,7 @@ def test_longer_lists_are_refused_with_a_remedy(listing: tuple[Core, CoreClient]
 
 
 @pytest.mark.parametrize("words", [f"0 {10**30}", f"{10**30} 1", f"{'9' * 10_000} 1", "x 1"])
-def test_numbers_out_of_range_are_none(listing: tuple[Core, CoreClient], words: str) -> None:
+def test_numbers_out_of_range_are_refused(listing: tuple[Core, CoreClient], words: str) -> None:
     core, _ = listing
     for encoding in ("", "ENCODING JSON_COMPACT "):
         command = f"{encoding}DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}"
@@ -686,7 +686,7 @@ def test_client_violations_do_not_fill_the_log(caplog: pytest.LogCaptureFixture)
     assert "not logged" in caplog.messages[-1]
 
 
-def test_reading_an_appid_the_domain_does_not_have_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_reading_an_unknown_appid_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     core = Core()
     reader = core.client(process_name="billing")
     reader.consume(f"{FANOUT}?id=foo")

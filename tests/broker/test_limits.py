@@ -243,7 +243,7 @@ def test_memory_of_guids_is_bounded_and_given_back() -> None:
     assert not store.messages
 
 
-def test_a_queue_is_looked_after_when_something_happened_and_when_something_expires() -> None:
+def test_queue_is_checked_after_changes_and_on_expiry() -> None:
     core = Core()
     sender, reader = producer(core), core.client()
     reader.consume(PRIORITY)

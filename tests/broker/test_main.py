@@ -161,7 +161,7 @@ def test_password_source_without_users_admits_no_client(
     assert "missing" in capsys.readouterr().err
 
 
-async def test_with_tls_the_ready_line_says_so(tmp_path: Path) -> None:
+async def test_ready_line_shows_tls(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     make_certificate(key, certificate)
     arguments = ("--tls-cert", str(certificate), "--tls-key", str(key))

@@ -69,7 +69,7 @@ def test_several_subscriptions_and_properties_of_every_type(new: bool) -> None:
         assert got == [(0, (1,)), (1, (3,)), (3, (2,)), (4, (4,))]
 
 
-def test_the_highest_priority_takes_everything() -> None:
+def test_highest_priority_receives_all_messages() -> None:
     core = Core()
     low, high = core.client(), core.client()
     low.consume(PRIORITY, priority=1)
@@ -89,7 +89,7 @@ def test_equal_priorities_take_turns_by_their_counts() -> None:
     assert len(two.payloads) == 6
 
 
-def test_nothing_spills_over_to_a_lower_priority() -> None:
+def test_no_message_spills_over_to_a_lower_priority() -> None:
     """For ten messages, with the same expression and with another matching one (measured)."""
     recorded = probes()["spillover"]
     for high_text, low_text in (("x >= 0", "x >= 0"), ("x >= 0", "x > -1")):
@@ -258,7 +258,7 @@ def test_an_unmatched_message_waits_for_a_matching_subscription() -> None:
     assert push.flags & OUT_OF_ORDER
 
 
-def test_an_invalid_expression_matches_everything() -> None:
+def test_invalid_expression_matches_all_messages() -> None:
     core = Core()
     peer = core.client()
     peer.open(PRIORITY, read=True)
@@ -324,7 +324,7 @@ def test_fanout_one_copy_for_each_application() -> None:
         assert len(queue.store) == (0 if done == 3 else 2)
 
 
-def test_an_application_that_comes_late_gets_everything_out_of_order() -> None:
+def test_late_application_receives_all_messages_out_of_order() -> None:
     """Recorded in official-fanout: the queue had moved on with the other applications."""
     core = Core()
     sender = producer(core, FANOUT)
@@ -350,7 +350,7 @@ def test_two_applications_in_one_session_share_a_push() -> None:
     assert push.sub_ids == (10, 20)
 
 
-def test_an_unknown_application_opens_and_gets_nothing() -> None:
+def test_unknown_application_opens_and_receives_no_message() -> None:
     core = Core()
     peer = core.client()
     peer.consume(f"{FANOUT}?id=nope")

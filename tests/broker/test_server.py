@@ -331,7 +331,7 @@ async def test_credentials_expire_by_the_broker_s_clock() -> None:
         await peer.ended()
 
 
-async def test_time_stands_still_until_told() -> None:
+async def test_broker_clock_advances_only_on_request() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
         peer = await client(broker.port)
@@ -592,14 +592,14 @@ async def test_broker_logs_connecting_and_leaving_clients(
     assert "disconnected" in text
 
 
-def test_the_broker_is_a_public_room() -> None:
+def test_broker_is_a_public_module() -> None:
     assert bmq.broker.Broker is Broker
 
 
 # ---- what it bears
 
 
-async def test_an_address_with_tls_says_so(tmp_path: Path) -> None:
+async def test_address_with_tls_has_the_scheme_tcps(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     make_certificate(key, certificate)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -115,7 +115,7 @@ def test_an_unknown_language_name_closes() -> None:
     assert peer.session.closed
 
 
-def test_an_old_sdk_is_told_so() -> None:
+def test_old_sdk_receives_a_notice() -> None:
     response = Core().connect().negotiate(sdk_language=ClientLanguage.E_CPP, sdk_version=1)
     assert response.is_deprecated_sdk
     assert response.result == Status(
@@ -150,7 +150,7 @@ def test_java_versions(version: int) -> None:
         bytes((0, 0, 0, 8, 0x40, 2, 0, 0)),
     ],
 )
-def test_anything_else_first_closes(data: bytes) -> None:
+def test_other_first_message_closes_the_connection(data: bytes) -> None:
     peer = Core().connect()
     peer.send(data)
     assert peer.session.closed
@@ -240,7 +240,7 @@ def test_anonymous_clients_connect_only_if_allowed() -> None:
             assert peer.session.closed
 
 
-def test_without_users_everybody_is_let_in_and_basic_is_unknown() -> None:
+def test_broker_without_users_admits_all_clients_and_refuses_basic() -> None:
     _, answer = authenticated(Core(), credentials())
     assert answer.status.code == -2
 
@@ -475,7 +475,7 @@ def test_a_post_to_a_queue_opened_only_for_an_application_is_refused() -> None:
     assert [ack.status for ack in peer.acks] == [5]
 
 
-def test_a_wrong_checksum_is_not_looked_at() -> None:
+def test_wrong_checksum_is_ignored() -> None:
     _core, peer = serving()
     put = bytearray(encode_put(0, b"a" * 16, b"good"))
     put[28:32] = b"\0\0\0\0"
@@ -483,7 +483,7 @@ def test_a_wrong_checksum_is_not_looked_at() -> None:
     assert [ack.status for ack in peer.acks] == probes()["bad_crc"]["acks"]
 
 
-def test_nothing_after_disconnect() -> None:
+def test_no_message_after_disconnect() -> None:
     core, peer = serving()
     assert peer.ask(Disconnect()) == DisconnectResponse()
     peer.put(b"late")

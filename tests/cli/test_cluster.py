@@ -166,7 +166,7 @@ def test_an_answer_of_a_broker_has_status_0(offline: Bmq, cluster: RecordedClust
     assert (ran.status, ran.err) == (0, "")
 
 
-def test_a_broker_without_other_nodes_says_nothing_of_clusters(run: Bmq, bmq_queue_uri: str) -> None:
+def test_single_node_does_not_mention_clusters(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "a")
     for arguments in (["explain", bmq_queue_uri], ["peek", bmq_queue_uri], ["queues"], ["stat"]):
         ran = run(*arguments)

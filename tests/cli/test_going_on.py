@@ -388,7 +388,7 @@ async def test_replayed_as_a_client(uri: str, bmq_queue_uri: str, tmp_path: Path
     assert "its connections: 1" in err
 
 
-async def test_a_recording_has_no_credentials_unless_told(tmp_path: Path) -> None:
+async def test_recording_has_no_credentials_by_default(tmp_path: Path) -> None:
     async with bmq.broker.Broker(auth={"operator": "open sesame"}) as broker:
         for option, there in ([], False), (["--with-credentials", "--force"], True):
             recording = tmp_path / "conversation.ndjson"

@@ -118,7 +118,9 @@ def test_a_consumer_at_its_limit(run: Bmq, aside: Aside, reader: bmq.Queue, bmq_
     assert "The message waits: the matching consumers are full" in ran.out
 
 
-def test_nothing_matches(run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str) -> None:
+def test_explain_reports_unmatched_messages(
+    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
+) -> None:
     _subscribe(aside, reader, "x == 1", priority=9)
     _subscribe(aside, reader, "x == 2", priority=4)
     run("post", bmq_queue_uri, "a", "-p", "x=3")
@@ -136,7 +138,9 @@ def test_nothing_matches(run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_ur
     assert order == ["9", "4", "9", "4"], "in the order of the priorities, in both tables"
 
 
-def test_everything_is_delivered(run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str) -> None:
+def test_explain_reports_complete_delivery(
+    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
+) -> None:
     run("post", bmq_queue_uri, "a", "b")
     aside.do(reader.receive(20))
     aside.do(reader.receive(20))
@@ -168,7 +172,7 @@ def test_one_application(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
     assert "foo, bar, baz" in ran.err
 
 
-def test_an_expression_of_another_client_that_is_not_legal(
+def test_illegal_expression_of_another_client_is_shown(
     run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
 ) -> None:
     aside.do(reader.subscribe("x >", strict=False).open())

@@ -35,7 +35,7 @@ def test_help_lists_every_verb(offline: Bmq) -> None:
     assert offline("--version").out.startswith("bmq ")
 
 
-def test_a_verb_or_option_there_is_not(offline: Bmq) -> None:
+def test_unknown_verb_or_option_is_refused(offline: Bmq) -> None:
     assert offline("explode").status == 2
     assert offline("check", "x > 1", "--nope").status == 2
 

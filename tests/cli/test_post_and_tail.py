@@ -134,7 +134,7 @@ def test_asked_wrongly(run: Bmq, bmq_queue_uri: str, arguments: list[str], words
     assert "Traceback" not in ran.err
 
 
-def test_tail_leaves_everything_unless_told(run: Bmq, bmq_queue_uri: str) -> None:
+def test_tail_confirms_only_with_the_option(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "a", "b")
     for _ in range(2):
         ran = run("tail", bmq_queue_uri)
@@ -195,7 +195,7 @@ def test_tail_of_one_application(run: Bmq, bmq_new_queue_uri: object) -> None:
     assert run("tail", f"{queue}?id=foo", "--fields", "data", "--idle", "0.2").lines == []
 
 
-def test_tail_says_when_its_window_is_full(run: Bmq, bmq_queue_uri: str) -> None:
+def test_tail_reports_a_full_window(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, *"abcde")
     ran = run("tail", bmq_queue_uri, "--max-unconfirmed", "2", "--fields", "data")
     assert ran.lines == ["a", "b"]
@@ -210,7 +210,7 @@ def test_output_cannot_control_a_terminal(run: Bmq, bmq_queue_uri: str, tmp_path
     assert "\\x1b[2Jgone" in line
 
 
-def test_an_expression_that_is_none(run: Bmq, bmq_queue_uri: str) -> None:
+def test_invalid_expression_is_refused(run: Bmq, bmq_queue_uri: str) -> None:
     ran = run("tail", bmq_queue_uri, "-e", "x = 1")
     assert ran.status == 2
     assert "Equality is written `==`" in ran.err
@@ -227,7 +227,7 @@ WITH_QUEUE: list[list[str]] = [
 
 
 @pytest.mark.parametrize("verb", WITH_QUEUE, ids=lambda verb: verb[0])
-def test_a_domain_there_is_not(run: Bmq, verb: list[str]) -> None:
+def test_unknown_domain_is_an_error(run: Bmq, verb: list[str]) -> None:
     ran = run(*["bmq://no.such.domain/q" if word == "QUEUE" else word for word in verb])
     assert ran.status == 4
     assert "no.such.domain" in ran.err
@@ -240,7 +240,9 @@ def test_a_domain_there_is_not(run: Bmq, verb: list[str]) -> None:
     [*WITH_QUEUE, ["queues"], ["stat"], ["admin", "HELP"], ["top", "--count", "1"]],
     ids=lambda verb: verb[0],
 )
-def test_a_broker_there_is_not(offline: Bmq, verb: list[str], closed_port: int, bmq_queue_uri: str) -> None:
+def test_missing_broker_is_an_error(
+    offline: Bmq, verb: list[str], closed_port: int, bmq_queue_uri: str
+) -> None:
     arguments = [bmq_queue_uri if word == "QUEUE" else word for word in verb]
     ran = offline(*arguments, "--broker", f"tcp://127.0.0.1:{closed_port}")
     assert ran.status == 3
@@ -253,7 +255,7 @@ def test_a_broker_there_is_not(offline: Bmq, verb: list[str], closed_port: int, 
 @pytest.mark.parametrize(
     "uri", ["orders", "bmq://", "bmq://domain", "tcp://127.0.0.1:1/q", "bmq://a b/q", "bmq:///q"]
 )
-def test_a_queue_that_is_none(run: Bmq, verb: list[str], uri: str) -> None:
+def test_invalid_queue_uri_is_refused(run: Bmq, verb: list[str], uri: str) -> None:
     if verb[0] == "purge" and "://" not in uri:
         uri = "two words"  # what is no URI is a domain there
     ran = run(*[uri if word == "QUEUE" else word for word in verb])
@@ -262,7 +264,7 @@ def test_a_queue_that_is_none(run: Bmq, verb: list[str], uri: str) -> None:
     assert "Traceback" not in ran.err
 
 
-def test_a_uri_that_is_none(run: Bmq) -> None:
+def test_invalid_uri_is_refused(run: Bmq) -> None:
     ran = run("tail", "orders")
     assert ran.status == 2
     assert "bmq://DOMAIN" in ran.err

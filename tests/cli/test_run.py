@@ -77,7 +77,7 @@ def test_app_runs_until_a_signal(tmp_path: Path, broker: str, number: signal.Sig
         ("shop:bmq", "shop has no bmq.App called 'bmq'"),
     ],
 )
-def test_an_app_that_is_not_there(tmp_path: Path, broker: str, target: str, why: str) -> None:
+def test_missing_app_is_an_error(tmp_path: Path, broker: str, target: str, why: str) -> None:
     (tmp_path / "shop.py").write_text(APP.format(uri=broker))
     status, output, errors = run(tmp_path, target)
     assert (status, output) == (2, "")

@@ -400,7 +400,7 @@ async def test_thousands_of_heartbeats_cost_no_memory(peer: Peer) -> None:
 # receiving
 
 
-async def test_an_application_that_does_not_keep_up_pauses_reading_and_loses_nothing(peer: Peer) -> None:
+async def test_slow_application_pauses_reading_and_loses_no_message(peer: Peer) -> None:
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, max_buffered_messages=10, on_event=happened.append) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)

@@ -307,7 +307,7 @@ async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
         assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_a_receive_that_times_out_loses_nothing(peer: Peer) -> None:
+async def test_receive_timeout_loses_no_message(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         for _ in range(20):

@@ -172,7 +172,7 @@ async def test_a_handler_may_close_its_own_queue(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("how", ["error", "cancel"])
-async def test_a_handler_that_fails_or_is_cancelled_confirms_nothing(peer: Peer, how: str) -> None:
+async def test_failed_or_cancelled_handler_confirms_no_message(peer: Peer, how: str) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1)
@@ -315,7 +315,7 @@ async def test_cancelled_close_continues_without_references(peer: Peer, held: st
     assert peer.log[-2:] == ["CloseQueue", "Disconnect"]
 
 
-async def test_the_loop_ending_in_the_middle_gives_everything_up(peer: Peer) -> None:
+async def test_end_of_the_event_loop_abandons_all_calls(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
     queue = await session.open_queue(URI, write=True)
     peer.hold |= {"PUT", "Disconnect"}
@@ -334,7 +334,7 @@ async def test_the_loop_ending_in_the_middle_gives_everything_up(peer: Peer) -> 
     await eventually(lambda: peer.connection.transport is None)
 
 
-async def test_a_peer_that_takes_nothing_does_not_hold_up_closing(peer: Peer) -> None:
+async def test_peer_that_does_not_read_does_not_delay_closing(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
     queue = await session.open_queue(URI, write=True)
     assert peer.connection.transport is not None
@@ -348,7 +348,7 @@ async def test_a_peer_that_takes_nothing_does_not_hold_up_closing(peer: Peer) ->
     peer.connection.transport.resume_reading()
 
 
-async def test_everything_ends_with_the_session(peer: Peer) -> None:
+async def test_all_waits_end_with_the_session(peer: Peer) -> None:
     session = await bmq.connect(peer.uri, max_unacked_messages=1)
     queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     consumer = await queue.subscribe("x > 1")

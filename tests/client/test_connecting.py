@@ -50,7 +50,7 @@ async def test_both_ways_to_connect(peer: Peer) -> None:
     assert peer.log == ["clientIdentity", "Disconnect"]
 
 
-async def test_a_refused_connection_fails_at_once_and_says_where(closed_port: Callable[[], int]) -> None:
+async def test_refused_connection_fails_at_once_with_the_address(closed_port: Callable[[], int]) -> None:
     uri = f"tcp://127.0.0.1:{closed_port()}"
     with pytest.raises(bmq.ConnectionFailed, match=uri) as caught:
         await bmq.connect(uri)
@@ -71,7 +71,7 @@ async def test_a_name_that_has_no_address_fails(monkeypatch: pytest.MonkeyPatch)
         await bmq.connect("tcp://broker.example:1234", connect_timeout=20)
 
 
-async def test_an_ip_address_is_not_looked_up(peer: Peer) -> None:
+async def test_ip_address_needs_no_name_lookup(peer: Peer) -> None:
     # asyncio looks names up in threads, and all of them may be at work.
     busy, threads = threading.Event(), concurrent.futures.ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(threads)
@@ -90,7 +90,7 @@ async def test_a_session_starts_once(peer: Peer) -> None:
             await connecting
 
 
-async def test_nothing_is_bound_to_a_loop_before_the_first_await(peer: Peer) -> None:
+async def test_connect_is_bound_to_a_loop_by_the_first_await(peer: Peer) -> None:
     connecting = await asyncio.to_thread(bmq.connect, peer.uri)
     async with connecting as session:
         assert session.state is bmq.SessionState.STARTED
@@ -148,7 +148,7 @@ async def test_a_connection_closed_during_the_handshake_fails(peer: Peer) -> Non
         await connecting
 
 
-async def test_a_refused_session_says_why(peer: Peer) -> None:
+async def test_refused_session_has_the_reason(peer: Peer) -> None:
     peer.refuse.add("clientIdentity")
     with pytest.raises(bmq.NegotiationError, match="go away") as caught:
         await bmq.connect(peer.uri, retry_first_connect=True)  # a refusal is not worth another attempt
@@ -164,7 +164,7 @@ async def test_addresses_are_tried_in_turn(peer: Peer, closed_port: Callable[[],
         assert session.state is bmq.SessionState.STARTED
 
 
-async def test_all_addresses_are_named_when_none_answers(closed_port: Callable[[], int]) -> None:
+async def test_error_names_all_unreachable_addresses(closed_port: Callable[[], int]) -> None:
     ports = [closed_port(), closed_port()]
     with pytest.raises(bmq.ConnectionFailed) as caught:
         await bmq.connect(",".join(f"tcp://127.0.0.1:{port}" for port in ports))
@@ -307,7 +307,7 @@ async def test_two_addresses_are_two_brokers_whatever_the_environment_says(
     assert caplog.text == ""
 
 
-async def test_a_failure_says_that_the_address_is_that_of_the_environment(
+async def test_failure_names_the_environment_variable_of_the_address(
     monkeypatch: pytest.MonkeyPatch, closed_port: Callable[[], int]
 ) -> None:
     uri = f"tcp://127.0.0.1:{closed_port()}"
@@ -365,12 +365,12 @@ def test_credentials_do_not_belong_into_an_address_and_are_not_repeated(uri: str
 @pytest.mark.parametrize(
     "uri", ["localhost:1234", "http://localhost", "tcp://", "tcp://h:99999", "tcp://h/x", ""]
 )
-def test_addresses_that_are_none(uri: str) -> None:
+def test_invalid_addresses_are_refused(uri: str) -> None:
     with pytest.raises(bmq.InvalidURI):
         bmq.connect(uri)
 
 
-def test_an_unknown_option_names_those_there_are() -> None:
+def test_unknown_option_is_an_error_with_the_known_options() -> None:
     with pytest.raises(bmq.UsageError, match="connect_timeout"):
         bmq.connect("tcp://localhost", conect_timeout=3)
 

@@ -112,7 +112,7 @@ async def test_brokers_that_accept_and_say_nothing_do_not_hold_up_the_one_that_a
         await eventually(lambda: all(each.transport is None for peer in some for each in peer.connections))
 
 
-async def test_when_all_of_them_say_nothing_one_connect_timeout_is_for_all() -> None:
+async def test_silent_addresses_share_one_connect_timeout() -> None:
     async with peers(3, 0, 1, 2) as some:
         with pytest.raises(bmq.ConnectionFailed) as caught:
             await bmq.connect(addresses(some), connect_timeout=0.15)
@@ -172,9 +172,7 @@ async def test_refused_and_unknown_addresses_are_passed_over(refused: int, peer:
         assert session.address == peer.uri
 
 
-async def test_a_name_server_that_says_nothing_is_passed_over(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_name_server_is_skipped(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Dialer._resolve
 
     async def resolve(self: Dialer, address: Address) -> list[str]:

@@ -147,7 +147,7 @@ async def test_a_delayed_queue_that_is_closed_degrades_the_session_no_longer(pee
 
 
 @pytest.mark.parametrize("leave", ["reopened", "closed"])
-async def test_one_side_of_a_delayed_queue_says_nothing_about_the_other(peer: Peer, leave: str) -> None:
+async def test_sides_of_a_delayed_queue_are_reported_separately(peer: Peer, leave: str) -> None:
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
         events = session.events()
         writing = await session.open_queue(URI, write=True)

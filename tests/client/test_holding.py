@@ -176,7 +176,7 @@ async def test_memory_equals_the_accounted_bytes(peer: Peer, monkeypatch: pytest
         assert traced < 1.2 * held + 100_000
 
 
-async def test_a_consumer_that_comes_in_time_gets_everything_in_order(peer: Peer) -> None:
+async def test_timely_consumer_receives_all_messages_in_order(peer: Peer) -> None:
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, max_buffered_messages=100, on_event=happened.append) as session:
         queue, s_id = await idle(peer, session)
@@ -214,7 +214,7 @@ async def test_held_messages_are_dropped_with_queue_and_connection(peer: Peer) -
             assert (backlog.messages, backlog.bytes, backlog.sheds) == (0, 0, False)
 
 
-async def test_the_warning_says_nothing_of_a_consumer_that_never_was(
+async def test_warning_ignores_consumers_that_never_opened(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
@@ -341,7 +341,7 @@ WAYS = [leave_loop, leave_batches, receive_one, receive_batch, look_once]
 
 @pytest.mark.parametrize("filter_first", [True, False])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_a_default_subscription_that_nothing_receives_from_is_logged_once(
+async def test_unused_default_subscription_is_logged_once(
     peer: Peer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -105,7 +105,7 @@ async def test_a_task_that_waits_keeps_its_session(peer: Peer) -> None:
 
 
 @pytest.mark.statement("4.35")
-async def test_a_closed_session_leaves_nothing_in_the_loop(peer: Peer) -> None:
+async def test_closed_session_leaves_no_task_or_timer(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
     queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     await queue.post(b"1")

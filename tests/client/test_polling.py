@@ -75,7 +75,7 @@ async def test_event_loop_sleeps_at_once_by_default(peer: Peer, turns: Turns) ->
         assert await sleeping(turns)
 
 
-async def test_a_lost_connection_is_nothing_to_stay_awake_for(peer: Peer, turns: Turns) -> None:
+async def test_lost_connection_ends_polling(peer: Peer, turns: Turns) -> None:
     async with bmq.connect(
         peer.uri, busy_poll=3600, reconnect_delays=lambda: iter([3600.0]), disconnect_timeout=1
     ) as session:

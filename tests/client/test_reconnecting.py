@@ -72,7 +72,7 @@ async def test_restored_session_resumes_its_queues(peer: Peer) -> None:
         assert session.stats().reconnects == 1
 
 
-async def test_a_broker_that_is_there_is_back_with_the_first_attempt(broker: bmq.broker.Broker) -> None:
+async def test_available_broker_is_reached_by_the_first_attempt(broker: bmq.broker.Broker) -> None:
     attempts: list[Reconnecting] = []
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)

@@ -186,7 +186,7 @@ def test_long_outage_is_logged_less_and_less_often(said: Said) -> None:
         runner.run(main())
 
 
-async def test_a_broker_that_is_not_there_yet(said: Said) -> None:
+async def test_missing_broker_is_logged(said: Said) -> None:
     peer = Peer()
     await peer.start()
     await peer.stop()
@@ -304,7 +304,7 @@ def introduction(
     )
 
 
-async def test_a_broker_says_that_the_client_is_deprecated(peer: Peer, said: Said) -> None:
+async def test_deprecation_of_the_client_is_reported(peer: Peer, said: Said) -> None:
     peer.hold.add("clientIdentity")
     connecting = asyncio.ensure_future(bmq.connect(peer.uri).__aenter__())
     await eventually(lambda: peer.connections and peer.connection.script.identity)

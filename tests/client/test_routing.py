@@ -112,7 +112,7 @@ def test_the_public_names_of_a_queue_and_a_consumer() -> None:
     }
 
 
-async def test_a_message_knows_how_many_attempts_are_left_where_the_broker_says(peer: Peer) -> None:
+async def test_message_has_the_brokers_remaining_attempts(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, subscriptions=[None])
         [consumer] = queue.consumers

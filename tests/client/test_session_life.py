@@ -14,7 +14,9 @@ from tests.waiting import eventually
 URI = "bmq://bmq.test.mem.priority/q"
 
 
-async def test_a_session_that_drains_lets_handlers_post_and_opens_no_queue(broker: bmq.broker.Broker) -> None:
+async def test_draining_session_accepts_posts_of_handlers_and_opens_no_queue(
+    broker: bmq.broker.Broker,
+) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post(b"1")

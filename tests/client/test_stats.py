@@ -239,7 +239,7 @@ async def test_redelivered_messages_are_counted(broker: bmq.broker.Broker) -> No
         assert session.stats().redelivered == 2
 
 
-async def test_a_queue_that_keeps_nothing_has_nothing_unconfirmed(broker: bmq.broker.Broker) -> None:
+async def test_broadcast_queue_has_no_unconfirmed_messages(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(BROADCAST, read=True, write=True, default_subscription=True)
         await queue.post(b"1")

@@ -80,7 +80,7 @@ async def test_failing_callback_is_logged_and_has_no_other_effect(
 
 
 @pytest.mark.parametrize("event", ["ConnectionLost", "StateRestored", "Disconnected"])
-async def test_a_callback_may_raise_anything(
+async def test_callback_may_raise_any_exception(
     peer: Peer, caplog: pytest.LogCaptureFixture, event: str
 ) -> None:
     cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()

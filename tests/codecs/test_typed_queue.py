@@ -56,7 +56,7 @@ async def test_post_nowait_and_post_many(queue: bmq.Queue) -> None:
     assert found == [0, 1, 2, 3, 4]
 
 
-async def test_a_wrong_value_posts_nothing(queue: bmq.Queue) -> None:
+async def test_wrong_value_posts_no_message(queue: bmq.Queue) -> None:
     orders = queue.typed(Order)
     with pytest.raises(bmq.InvalidPayload, match="a value here is Order, not OrderStruct"):
         await orders.post(OrderStruct(1))  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ async def test_a_subscription_selects_by_fields_and_knows_the_type(queue: bmq.Qu
         orders.subscribe("Customer == 7")
 
 
-async def test_reading_properties_decodes_nothing(queue: bmq.Queue) -> None:
+async def test_reading_properties_decodes_no_payload(queue: bmq.Queue) -> None:
     await queue.post(b"no JSON", properties={"CustomerId": 7})
     async with queue.typed(Order).subscribe("CustomerId == 7") as orders:
         async for message in orders:

@@ -159,7 +159,7 @@ async def test_internals(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_u
     assert states["bar"] == ("registered", 0)
 
 
-async def test_internals_of_a_consumer_of_everything(
+async def test_internals_of_a_consumer_of_all_messages(
     admin: Admin, bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
     reader = await bmq_session.open_queue(bmq_queue_uri, read=True)
@@ -216,7 +216,7 @@ async def test_refused_admin_commands_are_errors(admin: Admin, command: str, wor
     assert refused.value.command == command
 
 
-async def test_purging_an_application_there_is_not(
+async def test_purging_an_unknown_application_is_an_error(
     admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     uri = bmq_new_queue_uri(FANOUT)

@@ -110,7 +110,7 @@ async def test_in_the_order_of_their_times(bmq_session: bmq.Session, queue: bmq.
         ({"not_before": time.time() * 1000}, "seconds since 1970"),
     ],
 )
-async def test_times_that_are_none(queue: bmq.Queue, wrong: dict[str, Any], why: str) -> None:
+async def test_invalid_times_are_refused(queue: bmq.Queue, wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(bmq.UsageError, match=why):
         await queue.post(b"x", **wrong)
 

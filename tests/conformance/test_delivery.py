@@ -52,7 +52,7 @@ class TestSubscriptions:
         assert {(g.payload, g.push.sub_ids) for g in got} == {(b"0", (10,)), (b"1", (5,))}
 
     @pytest.mark.statement("2.12")
-    async def test_an_expression_that_does_not_compile_matches_everything(self, raw: Raw) -> None:
+    async def test_expression_that_does_not_compile_matches_all_messages(self, raw: Raw) -> None:
         """configureStream with `x >`: success; everything is delivered."""
         await raw.configure(0, subscription(7, "x >"))
         raw.post(b"no props")
@@ -375,7 +375,9 @@ class TestFanout:
 
 
 class TestBroadcast:
-    async def test_everybody_at_once_nothing_later(self, client: Connect, bmq_new_queue_uri: NewUri) -> None:
+    async def test_broadcast_reaches_connected_consumers_without_replay(
+        self, client: Connect, bmq_new_queue_uri: NewUri
+    ) -> None:
         """Broadcast: each consumer once, no replay, limits and confirms ignored."""
         uri = bmq_new_queue_uri(BROADCAST)
         producer = await client()

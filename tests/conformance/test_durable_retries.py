@@ -192,7 +192,7 @@ async def refusal(queue: bmq.Queue, payload: bytes, **options: Any) -> bmq.PostE
 
 
 @pytest.mark.parametrize("failing", [1, 3])
-async def test_a_full_queue_and_a_full_waiting_queue_wait_for_each_other_in_vain(
+async def test_full_queue_and_full_delay_queue_do_not_deadlock(
     bmq_broker: HasUri, bmq_connect: Connect, bmq_new_queue_uri: NewUri, failing: int
 ) -> None:
     """A failed message cannot be put off, and due messages cannot come back: the good ones make room."""

@@ -303,7 +303,9 @@ class TestConfirm:
         await one.close_queue(bmq_queue_uri)
         assert await two.no_push()
 
-    async def test_of_nothing_is_ignored(self, client: Connect, bmq_queue_uri: str) -> None:
+    async def test_confirm_of_an_unknown_message_is_ignored(
+        self, client: Connect, bmq_queue_uri: str
+    ) -> None:
         """CONFIRM of an unknown GUID, qId or sub-queue, or twice: silently ignored."""
         raw = await client()
         await raw.open(bmq_queue_uri)

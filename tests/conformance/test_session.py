@@ -203,7 +203,7 @@ class TestOpen:
         )  # fmt: skip
 
     @pytest.mark.parametrize("domain", ["bmq.test.mem.priority", "bmq.test.mem.broadcast"])
-    async def test_app_id_where_there_are_none(
+    async def test_app_id_outside_of_fanout_is_an_error(
         self, client: Connect, bmq_new_queue_uri: NewUri, domain: str
     ) -> None:
         """Open, appId on priority or broadcast: E_UNKNOWN -1."""
@@ -289,9 +289,7 @@ class TestConfigureAndClose:
         )  # fmt: skip
 
     @pytest.mark.statement("4.2")
-    async def test_a_writer_may_configure_and_nothing_happens(
-        self, client: Connect, bmq_queue_uri: str
-    ) -> None:
+    async def test_configure_of_a_writer_has_no_effect(self, client: Connect, bmq_queue_uri: str) -> None:
         """Configure of a handle without read count: success, ignored."""
         raw = await client()
         await raw.open(bmq_queue_uri, read=False)

@@ -267,7 +267,7 @@ async def test_a_defect_is_a_json_answer_and_one_log_line(
     assert "a defect\\x1b[2J" in line
 
 
-async def test_a_queue_there_is_not(http: aiohttp.ClientSession, console: Console) -> None:
+async def test_unknown_queue_is_an_error(http: aiohttp.ClientSession, console: Console) -> None:
     for uri in (f"{DOMAIN}/never-opened", "bmq://no.such.domain/q"):
         assert (await _ask(http, console, 409, uri=uri, guids=["0" * 32]))["error"]
 
@@ -293,7 +293,7 @@ async def test_pages_that_follow_are_limited(
                     break
 
 
-async def test_a_page_that_reads_nothing_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_that_does_not_read_is_disconnected(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bmq.console.server._PATIENCE", 0.05)
     console = await serve()
     monkeypatch.setattr(console._watch, "broker", "x" * 20_000_000)

@@ -77,7 +77,7 @@ async def _until(lines: AsyncIterator[Any], wanted: Any) -> Any:
 # ---- what is shown
 
 
-async def test_the_page_needs_nothing_from_elsewhere(http: aiohttp.ClientSession, console: Console) -> None:
+async def test_page_loads_no_external_resource(http: aiohttp.ClientSession, console: Console) -> None:
     async with http.get(console.url) as response:
         page = await response.text()
         policy = response.headers["Content-Security-Policy"]
@@ -288,7 +288,7 @@ async def test_purging(
 # ---- a broker that goes away
 
 
-async def test_a_broker_that_goes_away_and_comes_back(
+async def test_console_reconnects_to_a_returning_broker(
     http: aiohttp.ClientSession, serve: Serve, broker: bmq.broker.Broker, session: bmq.Session
 ) -> None:
     await (await session.open_queue(ORDERS, write=True)).post(b"x")
@@ -307,7 +307,7 @@ async def test_a_broker_that_goes_away_and_comes_back(
         assert line["queues"][0]["messages"] == 1
 
 
-async def test_a_broker_that_is_not_there_yet(
+async def test_console_reports_a_missing_broker(
     http: aiohttp.ClientSession, serve: Serve, unused_tcp_port: int
 ) -> None:
     console = await serve(f"tcp://127.0.0.1:{unused_tcp_port}")
@@ -357,7 +357,7 @@ async def held(broker: bmq.broker.Broker, session: bmq.Session) -> bmq.broker.Br
         ({"Host": "localhost:1"}, 200),
     ],
 )
-async def test_nothing_changes_for_a_foreign_page(
+async def test_foreign_page_cannot_change_state(
     http: aiohttp.ClientSession, serve: Serve, held: bmq.broker.Broker, headers: dict[str, str], status: int
 ) -> None:
     assert await _purge_status(http, await serve(), **headers) == status
@@ -370,7 +370,7 @@ async def test_its_own_page_may(http: aiohttp.ClientSession, serve: Serve, held:
     assert await _purge_status(http, console, Origin=origin, Sec_Fetch_Site="same-origin") == 200
 
 
-async def test_nothing_is_told_to_a_foreign_name(http: aiohttp.ClientSession, serve: Serve) -> None:
+async def test_foreign_host_name_is_refused(http: aiohttp.ClientSession, serve: Serve) -> None:
     console = await serve()
     for path in ("", "api/live", f"api/queue?uri={ORDERS}"):
         async with http.get(console.url + path, headers={"Host": "evil.example"}) as response:
@@ -422,7 +422,9 @@ async def test_for_looking_only(http: aiohttp.ClientSession, serve: Serve, held:
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b"\xff", b'{"uri": 7}', b'{"uri": "bmq://a/b", "app": []}']
 )
-async def test_requests_that_are_none(http: aiohttp.ClientSession, console: Console, body: bytes) -> None:
+async def test_invalid_requests_are_refused(
+    http: aiohttp.ClientSession, console: Console, body: bytes
+) -> None:
     headers = {"Content-Type": "application/json"}
     async with http.post(console.url + "api/purge", data=body, headers=headers) as response:
         assert response.status == 400
@@ -508,7 +510,7 @@ async def test_no_token_is_no_choice_where_others_can_connect(broker: bmq.broker
 
 
 @pytest.mark.parametrize("address", ["", "port", "127.0.0.1", "127.0.0.1:70000", ":-1"])
-async def test_an_address_that_is_none(broker: bmq.broker.Broker, address: str) -> None:
+async def test_invalid_address_is_refused(broker: bmq.broker.Broker, address: str) -> None:
     with pytest.raises(bmq.UsageError, match="HOST:PORT"):
         beside(broker, address)
 

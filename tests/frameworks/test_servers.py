@@ -231,7 +231,7 @@ async def test_the_service_that_only_posts(
 
 
 @pytest.mark.parametrize("kind", [Example, ExampleInTwo])
-async def test_the_example_loses_nothing_and_handles_nothing_twice(
+async def test_example_loses_no_message_and_handles_each_once(
     kind: type[Service], tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
 ) -> None:
     uri, port = fresh(), free_port()

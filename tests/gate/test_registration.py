@@ -250,7 +250,7 @@ async def later(event: object) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: bmq.connect(on_event=later), lambda: bmq.App(on_event=later)])
-def test_an_async_callback_that_nothing_awaits_is_refused(make: Callable[[], object]) -> None:
+def test_unawaited_async_callback_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(bmq.UsageError, match="on_event is called and not awaited"):
         make()
 

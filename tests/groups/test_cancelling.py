@@ -74,9 +74,7 @@ async def test_a_cancelled_join_can_be_made_again_at_once(
     await session.close()
 
 
-async def test_a_cancelled_join_leaves_nothing_when_the_session_is_closed(
-    bmq_connect: Connect, clean: None
-) -> None:
+async def test_cancelled_join_leaves_no_state_after_the_close(bmq_connect: Connect, clean: None) -> None:
     async def join(group: bmq.groups.Group) -> None:
         async with group:
             await asyncio.Event().wait()

@@ -344,7 +344,7 @@ class TestWindows:
 
 
 class TestReceiving:
-    async def test_nothing_in_time(self, reader: bmq.Queue) -> None:
+    async def test_receive_times_out(self, reader: bmq.Queue) -> None:
         async with reader.group("k") as group:
             with pytest.raises(bmq.TimedOut, match=r"arrived within 0\.01 s"):
                 await group.receive(timeout=0.01)

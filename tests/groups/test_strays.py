@@ -185,7 +185,7 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = 
 
 class TestOtherOptions:
     @pytest.mark.parametrize("name", DIFFERENCES)
-    async def test_the_other_member_goes_on_when_one_leaves(
+    async def test_other_member_continues_when_one_leaves(
         self, writer: bmq.Queue, open_reader: Open, name: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         leaver, stays, only_for_one = DIFFERENCES[name]
@@ -236,9 +236,7 @@ class TestOtherOptions:
             async with (await open_reader()).subscribe("x == 2") as other:
                 assert (await other.receive(timeout=10)).data == b"other"
 
-    async def test_a_message_whose_bucket_is_full_is_handed_out_all_the_same(
-        self, writer: bmq.Queue, open_reader: Open
-    ) -> None:
+    async def test_message_of_a_full_bucket_is_delivered(self, writer: bmq.Queue, open_reader: Open) -> None:
         """A broker passes messages of a full subscription to the catch-all."""
         options: dict[str, Any] = {"buckets": 2, "expression": "x == 1", "max_unconfirmed_messages": 5}
         async with (await open_reader()).group("k", **options) as group:

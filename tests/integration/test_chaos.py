@@ -25,7 +25,7 @@ SEED = int(os.environ.get("BMQ_CHAOS_SEED") or secrets.randbelow(1_000_000))
 
 
 @pytest.mark.timeout(SECONDS + 4 * chaos.DEADLINE)
-async def test_nothing_is_lost_and_nothing_hangs(
+async def test_chaos_loses_no_message_and_hangs_no_call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = os.environ.get("BMQ_BROKER_URI")

@@ -22,7 +22,7 @@ SECONDS = float(os.environ.get("BMQ_CHAOS_SECONDS", "4"))
 RATE = 200
 
 
-async def test_nothing_is_lost_or_early_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_message_is_lost_early_or_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two movers, one of which is replaced every second; all traffic passes a faulty proxy."""
     named = os.environ.get("BMQ_BROKER_URI")
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)  # it would lead sessions past the proxy

@@ -55,7 +55,7 @@ def test_delayed_messages_survive_and_are_never_early() -> None:
 
 
 @pytest.mark.timeout(600 if PROGRAM else 100)
-def test_a_group_loses_nothing_and_each_member_has_its_buckets_in_order() -> None:
+def test_group_loses_no_message_and_keeps_each_bucket_in_order() -> None:
     printed = run("groups.py", "cluster", "--rounds", KILLS, "--rate", "300")
     cells = printed.splitlines()[-1].replace(",", "").split("killed")[1].split()
     posted, lost, _twice, out_of_order = map(int, cells[:4])

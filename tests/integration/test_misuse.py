@@ -49,7 +49,7 @@ async def test_a_payload_over_64_mib(queue: bmq.Queue) -> None:
 
 
 @pytest.mark.parametrize("payload", ["text", 42, None, ["list"]])
-async def test_a_payload_that_is_not_bytes(queue: bmq.Queue, payload: object) -> None:
+async def test_payload_other_than_bytes_is_refused(queue: bmq.Queue, payload: object) -> None:
     with pytest.raises(bmq.InvalidPayload, match=f"bytes, not {type(payload).__name__}"):
         await queue.post(payload)  # type: ignore[arg-type]
 
@@ -79,13 +79,13 @@ async def test_properties_that_are_not_legal(
 
 
 @pytest.mark.parametrize("tags", ["urgent", [1], [None]])
-async def test_tags_that_are_none(queue: bmq.Queue, tags: list[str]) -> None:
+async def test_invalid_tags_are_refused(queue: bmq.Queue, tags: list[str]) -> None:
     with pytest.raises(bmq.UsageError, match="tag"):
         await queue.post(b"x", tags=tags)
 
 
 @pytest.mark.parametrize("selector", [5, b"x == 1", ["x == 1"]])
-async def test_a_selector_that_is_none(queue: bmq.Queue, selector: str) -> None:
+async def test_invalid_expression_type_is_refused(queue: bmq.Queue, selector: str) -> None:
     with pytest.raises(
         bmq.UsageError, match=rf"messages are selected by .*, not by .*\({type(selector).__name__}\)"
     ):
@@ -121,7 +121,7 @@ async def test_opening_a_uri_twice(bmq_session: bmq.Session, queue: bmq.Queue) -
 
 
 @pytest.mark.statement("7.3")
-async def test_opening_for_nothing(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+async def test_open_without_a_side_is_refused(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
     with pytest.raises(bmq.UsageError, match="read=True, write=True, or both"):
         await bmq_session.open_queue(bmq_queue_uri)
 
@@ -143,7 +143,7 @@ async def test_writing_with_an_app_id(bmq_session: bmq.Session, bmq_new_queue_ur
         ("bmq://bmq.test.mem.fanout/orders?app=foo", r"the only query is \?id=APPID"),
     ],
 )
-async def test_queue_uris_that_are_none(bmq_session: bmq.Session, uri: str, sentence: str) -> None:
+async def test_invalid_queue_uris_are_refused(bmq_session: bmq.Session, uri: str, sentence: str) -> None:
     with pytest.raises(bmq.InvalidURI, match=sentence):
         await bmq_session.open_queue(uri, read=True)
 
@@ -190,18 +190,18 @@ async def test_options_out_of_range(
         await bmq_session.open_queue(bmq_queue_uri, read=True, **options)
 
 
-async def test_a_broker_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_broker_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     with pytest.raises(bmq.InvalidURI, match=r"tcp://HOST\[:PORT\]"):
         bmq.connect("localhost:30114")
 
 
-async def test_an_option_there_is_not() -> None:
+async def test_unknown_option_is_refused() -> None:
     with pytest.raises(bmq.UsageError, match=r"unknown option conect_timeout; known names: .*connect_time"):
         bmq.connect("tcp://localhost", conect_timeout=1)
 
 
-async def test_nothing_listens_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_address_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     with pytest.raises(bmq.ConnectionFailed) as caught:
         await bmq.connect("tcp://127.0.0.1:1", connect_timeout=5)

@@ -32,7 +32,7 @@ async def test_a_request_that_was_lost_is_sent_again(
     assert bmq_session.stats().reconnects == 0
 
 
-async def test_an_answer_that_was_lost_leaves_nothing_behind(
+async def test_lost_answer_leaves_no_state(
     bmq_proxy: FaultProxy, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     """The broker has the queue open twice then; the last close ends both."""

@@ -80,7 +80,7 @@ async def test_flush_waits_for_every_post(queue: bmq.Queue) -> None:
     assert queue.unacked == 0
 
 
-async def test_flush_with_nothing_posted_waits_for_nothing(
+async def test_flush_without_posts_returns_at_once(
     queue: bmq.Queue, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     other = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)

@@ -66,7 +66,7 @@ class TestOpen:
             await bmq_session.open_queue(bmq_new_queue_uri(FANOUT), read=True)
 
     @pytest.mark.parametrize("domain", ["bmq.test.mem.priority", "bmq.test.mem.broadcast"])
-    async def test_an_app_id_where_there_are_none(
+    async def test_app_id_outside_of_fanout_is_refused(
         self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, domain: str
     ) -> None:
         with pytest.raises(bmq.OpenQueueError, match="AppId should not be specified"):
@@ -93,7 +93,9 @@ class TestConfigure:
         assert await payloads(queue, 3) == [b"2", b"3", b"4"]
 
     @pytest.mark.statement("4.34")
-    async def test_a_higher_limit_lets_more_come(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+    async def test_higher_limit_delivers_more_messages(
+        self, bmq_session: bmq.Session, bmq_queue_uri: str
+    ) -> None:
         queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, max_unconfirmed_messages=1)
         for number in range(3):
             await queue.post(b"%d" % number)
@@ -103,7 +105,7 @@ class TestConfigure:
         held += await take(queue, 2)
         assert [message.data for message in held] == [b"0", b"1", b"2"]
 
-    async def test_the_higher_priority_gets_everything(
+    async def test_higher_priority_receives_all_messages(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
         low = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, priority=1)

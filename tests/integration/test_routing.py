@@ -75,7 +75,7 @@ class TestFanout:
         found = await payloads(one, 5) + await payloads(two, 5)
         assert sorted(map(int, found)) == list(range(10))
 
-    async def test_an_app_the_domain_does_not_have_opens_and_gets_nothing(
+    async def test_unknown_app_id_opens_and_receives_no_message(
         self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
     ) -> None:
         uri = bmq_new_queue_uri(FANOUT)
@@ -106,7 +106,7 @@ class TestBroadcast:
         for reader in (*readers, late):
             assert await payloads(reader, 1) == [b"bye"]
 
-    async def test_nothing_is_redelivered(
+    async def test_missed_messages_are_not_redelivered(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
     ) -> None:
         uri = bmq_new_queue_uri(BROADCAST)

@@ -68,7 +68,7 @@ async def sweeping(sweeper: Sweeper, session: bmq.Session) -> AsyncIterator[asyn
             await task
 
 
-async def test_without_a_sweeper_the_others_stand_still(filters: Filters) -> None:
+async def test_unswept_messages_block_other_filters(filters: Filters) -> None:
     await filters.lose_zero(3)
     await filters.post(1, 1)
     assert await is_quiet(filters.one)
@@ -132,7 +132,7 @@ async def test_unclaimed_messages_are_put_aside(filters: Filters) -> None:
     assert await left_in(filters.connect, filters.uri) == []
 
 
-async def test_nothing_is_lost_of_a_filter_that_was_merely_full(filters: Filters) -> None:
+async def test_full_filter_loses_no_message_to_the_sweeper(filters: Filters) -> None:
     """A broker passes messages of a full filter to the sweeper, which returns them."""
     full = await filters.filter("x == 2", max_unconfirmed_messages=1)
     sweeper = Sweeper(filters.uri, hand_back_every=0.2)
@@ -169,7 +169,7 @@ async def test_an_app_sweeps_behind_its_handlers(bmq_broker: Any, filters: Filte
     assert await left_in(filters.connect, filters.uri) == []
 
 
-async def test_a_sweeper_needs_a_session_of_its_own(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+async def test_sweeper_needs_its_own_session(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
     await bmq_session.open_queue(bmq_queue_uri, read=True)
     with pytest.raises(bmq.StateError, match="another session"):
         await Sweeper(bmq_queue_uri).run(bmq_session)

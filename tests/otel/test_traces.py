@@ -354,7 +354,7 @@ async def test_message_keeps_an_existing_context(
     assert (trace_of(both.one("receive")), parent(both.one("receive"))) == (TRACE, SPAN)
 
 
-async def test_a_message_with_no_room_goes_without(
+async def test_message_without_room_has_no_trace_context(
     service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     both = service()
@@ -425,7 +425,7 @@ async def test_another_encoding_can_be_plugged_in(
 
 
 @pytest.mark.parametrize("new", [True, False], ids=["new encoding", "old encoding"])
-async def test_a_client_that_knows_nothing_of_traces_passes_them_on(
+async def test_client_without_tracing_passes_traces_on(
     service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri, bmq_broker: Any, new: bool
 ) -> None:
     """The Java SDK writes either encoding, and passes properties on unchanged.

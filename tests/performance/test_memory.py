@@ -54,7 +54,7 @@ async def test_an_unacknowledged_message_takes_less_than_400_bytes_more_than_its
     assert len((await task)[0].failures) == COUNT
 
 
-async def test_nothing_is_left_of_acknowledged_messages(server: Server, queue: bmq.Queue) -> None:
+async def test_acknowledged_messages_leave_no_memory(server: Server, queue: bmq.Queue) -> None:
     with traced() as memory:
         for _ in range(3):
             task = asyncio.gather(queue.post_many(PAYLOAD for _ in range(COUNT)))

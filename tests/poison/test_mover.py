@@ -107,7 +107,7 @@ async def test_dead_letters_that_cannot_be_are_refused(
         Mover(waiting, dead_letters=waiting if same else other)
 
 
-async def test_a_destination_outside_of_the_list_gets_nothing(
+async def test_destination_outside_of_the_list_receives_no_message(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, waiting: bmq.Queue
 ) -> None:
     other = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)

@@ -59,7 +59,7 @@ async def test_a_steering_number_of_another_type_or_range_is_forged(queue: bmq.Q
 
 
 @pytest.mark.parametrize("value", [7, "", "7" * 31, "f" * 32, "F" * 33, "x" * 10_000])
-async def test_a_steering_guid_that_is_none_is_forged(queue: bmq.Queue, value: object) -> None:
+async def test_invalid_guid_in_a_steering_property_is_forged(queue: bmq.Queue, value: object) -> None:
     message = await with_properties(queue, bmq_cancel=value)
     with pytest.raises(Poison) as caught:
         guid_of(message, "bmq_cancel")

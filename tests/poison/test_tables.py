@@ -240,7 +240,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize(("confirm", "left"), [("next", 0), ("end", 0), ("never", 402)])
-async def test_a_source_reads_on_and_confirms_nothing_before_its_rows(
+async def test_source_reads_on_and_confirms_after_its_rows(
     bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, confirm: str, left: int
 ) -> None:
     await queue.post(GOOD)

@@ -234,7 +234,7 @@ def test_code_blocks_are_python_and_use_names_that_exist(code: str) -> None:
             assert hasattr(bmq, node.attr), f"bmq.{node.attr} does not exist"
 
 
-def test_every_code_block_is_a_program_of_its_own(tmp_path: Path) -> None:
+def test_every_code_block_is_a_complete_program(tmp_path: Path) -> None:
     """Except names that Spark's shell and notebooks define, and tables of the pages on Spark.
 
     The page on bugs and simulation has excerpts of an example; tests/simulation/test_howto.py compares them.
@@ -251,7 +251,7 @@ def test_every_code_block_is_a_program_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(page.name for page in ROOT.glob("*.md")))
-def test_links_between_files_lead_somewhere(page: str) -> None:
+def test_links_between_files_have_targets(page: str) -> None:
     """The site's build follows links among pages; this test covers files beside them."""
     for target in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
         path, _, anchor = target.partition("#")

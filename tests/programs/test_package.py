@@ -83,7 +83,7 @@ def test_the_metadata_has_urls_exactly_when_one_is_known(
     }
 
 
-def test_a_repository_is_said_in_one_place(hatch_build: ModuleType, tmp_path: Path, monkeypatch: Any) -> None:
+def test_repository_is_named_in_one_place(hatch_build: ModuleType, tmp_path: Path, monkeypatch: Any) -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert hatch_build.links() == {} or hatch_build.links()["repository"].startswith("https://")
     (tmp_path / "pyproject.toml").write_text(
@@ -218,7 +218,7 @@ def test_matrix_equals_the_classifiers() -> None:
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_issue_forms_ask_for_something(path: Path) -> None:
+def test_issue_forms_have_required_fields(path: Path) -> None:
     form = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert {"name", "description", "body"} <= form.keys()
     ids = [part["id"] for part in form["body"]]

@@ -139,7 +139,7 @@ async def test_counters_never_fall(bmq_connect: Connect, bmq_new_queue_uri: NewU
     assert read(collector.exposition()) == before
 
 
-async def test_a_function_says_which_session_there_is(bmq_connect: Connect, bmq_queue_uri: str) -> None:
+async def test_function_returns_the_current_session(bmq_connect: Connect, bmq_queue_uri: str) -> None:
     current: list[bmq.Session] = []
 
     def session() -> bmq.Session:

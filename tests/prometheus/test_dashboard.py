@@ -55,7 +55,7 @@ async def test_every_query_finds_its_metrics_and_labels(
                 assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= set(grouped.split(", "))
 
 
-async def test_every_metric_that_says_something_by_queue_is_shown(
+async def test_every_metric_by_queue_is_shown(
     exported: dict[str, tuple[str, set[str]]],
 ) -> None:
     shown = {name for _, target in TARGETS for name, *_ in SELECTED.findall(target["expr"])}

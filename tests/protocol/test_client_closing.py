@@ -98,7 +98,7 @@ def test_a_close_that_is_not_answered_ends_at_its_deadline(answered: int) -> Non
     assert bench.open(URI, token="again").q_id == queue.q_id
 
 
-def test_a_queue_closed_cleanly_leaves_nothing_behind() -> None:
+def test_closed_queue_leaves_no_state() -> None:
     bench = connected()
     before = held(bench.core)
     ids = set()
@@ -112,7 +112,7 @@ def test_a_queue_closed_cleanly_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.statement("4.35")
-def test_a_session_that_is_over_leaves_nothing_behind() -> None:
+def test_ended_session_leaves_no_state() -> None:
     bench = connected()
     before = held(bench.core)
     for number in range(50):

@@ -339,7 +339,7 @@ def test_old_broker_receives_no_unsupported_requests() -> None:
         assert [sub.expression for sub in queue.subscriptions.committed] == [""]
 
 
-def test_answers_to_nothing_are_ignored() -> None:
+def test_unsolicited_answers_are_ignored() -> None:
     bench = Bench()
     bench.connect()
     for r_id in (None, 0, 99, -1):
@@ -558,7 +558,7 @@ def test_stop_twice_completes_both() -> None:
     assert bench.broker.log.count("Disconnect") == 1
 
 
-def test_giving_up_ends_everything_with_the_reason() -> None:
+def test_giving_up_ends_all_calls_with_the_reason() -> None:
     bench = Bench()
     bench.connect()
     queue = bench.open("bmq://d/q")
@@ -576,7 +576,7 @@ def test_giving_up_ends_everything_with_the_reason() -> None:
     assert bench.core.next_deadline() is None
 
 
-def test_a_closed_session_refuses_and_needs_nothing() -> None:
+def test_closed_session_refuses_calls_and_needs_no_timer() -> None:
     bench = Bench()
     bench.connect()
     bench.core.stop("stop", bench.now, bench.now + 30)

@@ -162,7 +162,7 @@ def test_a_delayed_queue_can_be_closed_at_once(refuse: Callable[..., None]) -> N
 
 
 @both_steps
-def test_an_abandoned_delayed_queue_and_an_ended_session_leave_nothing(refuse: Callable[..., None]) -> None:
+def test_abandoned_delayed_queue_and_ended_session_leave_no_state(refuse: Callable[..., None]) -> None:
     bench, queue = reconnected()
     refuse(bench)
     bench.core.abandon_queue(queue, bench.now, bench.now + 60)
@@ -340,7 +340,7 @@ def test_a_queue_without_an_answer_can_be_closed(ignore: Callable[[Bench], list[
     assert bench.open(URI, token="again").state is QueueState.OPEN
 
 
-def test_an_answer_that_means_nothing_closes_the_queue_that_was_not_answered_in_time() -> None:
+def test_meaningless_answer_closes_the_timed_out_queue() -> None:
     bench, queue = reconnected()
     (late,) = not_answer_opening(bench)
     success = Status()

@@ -57,7 +57,7 @@ def test_health_is_restored_when_the_last_queue_has_resumed() -> None:
     assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
 
 
-def test_health_without_queues_is_only_told() -> None:
+def test_health_without_queues_is_only_reported() -> None:
     bench = connected()
     for healthy in (True, False, False, True, True):
         bench.core.host_health(healthy)
@@ -75,7 +75,7 @@ def test_a_writer_suspends_without_a_word_to_the_broker() -> None:
     assert not bench.broker.requests
 
 
-def test_a_queue_opened_on_an_unhealthy_host_asks_for_nothing() -> None:
+def test_queue_opened_on_an_unhealthy_host_requests_no_messages() -> None:
     bench = connected()
     bench.core.host_health(False)
     queue = bench.begin_open(URI, suspends=True)
@@ -89,7 +89,7 @@ def test_a_queue_opened_on_an_unhealthy_host_asks_for_nothing() -> None:
     assert queue.subscriptions.committed
 
 
-def test_a_suspended_queue_that_is_reopened_asks_for_nothing() -> None:
+def test_reopened_suspended_queue_requests_no_messages() -> None:
     bench = connected()
     bench.open(URI, suspends=True)
     bench.core.host_health(False)

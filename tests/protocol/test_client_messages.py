@@ -45,7 +45,7 @@ def test_confirmations_leave_together() -> None:
     assert bench.broker.log.count("CONFIRM") == 1
 
 
-def test_nothing_is_confirmed_that_the_application_did_not_confirm() -> None:
+def test_messages_are_confirmed_only_by_the_application() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.push(queue, 1, 2, 3)
@@ -133,7 +133,7 @@ def test_the_memory_of_confirmations_is_bounded() -> None:
 # a primary that is lost while the connection lasts
 
 
-def test_a_confirmation_lost_with_the_primary_is_made_again_and_nothing_is_handed_out_twice() -> None:
+def test_confirmation_lost_with_the_primary_is_repeated_without_a_second_delivery() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.push(queue, 1, 2, 3)
@@ -215,7 +215,7 @@ def test_columns_are_not_handed_out_again_either() -> None:
     assert bench.columns == [100, 100]
 
 
-def test_an_unconfirmed_message_is_handed_out_each_time() -> None:
+def test_unconfirmed_message_is_delivered_each_time() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.push(queue, 1, 2)
@@ -247,7 +247,7 @@ def test_confirmation_in_one_queue_does_not_affect_another() -> None:
 
 
 @pytest.mark.parametrize("writer", [False, True])
-def test_a_queue_that_is_opened_again_knows_nothing_of_earlier_confirmations(writer: bool) -> None:
+def test_reopened_queue_forgets_earlier_confirmations(writer: bool) -> None:
     bench = connected()
     if writer:
         bench.open(URI, WRITE, token="writer")  # so the queue keeps its number
@@ -362,7 +362,7 @@ def test_messages_in_the_same_chunk_as_the_response_are_delivered() -> None:
     assert bench.numbers_received == [1]
 
 
-def test_a_message_is_handed_out_once_however_often_its_subscriptions_are_named() -> None:
+def test_message_is_delivered_once_for_repeated_subscription_ids() -> None:
     bench = connected()
     queue = bench.open(URI)
     (s_id,) = bench.broker.s_ids[queue.q_id]

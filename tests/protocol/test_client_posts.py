@@ -140,7 +140,7 @@ def test_single_post_is_sent_before_its_bookkeeping_and_ends_like_others() -> No
     assert dict(queue.counts.refused) == {AckStatus.LIMIT_BYTES: 1}
 
 
-def test_a_post_is_not_made_alone_where_something_else_has_to_go_first() -> None:
+def test_post_is_queued_behind_earlier_output() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.post(queue, 1)
@@ -351,7 +351,7 @@ def test_a_queue_that_takes_long_to_reopen_does_not_hold_up_the_others() -> None
     assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
 
 
-def test_losing_the_connection_again_and_again_loses_nothing() -> None:
+def test_repeated_losses_of_the_connection_lose_no_post() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.post(queue, 0)
@@ -427,7 +427,7 @@ def test_each_queue_has_its_own_deduplication_time() -> None:
     assert bench.outcomes == {2: [AckStatus.TIMEOUT], 1: [AckStatus.TIMEOUT]}
 
 
-def test_without_deduplication_nothing_is_sent_twice() -> None:
+def test_sent_posts_are_not_resent_without_deduplication() -> None:
     bench = connected()
     queue = bench.begin_open(URI, WRITE)
     bench.answer(dedup_ms=0)

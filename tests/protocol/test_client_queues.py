@@ -111,7 +111,7 @@ def test_an_old_broker_gets_the_old_request() -> None:
     assert bench.numbers_received == [1]
 
 
-def test_an_old_broker_hears_of_no_application_where_there_is_none() -> None:
+def test_old_broker_receives_no_application_outside_of_fanout() -> None:
     bench = Bench()
     bench.connect(features="PROTOCOL_ENCODING:JSON")
     bench.begin_open(URI, READ)
@@ -284,7 +284,7 @@ def test_an_open_repeated_after_a_timeout_times_out_too() -> None:
     bench.open(URI, token="at last")
 
 
-def test_an_open_for_something_else_waits_until_the_timed_out_one_is_settled() -> None:
+def test_different_open_waits_for_the_end_of_the_timed_out_one() -> None:
     bench = connected()
     bench.begin_open(URI, READ, timeout=5)
     bench.wait(5)
@@ -505,7 +505,7 @@ def test_messages_find_their_consumer_however_many_changes_stayed_unanswered() -
     assert [owner for owner, _ in bench.received] == ["x > 1", "x > 1"]
 
 
-def test_a_refused_change_takes_nothing_from_one_that_stayed_unanswered() -> None:
+def test_refused_change_keeps_an_earlier_unanswered_change() -> None:
     bench = connected()
     queue = bench.open(URI)
     (added,) = bench.subscriptions(["x > 1"])

@@ -220,14 +220,14 @@ def test_an_open_behind_one_that_fails_is_made_itself() -> None:
     assert bench.completed["second"] == [None]
 
 
-def test_an_open_for_one_side_waits_for_nothing_of_the_other() -> None:
+def test_opens_of_two_sides_are_independent() -> None:
     bench = connected()
     bench.close(bench.open(URI, WRITE))
     queue = bench.begin_open(URI, READ, token="again")
     assert queue.state is QueueState.OPENING
 
 
-def test_an_open_for_one_application_waits_for_nothing_of_another() -> None:
+def test_opens_of_two_applications_are_independent() -> None:
     bench = connected()
     bench.close(bench.open("bmq://d/f?id=foo", READ))
     queue = bench.begin_open("bmq://d/f?id=bar", READ)

@@ -147,7 +147,7 @@ def test_a_subscription_that_is_not_quiet_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("after", "expression"), [(0.0, "x == 1"), (1.0, "")])
-def test_nothing_is_repeated_without_expressions_or_when_that_is_switched_off(
+def test_subscriptions_are_not_repeated_without_expressions_or_when_disabled(
     after: float, expression: str
 ) -> None:
     bench = connected(CoreOptions(repeat_after=after))
@@ -156,7 +156,7 @@ def test_nothing_is_repeated_without_expressions_or_when_that_is_switched_off(
     assert bench.core.next_deadline() is None
 
 
-def test_a_repetition_that_is_refused_changes_nothing() -> None:
+def test_refused_repetition_changes_no_state() -> None:
     bench = connected(CoreOptions(repeat_after=1))
     queue = reader(bench, "x == 1")
     bench.wait(1)

@@ -95,7 +95,7 @@ def test_events_have_readable_descriptions() -> None:
     assert all(type(e.data) is bytes for e in events)
 
 
-def test_nothing_makes_nothing() -> None:
+def test_empty_input_has_no_events() -> None:
     framer = Framer()
     assert framer.feed(b"") == ([], None)
     assert framer.feed(b"\0") == ([], None)
@@ -193,7 +193,7 @@ def test_a_header_that_cannot_be_ends_the_stream(
     assert framer.buffered == 0
 
 
-def test_a_length_is_refused_before_anything_is_kept() -> None:
+def test_length_is_refused_before_buffering() -> None:
     framer = Framer(max_event_size=1000)
     _, error = framer.feed(b"\x7f\xff\xff\xff")
     assert error is not None

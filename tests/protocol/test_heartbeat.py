@@ -53,7 +53,7 @@ def test_many_events_in_an_interval_count_for_that_interval_only() -> None:
     assert run(heartbeat, [False, False, False]) == [NOTHING, SEND, DEAD]
 
 
-def test_nothing_is_asked_before_the_deadline() -> None:
+def test_no_heartbeat_request_before_the_deadline() -> None:
     heartbeat = Heartbeat(3.0, 2, now=10.0)
     assert heartbeat.deadline == 13.0
     assert heartbeat.poll(10.0) is NOTHING

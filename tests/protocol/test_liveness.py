@@ -156,7 +156,7 @@ def test_without_a_limit_only_the_configuration_of_the_broker_counts() -> None:
     assert "HEARTBEAT_REQ" not in bench.broker.log
 
 
-def test_a_broker_that_answers_is_kept_and_an_idle_session_sends_nothing_but_requests() -> None:
+def test_answering_broker_is_kept_and_an_idle_session_sends_only_heartbeat_requests() -> None:
     bench = connected()
     for _ in range(1000):
         bench.wait(1.0)
@@ -241,7 +241,7 @@ def test_the_next_connection_begins_with_a_fresh_clock() -> None:
     assert len(bench.failures) == 1
 
 
-def test_nothing_is_asked_behind_a_disconnect() -> None:
+def test_no_request_behind_a_disconnect() -> None:
     bench = connected()
     bench.core.stop("stop", bench.now, bench.now + 100.0)
     bench.pump()
@@ -287,7 +287,7 @@ def stalls(bench: Bench) -> list[str]:
 SPARSE, DENSE = 100, 64 * 1024
 
 
-def test_a_link_on_which_messages_arrive_and_nothing_is_answered_is_reported_and_left() -> None:
+def test_link_with_messages_and_without_answers_is_reported_and_dropped() -> None:
     """A middlebox acknowledges our bytes and drops them, and goes on to deliver."""
     bench = connected()
     queue = bench.open("bmq://d/q")

@@ -42,7 +42,7 @@ def stalls(bench: Bench) -> list[str]:
     ]
 
 
-def test_a_session_in_which_everything_is_answered_never_stalls() -> None:
+def test_answered_session_never_stalls() -> None:
     bench = connected()
     queue = bench.open(URI)
     for number in range(200):
@@ -183,7 +183,7 @@ def test_a_lost_connection_ends_every_stall_and_posts_sent_again_have_time_again
     assert stalls(bench) == ["posts", "posts"]
 
 
-def test_nothing_stalls_while_the_client_itself_does_not_read() -> None:
+def test_paused_reading_is_no_stall() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.post(queue, 1)
@@ -221,7 +221,7 @@ def test_a_loop_that_was_blocked_reads_before_it_reports() -> None:
     assert stalls(bench) == []
 
 
-def test_without_a_limit_nothing_is_watched() -> None:
+def test_stalls_are_not_watched_without_a_limit() -> None:
     bench = connected(None)
     queue = bench.open(URI)
     bench.post(queue, 1)
@@ -252,7 +252,7 @@ def test_an_idle_session_is_woken_by_nothing_but_heartbeats() -> None:
 
 
 @pytest.mark.parametrize("ending", ["stop", "lost"])
-def test_a_session_that_ends_in_the_middle_of_stalls_holds_on_to_nothing(ending: str) -> None:
+def test_session_ended_during_stalls_keeps_no_reference(ending: str) -> None:
     def left(queues: int) -> int:
         bench = connected()
         for number in range(queues):

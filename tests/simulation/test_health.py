@@ -126,7 +126,7 @@ async def test_silent_broker_degrades_the_session_before_the_connection_is_dropp
 
 
 @simulated_peer
-async def test_a_broker_that_delivers_and_answers_nothing_degrades_the_session_and_is_left(
+async def test_broker_that_delivers_without_answering_degrades_the_session_and_is_dropped(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     happened: list[SessionEvent] = []

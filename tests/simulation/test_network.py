@@ -193,7 +193,7 @@ def test_a_slow_reader_pauses_and_resumes_the_writer() -> None:
 
 
 @pytest.mark.parametrize("unread", [True, False])
-def test_a_writer_that_waits_goes_on_when_the_window_grows(unread: bool) -> None:
+def test_waiting_writer_continues_when_the_window_grows(unread: bool) -> None:
     async def check(pair: Pair) -> None:
         pair.far.pause_reading()
         pair.near.write(b"x" * 10_000)
@@ -375,7 +375,7 @@ def test_listening_takes_an_own_address_and_a_free_port() -> None:
     sim.run(main)
 
 
-def test_a_cancelled_connection_attempt_leaves_nothing() -> None:
+def test_cancelled_connection_attempt_leaves_no_state() -> None:
     sim = Simulation(1)
     sim.network.set(latency=(0.1, 0.1))
 

@@ -332,7 +332,7 @@ def test_exception_of_an_unawaited_process_is_an_error() -> None:
         sim.run(main, sim, False)
 
 
-def test_an_exception_that_nothing_retrieves_is_an_error() -> None:
+def test_unretrieved_exception_is_an_error() -> None:
     async def fail() -> None:
         raise ValueError("unseen")
 
@@ -400,7 +400,7 @@ def test_a_process_that_does_not_end_is_an_error() -> None:
         sim.run(main)
 
 
-def test_nothing_is_left_behind() -> None:
+def test_simulation_leaves_no_state() -> None:
     class Trace:
         pass
 
@@ -552,7 +552,7 @@ def test_broker_may_lose_its_last_messages() -> None:
     assert stored == acknowledged[: len(stored)]
 
 
-def test_a_restart_without_storage_loses_everything() -> None:
+def test_restart_without_storage_loses_all_messages() -> None:
     sim = Simulation(1)
     broker = sim.broker()
 

@@ -780,7 +780,7 @@ def test_the_time_between_triggers_is_used_for_receiving(
     assert left_in(broker, queue) == []
 
 
-def test_a_batch_that_was_received_before_a_cut_is_handed_out_once(
+def test_batch_received_before_a_cut_is_delivered_once(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
@@ -797,7 +797,7 @@ def test_a_batch_that_was_received_before_a_cut_is_handed_out_once(
     assert left_in(broker, queue) == query.unproven(numbers(16, 20))
 
 
-def test_an_old_engine_that_has_committed_nothing_has_confirmed_nothing(
+def test_old_engine_without_a_commit_confirms_no_message(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     query = OldQuery(broker, queue, tmp_path)

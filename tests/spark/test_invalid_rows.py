@@ -259,7 +259,7 @@ def test_values_that_no_column_has(broker: BrokerThread, queue: str) -> None:
 
 @pytest.mark.parametrize("mode", ["content", "id"])
 @pytest.mark.parametrize("arrow", [True, False], ids=["columns", "rows"])
-def test_a_repeated_task_adds_nothing(broker: BrokerThread, queue: str, mode: str, arrow: bool) -> None:
+def test_repeated_task_adds_no_message(broker: BrokerThread, queue: str, mode: str, arrow: bool) -> None:
     """Neither good rows nor dead letters, in whatever order the rows come."""
     dead = f"{queue}.dead"
     rows = [

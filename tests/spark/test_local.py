@@ -64,7 +64,7 @@ def test_a_batch_write_reaches_subscribers(spark: SparkSession, broker: BrokerTh
     assert all(("OrderType" in m.properties) == (m.properties["CustomerId"] % 2 == 0) for m in rest)
 
 
-def test_every_save_is_a_write_of_its_own(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
+def test_every_save_is_a_separate_write(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
     for _ in range(2):
         sink(orders(spark, 20), broker, queue).mode("append").save()
     assert bodies(broker, queue, 40) == sorted([*range(20), *range(20)])
@@ -143,7 +143,7 @@ class DiesOnce:
             yield row
 
 
-def test_a_killed_task_is_repeated_and_adds_nothing(
+def test_killed_task_is_repeated_without_duplicates(
     spark: SparkSession, broker: BrokerThread, queue: str
 ) -> None:
     write = bmq.spark.write_partition(queue=queue, broker=broker.uri, value="body")
@@ -191,7 +191,7 @@ def run(query_writer: Any) -> Any:
     return query
 
 
-def test_a_stream_is_written_and_goes_on_after_a_restart(
+def test_stream_is_written_and_continues_after_a_restart(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     def go() -> None:
@@ -246,7 +246,7 @@ def written(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(int(row.value) for row in rows)
 
 
-def test_a_stream_is_read_in_batches_and_goes_on_after_a_restart(
+def test_stream_is_read_in_batches_and_continues_after_a_restart(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     options = {"maxMessagesPerTrigger": "40", "numPartitions": "2"}
@@ -292,7 +292,7 @@ def test_stream_runs_until_stopped(
 
 
 @pytest.mark.timeout(400)  # two drivers start, one after the other
-def test_a_stream_whose_driver_is_killed_loses_nothing(
+def test_stream_with_a_killed_driver_loses_no_message(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     broker.post(queue, [f"{n}".encode() for n in range(100)])

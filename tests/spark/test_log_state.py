@@ -186,7 +186,7 @@ def test_a_new_schema_decodes_the_batch_that_is_half_done(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("lost", ["folder", "batches"])
-def test_a_log_that_is_gone_is_refused_before_anything_is_doubled(
+def test_missing_log_is_refused_before_any_duplicate(
     broker: BrokerThread, queue: str, tmp_path: Path, lost: str
 ) -> None:
     query = Query(broker, queue, tmp_path)
@@ -248,7 +248,7 @@ def test_half_a_batch_whose_log_is_gone_comes_later_where_loss_is_no_failure(
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("half", [False, True], ids=["between", "within"])
 @pytest.mark.parametrize("wrong", ["gone", "another", "nothing"])
-def test_a_repaired_query_goes_on_once(
+def test_repaired_query_continues_once(
     broker: BrokerThread, queue: str, tmp_path: Path, wrong: str, half: bool
 ) -> None:
     query = Query(broker, queue, tmp_path)
@@ -356,7 +356,7 @@ def test_sources_of_one_query_are_told_apart_by_name(
     assert left_in(broker, queue) == []
 
 
-def test_an_offset_that_may_be_anothers_confirms_nothing(
+def test_possibly_foreign_offset_confirms_no_message(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     query = Query(broker, queue, tmp_path)
@@ -369,7 +369,7 @@ def test_an_offset_that_may_be_anothers_confirms_nothing(
 
 
 @pytest.mark.parametrize("text", ["", "v1", "v1\n{}\n-\n{", 'v1\n{}\n{"messages": 99999}', "v1\n{}\n[1]"])
-def test_a_checkpoint_that_cannot_be_read_confirms_nothing(
+def test_unreadable_checkpoint_confirms_no_message(
     broker: BrokerThread, queue: str, tmp_path: Path, text: str
 ) -> None:
     query = Query(broker, queue, tmp_path)
@@ -573,9 +573,7 @@ def test_messages_that_cannot_be_decoded_are_put_aside_and_confirmed(
     assert left_in(broker, queue) == []
 
 
-def test_a_batch_that_failed_for_a_message_goes_on_with_another_policy(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
+def test_failed_batch_continues_with_another_policy(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     post_bad_between(broker, queue)
     query = Query(broker, queue, tmp_path, onInvalidMessage="fail", maxMessagesPerTrigger=3, lingerMs=1000)
     with pytest.raises(bmq.ProtocolError, match=r"onInvalidMessage \(row, drop\) goes on"):

@@ -103,14 +103,14 @@ def test_create_table_says_that_its_options_are_lost() -> None:
     assert "value BINARY" in source(provider="bmq", owner="me").schema()
 
 
-def test_a_statement_on_a_table_without_options_is_told_where_they_go() -> None:
+def test_statement_on_a_table_without_options_names_the_place_for_options() -> None:
     with pytest.raises(bmq.UsageError, match=r"option queue is missing.*SELECT \* FROM t WITH"):
         source().reader(VALUE)
     with pytest.raises(bmq.UsageError, match=r"no target: .*INSERT INTO t WITH"):
         source().writer(VALUE, overwrite=False)
 
 
-def test_a_stream_that_is_refused_says_so_in_each_call_but_the_last() -> None:
+def test_refused_stream_raises_in_each_call_but_the_last() -> None:
     """Spark always stops a reader at the end: an error there would hide the reason."""
     reader = source(**QUEUE).streamReader(VALUE)
     for call in (

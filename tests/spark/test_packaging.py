@@ -24,7 +24,7 @@ import bmq.spark
 """
 
 
-def test_importing_starts_nothing_and_bmq_alone_needs_no_spark() -> None:
+def test_import_starts_no_thread_and_bmq_needs_no_spark() -> None:
     run = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
 

@@ -153,7 +153,7 @@ def test_rows_are_confirmed_once_they_are_written(
     assert broker.drain(queue, idle=0.3) == []
 
 
-def test_a_view_in_sql_takes_nothing_out(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
+def test_view_in_sql_confirms_no_message(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
     post(broker, queue, 20)
     given = f"broker '{broker.uri}', queue '{queue}', idleTimeoutMs '200'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW waiting USING bmq OPTIONS ({given})")

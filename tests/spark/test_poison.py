@@ -117,7 +117,7 @@ def test_good_message_is_delivered_after_each_poison(
 
 
 @both
-def test_a_read_that_fails_goes_on_with_another_policy(
+def test_failed_read_continues_with_another_policy(
     spark: SparkSession, broker: BrokerThread, flooded: str, tmp_path: Path, read: Read
 ) -> None:
     with pytest.raises(PySparkException, match=r"message [0-9A-F]{32} of .* cannot be decoded"):

@@ -57,7 +57,7 @@ def test_a_partition_has_the_same_rows_in_each_attempt(
     assert left_in(broker, queue) == texts(0, 25)
 
 
-def test_a_read_that_is_not_confirmed_is_read_again_and_nothing_else(
+def test_unconfirmed_read_is_repeated_exactly(
     broker: BrokerThread, queue: str, options: dict[str, str]
 ) -> None:
     post(broker, queue, 0, 5)
@@ -177,7 +177,7 @@ def test_stored_messages_whose_confirmation_may_be_lost_are_confirmed_again(
 
 
 @pytest.mark.parametrize("change", [{"expression": "n > 1"}, {"queue": "bmq://bmq.test.mem.priority/other"}])
-def test_an_unconfirmed_read_of_something_else_is_refused(
+def test_unconfirmed_read_of_another_queue_is_refused(
     broker: BrokerThread, queue: str, options: dict[str, str], change: dict[str, str]
 ) -> None:
     post(broker, queue, 0, 3)

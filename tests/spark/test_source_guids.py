@@ -56,7 +56,7 @@ def post(
 
 
 @pytest.mark.parametrize("job", ["job", "another job"])
-def test_a_batch_repeated_with_other_partitions_adds_nothing(
+def test_batch_repeated_with_other_partitions_adds_no_message(
     broker: BrokerThread, queue: str, job: str
 ) -> None:
     post(broker, queue, ROWS[:60], 2)
@@ -211,7 +211,7 @@ def test_impossible_values_are_refused_by_name(
         settings_of(columns, **options)
 
 
-def test_a_half_done_batch_may_go_on_with_other_partitions(
+def test_unfinished_batch_may_continue_with_other_partitions(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     """From queue to queue: one partition of two is posted, then the query continues with three."""

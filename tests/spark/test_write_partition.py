@@ -183,7 +183,7 @@ def shuffled(rows: list[Any], seed: int) -> list[Any]:
     return rows
 
 
-def test_a_repeated_task_adds_nothing_whatever_the_order(broker: BrokerThread, queue: str) -> None:
+def test_repeated_task_in_any_order_adds_no_message(broker: BrokerThread, queue: str) -> None:
     # Each four times.
     rows = [Row(body=f"row {n % 200}", CustomerId=n % 3, OrderType=None) for n in range(2400)]
     write = sink(broker, queue)
@@ -289,7 +289,7 @@ def test_an_id_that_comes_twice_is_one_message_and_is_counted(broker: BrokerThre
     assert len(broker.drain(queue, expect=10)) == 10
 
 
-def test_random_guids_promise_nothing(broker: BrokerThread, queue: str) -> None:
+def test_random_guids_do_not_deduplicate(broker: BrokerThread, queue: str) -> None:
     write = sink(broker, queue, guid_mode="random")
     for _ in range(2):
         write.post(iter(ORDERS[:10]), Scope("job"))
@@ -426,7 +426,7 @@ async def test_waiting_ends_when_a_row_is_refused_for_another_reason() -> None:
     assert (report.acknowledged, report.retried) == (5, 5)
 
 
-def test_a_lost_connection_is_restored_and_nothing_lost_or_doubled(broker: BrokerThread, queue: str) -> None:
+def test_restored_connection_loses_and_duplicates_no_row(broker: BrokerThread, queue: str) -> None:
     def rows() -> Any:
         for n in range(20_000):
             if n in (5000, 12_000):

@@ -49,7 +49,7 @@ PROPERTIES = st.dictionaries(st.sampled_from(["x", "y"]), VALUES)
 
 @settings(max_examples=50)
 @given(st.lists(TEXTS, max_size=12), PROPERTIES)
-def test_nothing_that_matches_is_left_out(texts: list[str], properties: dict[str, Any]) -> None:
+def test_no_matching_subscription_is_left_out(texts: list[str], properties: dict[str, Any]) -> None:
     places = Equalities(range(len(texts)), lambda index: texts[index]).candidates(properties.get)
     assert [index for index, _ in places] == sorted(index for index, _ in places)
     matching = {index for index, text in enumerate(texts) if not text or Expression(text).matches(properties)}

@@ -165,7 +165,7 @@ def test_properties_as_they_came_off_the_wire(new: bool) -> None:
     assert "char is CHAR b'\\xfe'" in evaluation.reason
 
 
-def test_undecodable_properties_read_as_none_at_all() -> None:
+def test_undecodable_properties_read_as_absent() -> None:
     area = bytearray(encode_properties({"x": 1}, new=True))
     area[6] = 0xFF  # a type that does not exist
     properties = Properties(bytes(area))

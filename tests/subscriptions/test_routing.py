@@ -153,7 +153,7 @@ def test_a_full_consumer_is_passed_over_for_an_equal_one() -> None:
     assert names(RoutingTable([busy, ("x < 1", 0, "low")]), {"x": 0}) == ("low",)
 
 
-def test_an_expression_the_broker_cannot_compile_takes_everything() -> None:
+def test_expression_the_broker_cannot_compile_takes_all_messages() -> None:
     with pytest.raises(InvalidExpression):
         RoutingTable([("x = 1", 1, "typo")])
     table = RoutingTable([(Expression("x = 1", strict=False), 1, "typo"), ("x == 2", 0, "two")])
@@ -226,6 +226,6 @@ def test_the_explanation_ends_with_the_outcome(routes: Any, properties: dict[str
     assert RoutingTable(routes).explain(properties).split("\n\n")[1].startswith(summary)
 
 
-def test_nothing_of_a_broadcast_is_kept() -> None:
+def test_unmatched_broadcast_message_is_dropped() -> None:
     table = RoutingTable([("x == 1", 0, "one")], broadcast=True)
     assert table.explain({}).endswith("No subscription matches: the message is dropped.")

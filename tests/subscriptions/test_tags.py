@@ -294,7 +294,7 @@ class TestPulsarAsItIs:
         with pytest.raises(InvalidExpression, match="escapes"):
             PulsarTags(any_of={'a"b'}, keys=KEYS)
 
-    def test_more_values_than_names_match_nothing(self) -> None:
+    def test_more_values_than_names_match_no_message(self) -> None:
         (never,) = PulsarTags(all_of={"a", "b"}, keys=["tag0"]).subscriptions()
         assert never is not None
         assert not never.matches({"tag0": "a", "tag1": "b", "tag": "a"})
@@ -419,7 +419,7 @@ class TestComplement:
         else:
             assert any(each.matches(message) for each in rest.expressions) is not taken
 
-    def test_everything_leaves_nothing(self) -> None:
+    def test_complement_of_all_messages_is_empty(self) -> None:
         for everything in (TagFilter().complement(), CmqTags().complement(), complement(None)):
             assert everything.subscriptions() == []
             assert not everything.catch_all
@@ -458,11 +458,13 @@ class TestComplement:
         ],
         ids=str,
     )
-    def test_any_filter_of_nothing_but_exists_has_one(self, selector: Any, expressions: list[str]) -> None:
+    def test_filter_of_exists_alone_has_an_exact_complement(
+        self, selector: Any, expressions: list[str]
+    ) -> None:
         assert [each.text for each in complement(selector).expressions] == expressions
 
     @pytest.mark.parametrize("selector", ["x == 1", P.x > 3, P.flag, tag("a") & (P.x == 1)], ids=str)
-    def test_a_filter_that_can_end_in_an_error_has_none(self, selector: Any) -> None:
+    def test_filter_that_can_fail_has_no_exact_complement(self, selector: Any) -> None:
         rest = complement(selector)
         assert rest.catch_all
         assert "neither the filter nor its negation matches" in rest.reason

@@ -236,7 +236,7 @@ async def test_task_in_another_delay_queue_is_passed_on_by_any_mover(broker_uri:
         await asyncio.wait([reading, other])
 
 
-async def test_a_delay_that_is_none_is_refused(broker: BmqBroker) -> None:
+async def test_invalid_delay_is_refused(broker: BmqBroker) -> None:
     @broker.task
     async def task() -> None: ...
 
@@ -388,7 +388,7 @@ async def test_unstarted_broker_is_reported(broker_uri: str, uri: str) -> None:
             await broker.startup()
 
 
-async def test_a_startup_that_fails_leaves_nothing_open(broker_uri: str, uri: str) -> None:
+async def test_failed_startup_leaves_no_open_session(broker_uri: str, uri: str) -> None:
     broker = BmqBroker(broker_uri, uri)
     seen: list[bmq.Session] = []
 

@@ -93,7 +93,7 @@ async def test_the_worker_shown_takes_the_task_shown(broker_uri: str, fresh: Cal
     await broker.shutdown()
 
 
-async def test_workers_that_end_lose_nothing_and_do_nothing_twice(
+async def test_ending_workers_lose_no_task_and_repeat_none(
     tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
 ) -> None:
     """Two processes are told to end in the middle of the work; two others do the rest: each task ran once."""

@@ -92,7 +92,7 @@ async def test_remaining_and_failed_work_is_reported() -> None:
     assert "ship, attempt 1: ConnectionError: away" in text
 
 
-async def test_a_queue_that_is_not_there_is_not_drained() -> None:
+async def test_missing_queue_is_not_drained() -> None:
     async with Broker() as broker:
         with pytest.raises(AssertionError, match=r"no queue bmq://d.e/q after 0.01 s; it has: none"):
             await broker.drained("bmq://d.e/q", timeout=0.01)

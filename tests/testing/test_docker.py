@@ -227,7 +227,7 @@ class TestConfiguration:
         assert all(isinstance(domain, DomainConfig) for domain in parsed.values())
         assert parsed == builtin_domains()
 
-    def test_those_of_the_cluster_differ_in_where_messages_are_kept_and_in_nothing_else(self) -> None:
+    def test_cluster_domains_differ_only_in_storage(self) -> None:
         assert {path.name for path in domains("cluster")} == {path.name for path in domains("single-node")}
         for path in domains("cluster"):
             here = json.loads(path.read_text())
@@ -320,7 +320,7 @@ class TestMakeIntegration:
             "--profile cluster down --volumes",
         ]
 
-    def test_a_broker_that_ends_is_said_with_its_last_words(self, tmp_path: Path) -> None:
+    def test_last_output_of_an_ended_broker_is_reported(self, tmp_path: Path) -> None:
         docker = """case "$*" in
 *Health*) echo unhealthy ;;
 *Running*) echo false ;;

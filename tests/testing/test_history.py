@@ -75,7 +75,7 @@ async def test_outcomes_are_ok_fail_or_unknown(
     assert verdict.posted == 2
 
 
-async def test_a_lost_connection_begins_a_new_order(
+async def test_lost_connection_starts_a_new_order(
     bmq_proxy: FaultProxy, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     history = History()
@@ -178,7 +178,7 @@ def test_effects_are_recorded_with_their_end() -> None:
     assert check(history).ok
 
 
-def test_a_killed_process_records_nothing_more() -> None:
+def test_killed_process_records_no_more_events() -> None:
     history = History()
     desk = history.process("desk")
     with pytest.raises(bmq.UsageError, match="the process 'desk' is running"):
@@ -281,7 +281,7 @@ async def test_a_batch_is_written_at_once(
     assert writes < 100
 
 
-def test_a_closed_history_records_nothing(tmp_path: Path) -> None:
+def test_closed_history_records_no_event(tmp_path: Path) -> None:
     history = History(tmp_path / "history.jsonl")
     history.close()
     history.close()

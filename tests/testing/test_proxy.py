@@ -296,7 +296,7 @@ class TestRefuse:
 
 class TestStall:
     @pytest.mark.parametrize("direction", [None, UP])
-    async def test_nothing_passes_and_nothing_is_lost(
+    async def test_stalled_proxy_loses_no_data(
         self, proxy: FaultProxy, ends: tuple[End, End], direction: Direction | None
     ) -> None:
         near, far = ends
@@ -306,7 +306,7 @@ class TestStall:
         proxy.resume(direction)
         assert await far.read(4) == b"held"
 
-    async def test_the_other_direction_goes_on(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_other_direction_continues(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.stall(UP)
         far.send(b"x")
@@ -390,7 +390,9 @@ class TestSplit:
         near.send(b"hello")
         assert b"".join(await pieces(far, 5)) == b"hello"
 
-    async def test_pieces_are_no_larger_than_told(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_pieces_are_no_larger_than_the_limit(
+        self, proxy: FaultProxy, ends: tuple[End, End]
+    ) -> None:
         near, far = ends
         proxy.split((2, 5))
         data = Random(3).randbytes(2000)

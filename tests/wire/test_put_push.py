@@ -366,7 +366,7 @@ def test_an_unknown_option_of_a_push_is_skipped_with_a_notice(kind: int, packed:
         assert noticed == [f"options of type {kind} in PUSH messages"]
 
 
-def test_unknown_flags_of_a_push_change_nothing() -> None:
+def test_unknown_flags_of_a_push_are_ignored() -> None:
     noticed: list[str] = []
     messages = decode_pushes(EVENT_HEADER + push(b"one", flags=8) + push(b"two"), AT, noticed.append)
     assert [(m.data, m.flags) for m in messages] == [(b"one", 8), (b"two", 0)]

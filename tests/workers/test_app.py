@@ -280,7 +280,7 @@ async def test_run_without_an_answering_broker_can_be_cancelled(silent: Peer) ->
         await task
 
 
-async def test_one_failing_consumer_ends_all_and_says_why(
+async def test_one_failing_consumer_ends_all_with_the_reason(
     broker_uri: str, session: bmq.Session, fresh: Fresh
 ) -> None:
     good, bad = fresh(), fresh()
@@ -343,7 +343,7 @@ async def test_app_stopped_during_its_start_handles_no_message(
     assert await seen_by(session, uri) == [b"x"]
 
 
-async def test_a_queue_that_could_not_be_opened_is_asked_for_again() -> None:
+async def test_failed_open_of_a_queue_is_retried() -> None:
     async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
         source, results = "bmq://bmq.test.mem.priority/source", "bmq://bmq.test.mem.priority/results"
         broker.faults.refuse_open(uri=results, count=1)

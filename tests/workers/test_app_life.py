@@ -104,7 +104,7 @@ async def test_app_without_a_broker_fails_on_entry(uri: str) -> None:
             raise AssertionError("not begun")
 
 
-async def test_a_failure_inside_is_told_at_the_end(uri: str) -> None:
+async def test_failure_inside_the_block_is_raised_at_the_end(uri: str) -> None:
     async with Broker() as broker:
         app = bmq.App(broker.uri, reconnect=False)
 

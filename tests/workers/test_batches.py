@@ -194,7 +194,7 @@ async def test_undecodable_messages_are_put_aside_and_the_others_handled(service
         assert (await letters.receive(timeout=10)).data == b"no JSON"
 
 
-async def test_an_index_that_is_not_there_fails_the_whole_batch(service: Service) -> None:
+async def test_index_out_of_range_fails_the_whole_batch(service: Service) -> None:
     @service.app.batch_consumer(service.uri, max_messages=1, retry=bmq.NoRetry("discard"))
     async def load(messages: list[bmq.Message]) -> None:
         raise bmq.PartlyFailed({5: ValueError("x")})
@@ -297,7 +297,7 @@ async def test_waiting_messages_are_returned_at_the_end(stage: Stage) -> None:
 # ---- pause and resume
 
 
-async def test_paused_consumer_receives_nothing_and_resumes_in_order(
+async def test_paused_consumer_receives_no_message_and_resumes_in_order(
     stage: Stage, other_session: bmq.Session
 ) -> None:
     async with stage.queue.subscribe() as consumer:
@@ -333,7 +333,7 @@ async def test_closing_the_queue_ends_receivers_of_a_paused_consumer(stage: Stag
         await consumer.resume()
 
 
-async def test_an_app_pauses_a_handler_and_goes_on(broker_uri: str, uri: str, session: bmq.Session) -> None:
+async def test_app_pauses_and_resumes_a_handler(broker_uri: str, uri: str, session: bmq.Session) -> None:
     app = bmq.App(broker_uri)
     seen: asyncio.Queue[bytes] = asyncio.Queue()
 

@@ -243,7 +243,7 @@ async def test_a_failure_is_logged_once_with_guid_and_queue(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_hook_that_fails_itself_stops_nothing(
+async def test_failing_hook_stops_no_worker(
     stage: Stage, asynchronous: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     def hook(failure: Failure) -> Awaitable[None] | None:

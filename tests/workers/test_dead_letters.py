@@ -155,7 +155,7 @@ async def test_unreadable_message_becomes_a_raw_dead_letter(
     assert letter.properties["bmq_dead_raw"]
 
 
-async def test_properties_that_are_none(fresh: Fresh) -> None:
+async def test_message_with_invalid_properties_becomes_a_raw_dead_letter(fresh: Fresh) -> None:
     """A real broker drops such an event; the embedded broker and others may check less."""
     data, uri = b"\xff\0\0\x0a" + b"\xff" * 36, fresh()
     async with (

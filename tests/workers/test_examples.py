@@ -51,7 +51,7 @@ def test_worker() -> None:
     assert run("worker.py") == "16 shipped, 8 put aside, 20 retries\n"
 
 
-def test_a_worker_without_a_broker_says_so_in_a_line() -> None:
+def test_worker_without_a_broker_ends_with_one_line() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # nobody listens here
         uri = f"tcp://127.0.0.1:{reserved.getsockname()[1]}"

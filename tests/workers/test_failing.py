@@ -199,9 +199,7 @@ async def test_a_worker_that_waits_for_its_next_attempt_does_not_block_the_other
         assert await stage.next(4) == numbered(5)[1:]
 
 
-async def test_a_handler_that_awaits_something_cancelled_has_failed_like_any_other(
-    stage: Stage, clock: FakeClock
-) -> None:
+async def test_awaiting_a_cancelled_task_is_a_failure_of_the_handler(stage: Stage, clock: FakeClock) -> None:
     tries = 0
 
     async def handle(message: bmq.Message) -> None:

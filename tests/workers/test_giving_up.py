@@ -134,7 +134,7 @@ async def test_default_policy_retries_passing_errors(
         assert await stage.next(6) == [b"bad"] * 5 + [b"good"]
 
 
-async def test_on_receipt_nothing_is_tried_again(stage: Stage, clock: FakeClock) -> None:
+async def test_on_receipt_has_no_retry(stage: Stage, clock: FakeClock) -> None:
     await post(stage.queue, b"bad", b"good")
     async with consuming(stage.queue, failing(stage), ack=bmq.AckPolicy.ON_RECEIPT, clock=clock):
         assert await stage.next(2) == [b"bad", b"good"]

@@ -28,7 +28,7 @@ def test_a_post_time_is_milliseconds_that_stay() -> None:
 
 
 @pytest.mark.parametrize("properties", [{}, {POSTED: "yesterday"}, {POSTED: True}])
-def test_invalid_post_time_is_none(properties: dict[str, object]) -> None:
+def test_invalid_post_time_is_ignored(properties: dict[str, object]) -> None:
     assert post_time(properties) is None
 
 

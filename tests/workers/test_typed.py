@@ -76,7 +76,7 @@ async def test_in_a_thread(stage: Stage, seen: asyncio.Queue[Any]) -> None:
         assert await seen.get() == (Order(1), b'{"number":1,"address":""}')
 
 
-async def test_a_method_a_partial_and_an_object_are_looked_into(
+async def test_types_of_methods_partials_and_callable_objects_are_found(
     stage: Stage, seen: asyncio.Queue[Any]
 ) -> None:
     class Service:

@@ -261,7 +261,7 @@ def test_reconnecting_after_a_restart(
     assert client.statuses(1) == [AckStatus.SUCCESS]
 
 
-def test_a_client_that_is_not_let_in(broker: StillBroker) -> None:
+def test_client_without_credentials_is_refused(broker: StillBroker) -> None:
     broker.call(lambda it: it.faults.refuse_negotiation())
     with pytest.raises(blazingmq.Error):
         Client(broker.uri, timeout=blazingmq.Timeouts(connect_timeout=0.5))

@@ -132,7 +132,7 @@ async def test_messages_routed_before_a_change_still_arrive(scene: Scene) -> Non
         assert nothing(one, two)
 
 
-async def test_opening_a_queue_asks_for_nothing_and_receiving_does(scene: Scene) -> None:
+async def test_receiving_requests_messages_and_opening_does_not(scene: Scene) -> None:
     queue = await scene.reader(default_subscription=None)
     await scene.post(first={"x": 2}, second={"x": 1})
     await scene.round_trip(queue)

@@ -219,7 +219,7 @@ async def test_3_messages_are_delivered_in_the_order_of_their_arrival(scene: Sce
 
 @pytest.mark.parametrize("lower", ["x == 1", "x >= 1"], ids=["same expression", "another expression"])
 @pytest.mark.statement("1.17")
-async def test_4_nothing_spills_over_to_a_lower_priority(scene: Scene, lower: str) -> None:
+async def test_4_no_message_spills_over_to_a_lower_priority(scene: Scene, lower: str) -> None:
     first, second = await scene.reader(), await scene.reader()
     async with (
         first.subscribe("x == 1", priority=10, max_unconfirmed_messages=1) as high,
@@ -234,7 +234,7 @@ async def test_4_nothing_spills_over_to_a_lower_priority(scene: Scene, lower: st
 
 
 @pytest.mark.statement("1.16")
-async def test_4_those_of_the_highest_priority_take_turns(scene: Scene) -> None:
+async def test_4_consumers_of_the_highest_priority_take_turns(scene: Scene) -> None:
     readers = [await scene.reader() for _ in range(3)]
     async with (
         readers[0].subscribe("x == 1", priority=10) as one,
@@ -416,7 +416,7 @@ async def test_broken_expression_is_refused_because_brokers_deliver_all_messages
 
 
 @pytest.mark.statement("2.13")
-async def test_the_printed_example_without_quotes_matches_nothing_and_is_warned_of(scene: Scene) -> None:
+async def test_printed_example_without_quotes_matches_no_message_and_causes_a_warning(scene: Scene) -> None:
     """`EXPRESS` without quotes is the name of a property."""
     queue = await scene.reader()
     with pytest.warns(bmq.ExpressionWarning, match=r'write `"EXPRESS"`'):

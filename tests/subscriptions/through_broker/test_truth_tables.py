@@ -159,7 +159,7 @@ async def test_drained_messages_that_match_go_to_the_consumer(scene: Scene) -> N
 
 @pytest.mark.parametrize("share", [100, 10, 1, 0])
 @pytest.mark.statement("5.10", "5.13")
-async def test_a_share_of_the_messages_matches_and_nothing_else_is_sent(scene: Scene, share: int) -> None:
+async def test_only_matching_messages_are_sent(scene: Scene, share: int) -> None:
     queue = await scene.reader()
     async with queue.subscribe(bmq.TagFilter(any_of=["priority=urgent"])) as consumer:
         tags = [["priority=urgent"] if n % 100 < share else ["priority=low"] for n in range(200)]
