@@ -442,7 +442,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class FailedPost:
-    """A rejected or unanswered message of :meth:`bmq.Queue.post_many`.
+    """A message of :meth:`bmq.Queue.post_many` that was not accepted.
 
     ::
 

@@ -45,7 +45,7 @@ class Renewal:
             self.due = again if again < self.ends else None
 
     def clear(self) -> None:
-        """Stop watching: there is no connection, or no lifetime."""
+        """Stop watching: no connection, or no lifetime."""
         self.due = self.ends = None
 
     def take_due(self, now: float) -> bool:

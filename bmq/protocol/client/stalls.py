@@ -3,7 +3,7 @@
 
 A live connection proves little. In a cluster the session's own node may be well while the primary of a
 partition hangs: the node answers heartbeats and accepts posts, but acknowledges none. A broker owes a client
-three answers, each watched for ``patience``, half of the session's ``liveness``:
+three things, each watched for ``patience``, half of the session's ``liveness``:
 
 - bytes, after a heartbeat request (:class:`bmq.protocol.liveness.Liveness`), and an answer among the bytes
   (:class:`bmq.protocol.liveness.Answers`);
