@@ -57,7 +57,7 @@ class Consumer:
 
     @property
     def expressions(self) -> list[str]:
-        """The texts that the broker evaluates; "" for all messages. Some expressions become several texts."""
+        """The texts evaluated by the broker; "" for all messages. Some expressions become several texts."""
         return self._consumer.expressions
 
     @property
@@ -67,7 +67,7 @@ class Consumer:
 
     @property
     def buffered(self) -> int:
-        """Number of messages that wait for the application."""
+        """Number of messages waiting for the application."""
         return self._consumer.buffered + len(self._line)
 
     @property

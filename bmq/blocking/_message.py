@@ -31,7 +31,7 @@ class Message:
     ``with message:`` confirms on a clean exit, and leaves the message unconfirmed if the block raises.
 
     Attributes:
-        confirmed: whether the application has confirmed it.
+        confirmed: whether the application has confirmed the message.
     """
 
     __slots__ = ("_end", "_message", "confirmed")
@@ -232,7 +232,7 @@ class TypedBatch(MessageBatch, Generic[T]):
 
     @property
     def values(self) -> list[T]:
-        """The values of all messages, in their order.
+        """The values of all messages, in order.
 
         Raises:
             Undecodable: the payload of a message cannot be decoded to the type.

@@ -268,7 +268,7 @@ class Queue:
             The outcomes; ``report.raise_for_failures()`` raises the first failure.
 
         Raises:
-            InvalidPayload, InvalidProperty: an item is not legal; the items before it were posted.
+            InvalidPayload, InvalidProperty: an item is not legal; earlier items were posted.
             QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
 
         Interrupting the call stops taking items; items already taken remain posted.
@@ -378,7 +378,7 @@ class Queue:
         return Message(self._end, self._end.line.receive(timeout))
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message of the default subscription if one has arrived, or else None.
+        """Return the next message of the default subscription if one has arrived, otherwise None.
 
         The first call starts the default subscription, in the background.
         """
@@ -441,7 +441,7 @@ class Queue:
 
         Raises:
             UsageError: the queue was not opened for reading, an option is not legal, or a column has a type
-                that no property can have.
+                that properties do not support.
             InvalidExpression: the expression is not legal.
         """
         from bmq.blocking._tables import Tables

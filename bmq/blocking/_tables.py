@@ -39,12 +39,12 @@ class Tables:
 
     @property
     def buffered(self) -> int:
-        """Number of messages that wait for the application."""
+        """Number of messages waiting for the application."""
         return self._tables.buffered + self._unseen
 
     @property
     def unconfirmed(self) -> int:
-        """Number of rows that were handed out and are not confirmed."""
+        """Number of rows handed out and not yet confirmed."""
         return self._tables.unconfirmed - self._unseen
 
     @property

@@ -613,8 +613,8 @@ class Queue(OpenQueue):
             options: columns and batch sizes; see :class:`bmq.arrow.TablesOptions`.
 
         Raises:
-            UsageError: the queue was not opened for reading, an option is not legal, or a column's type is
-                impossible for properties.
+            UsageError: the queue was not opened for reading, an option is not legal, or a column has a type
+                that properties do not support.
             InvalidExpression: the expression is not legal.
         """
         if not self._core.readable:
