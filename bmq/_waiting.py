@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line of tasks: first come, first served, at constant cost for each task."""
+"""Tasks waiting for their turn, or together for one event, at constant cost for each task."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from typing import Any
+from weakref import WeakKeyDictionary
 
-__all__ = ["WaitingLine"]
+__all__ = ["WaitingLine", "ended"]
 
 
 class WaitingLine:
@@ -55,3 +57,33 @@ class WaitingLine:
                 waiter.set_result(None)
                 woken += 1
         return woken
+
+
+# The callers of ended(), for each future that is not done.
+_crowds: WeakKeyDictionary[asyncio.Future[Any], WaitingLine] = WeakKeyDictionary()
+
+
+async def ended(future: asyncio.Future[Any]) -> None:
+    """Wait until a future is done, with any number of other callers; the caller asks for the result.
+
+    asyncio keeps the waiting tasks of a future in a list. A leaving task searches the whole list, so the
+    cancellation of 50,000 tasks that wait for one subscription took 20 seconds.
+
+    Cancelling the call does not cancel the future.
+    """
+    if future.done():
+        return
+    crowd = _crowds.get(future)
+    if crowd is None:
+        crowd = _crowds[future] = WaitingLine()
+        future.add_done_callback(_disperse)
+    waiter = crowd.join()
+    try:
+        await waiter
+    finally:
+        crowd.leave(waiter)
+
+
+def _disperse(future: asyncio.Future[Any]) -> None:
+    crowd = _crowds.pop(future)
+    crowd.wake(len(crowd))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bmq._waiting import WaitingLine
+from bmq._waiting import WaitingLine, ended
 from tests.performance.server import counted
 
 
@@ -76,3 +76,39 @@ async def test_a_place_costs_the_same_in_a_long_line(
         costs.append(counter.calls / count)
         await asyncio.sleep(0)
     assert max(costs) < min(costs) * 1.1
+
+
+class SearchedFuture(asyncio.Future[None]):
+    """A future that counts the searches through its list of callbacks."""
+
+    searches = 0
+
+    def remove_done_callback(self, fn: object, /) -> int:
+        self.searches += 1
+        return super().remove_done_callback(fn)  # type: ignore[arg-type]
+
+
+async def test_tasks_that_wait_for_one_future_leave_without_a_search() -> None:
+    future = SearchedFuture()
+    tasks = [asyncio.ensure_future(ended(future)) for _ in range(1000)]
+    await asyncio.sleep(0)
+    for task in tasks[:999]:
+        task.cancel()
+    await asyncio.wait(tasks[:999])
+    assert all(task.cancelled() for task in tasks[:999])
+    assert not tasks[999].done()
+    assert future.searches == 0
+    future.set_result(None)
+    await tasks[999]
+    await ended(future)
+
+
+async def test_waiting_for_a_failed_or_cancelled_future_raises_nothing() -> None:
+    for end in (lambda each: each.set_exception(LookupError()), lambda each: each.cancel()):
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(ended(future))
+        await asyncio.sleep(0)
+        end(future)
+        await task
+        assert future.done()
+        assert future.cancelled() or future.exception() is not None

@@ -40,7 +40,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from bmq._turn import turn_of
-from bmq._waiting import WaitingLine
+from bmq._waiting import WaitingLine, ended
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Numbered, numbered
 from bmq.client.message import Message, MessageBatch, push_of
@@ -310,7 +310,7 @@ class Line(ConsumerLife):
         while self.state is not _OPEN or self.opening is not None:
             opening = self.start()
             try:
-                await asyncio.wait((opening,))
+                await ended(opening)
             except asyncio.CancelledError:
                 opening.cancel()
                 raise
@@ -347,14 +347,14 @@ class Line(ConsumerLife):
         Cancelling the call does not stop the activation: more callers may wait for the same activation.
         """
         if self.resumed is not None:
-            await asyncio.shield(self.resumed)
+            await ended(self.resumed)
             return
         if self.state is not _OPEN or self.opening is not None:
             before = self.buffered
             opening = self.start()
             if self.buffered > before:
                 return  # messages waiting for a matching consumer
-            await asyncio.wait((opening,))
+            await ended(opening)
             if not opening.cancelled() and not self.over:
                 opening.result()
             return  # messages may have arrived with the answer

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bmq import _world
 from bmq._log_limit import LogLimit
+from bmq._waiting import ended
 from bmq.client._deadline import within
 from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER
 from bmq.errors import Error, ProtocolError, ResponderError, SessionClosed, TimedOut
@@ -112,7 +113,8 @@ class Requests:
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
             self._inboxes[uri] = opening = asyncio.create_task(self._open(uri, expression))
             opening.add_done_callback(_seen)
-        await asyncio.shield(opening)
+        await ended(opening)
+        opening.result()
         return uri
 
     async def _open(self, uri: str, expression: str) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from bmq import _checks
 from bmq._renamed import renamed, renamed_arguments
+from bmq._waiting import ended
 from bmq.client._end import QueueEnd, drain, left_over
 from bmq.client._open_queue import end_of
 from bmq.client._outcomes import Settler
@@ -389,14 +390,16 @@ class Session:
         key = QueueUri.parse(uri).canonical
         opening = self._outputs.get(key)
         if opening is not None and _usable(opening):
-            return await asyncio.shield(opening)
+            await ended(opening)
+            return opening.result()
         for queue in self.queues:
             if queue.writable and end_of(queue).parsed_uri.canonical == key:
                 return queue
         self._outputs = {each: task for each, task in self._outputs.items() if _usable(task)}
         self._outputs[key] = opening = self._driver.keep(self.open_queue(key, write=True))
         opening.add_done_callback(_seen)
-        return await asyncio.shield(opening)
+        await ended(opening)
+        return opening.result()
 
     @property
     def queues(self) -> list[Queue]:

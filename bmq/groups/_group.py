@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from bmq import _checks, _world, events
 from bmq._turn import turn_of
+from bmq._waiting import ended
 from bmq.client.message import Message
 from bmq.conventions import BUCKET
 from bmq.errors import Error, ProtocolError, QueueClosed, TimedOut, UsageError
@@ -411,13 +412,13 @@ class Group:
                 raise self._shared.error
             undoing = _undoing.get(self.queue)
             if undoing is not None and not undoing.done():
-                await asyncio.wait((undoing,))
+                await ended(undoing)
                 continue
             if self._joining is None:
                 self._check_alone()
                 self._joining = asyncio.get_running_loop().create_task(self._open_all())
             joining = self._joining
-            await asyncio.wait((joining,))
+            await ended(joining)
             if self._joining is joining:
                 self._joining = None
             if joining.cancelled():
