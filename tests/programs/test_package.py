@@ -202,7 +202,7 @@ def test_tools_of_a_release_are_pinned_by_hash_and_installed_so() -> None:
 def test_vulnerabilities_can_be_reported_in_private(hatch_build: ModuleType) -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     assert "Report a vulnerability" in text
-    assert "@" not in text.replace("python@sha256", ""), "no mail address that nobody reads"
+    assert not re.search(r"[\w.+-]+@[\w-]+\.\w", text), "no mail address that nobody reads"
     assert "Private vulnerability reporting" in (ROOT / "RELEASING.md").read_text(encoding="utf-8")
     links = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["bmq"]["links"]
     assert links["security"] == "security/advisories/new"
