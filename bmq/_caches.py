@@ -10,7 +10,7 @@ cache.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar
 
 __all__ = ["CACHES", "Cache", "clear_caches"]
 
@@ -33,7 +33,7 @@ class Cache(dict[K, V]):
         super().__init__(always or {})
         self.size = size
         self._always = dict(always or {})
-        CACHES[name] = cast("Cache[object, object]", self)
+        CACHES[name] = self
 
     def keep(self, key: K, value: V) -> V:
         """Add an entry, after emptying a full cache; return the value."""
@@ -48,8 +48,12 @@ class Cache(dict[K, V]):
         self.update(self._always)
 
 
-#: All caches of the process, by name.
-CACHES: dict[str, Cache[object, object]] = {}
+class _Emptied(Protocol):
+    def empty(self) -> None: ...
+
+
+#: All caches of the process, by name: dicts with a bound, and objects with bounds of their own.
+CACHES: dict[str, _Emptied] = {}
 
 
 def clear_caches() -> None:

@@ -33,11 +33,11 @@ class Seen:
         failure: error of an illegal item; earlier items are posted.
     """
 
-    posts: list[OutgoingMessage] = field(default_factory=list)
+    posts: list[OutgoingMessage] = field(default_factory=list["OutgoingMessage"])
     complete: bool = True
     late: PutMessage | None = None
     failure: BaseException | None = None
-    _compressions: list[Compression | None] = field(default_factory=list)
+    _compressions: list[Compression | None] = field(default_factory=list["Compression | None"])
 
     def add(self, post: OutgoingMessage, compression: Compression | None) -> None:
         """Add a message, and the compression requested by the item."""

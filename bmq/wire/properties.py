@@ -14,7 +14,7 @@ from struct import Struct, error
 from typing import Any, NamedTuple, cast
 
 from bmq import _checks
-from bmq._caches import Cache
+from bmq._caches import CACHES, Cache
 from bmq.errors import InvalidProperty, ProtocolError
 from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
 from bmq.wire.constants import (
@@ -573,6 +573,7 @@ class Properties(Mapping[str, PlainValue]):
 
 #: Layouts of areas seen earlier, for the old and for the new encoding.
 LAYOUTS = Layouts(Properties, new=False), Layouts(Properties, new=True)
+CACHES.update(zip(("old property layouts", "new property layouts"), LAYOUTS, strict=True))
 
 
 def _wrong(what: str, field: str, offset: int) -> ProtocolError:

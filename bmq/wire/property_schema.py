@@ -329,8 +329,12 @@ class Layouts:
 
     def __init__(self, cls: type, *, new: bool) -> None:
         self._cls = cls
-        self._known: dict[bytes, Layout] = {}
         self._new = new
+        self.empty()
+
+    def empty(self) -> None:
+        """Forget all layouts."""
+        self._known: dict[bytes, Layout] = {}
         # For areas with few, short values: readers of one area, and readers of a column of many areas.
         self._readers: dict[bytes, Reader] = {}
         self._columns: dict[bytes, _Columns] = {}
