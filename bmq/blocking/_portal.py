@@ -144,8 +144,8 @@ class Portal:
         """
         if self._thread.forked:
             raise UsageError(
-                "a session belongs to the process that connected it, and this is another one, made by a "
-                "fork: bmq.blocking.connect() again here"
+                "a session belongs to the process that connected it, and this process is a fork: call "
+                "bmq.blocking.connect() again here"
             )
         if self._thread.current:
             raise UsageError(

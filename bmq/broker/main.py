@@ -75,7 +75,7 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="USER:PASSWORD",
         action="append",
         default=[],
-        help="admit only this user; repeatable. Visible to all users of this machine: see --auth-file",
+        help="admit only this user; repeatable. All users of this machine see the password: use --auth-file",
     )
     parser.add_argument(
         "--auth-file",

@@ -41,7 +41,7 @@ async def command(
     ],
     json: Annotated[
         bool,
-        typer.Option("--json", "-j", help="Ask for JSON: any command that fails has exit status 4 then."),
+        typer.Option("--json", "-j", help="Request JSON: then every failing command has exit status 4."),
     ] = False,
 ) -> int:
     """Send a command in the broker's own language and print the answer.

@@ -139,8 +139,8 @@ async def _refuse_used(target: BrokerTarget, uri: str) -> None:
         return  # the queue does not exist yet
     if depth.messages:
         raise BadInput(
-            f"{uri} has {number(depth.messages)} other messages, which bench would take: name an empty "
-            "queue, or none for a new one"
+            f"{uri} has {number(depth.messages)} other messages, and bench would take them: name an empty "
+            "queue, or omit the name for a new queue"
         )
 
 
@@ -221,7 +221,7 @@ async def _round_trips(
             pushes.append(clock() - started)
             if received.guid != (await posted).guid:
                 raise BadInput(
-                    f"{uri} has other messages, or other consumers: round trips cannot be measured"
+                    f"{uri} has other messages, or other consumers: bench cannot measure round trips"
                 )
             received.confirm()
             if not index % 100:

@@ -39,11 +39,11 @@ async def command(
         typer.Argument(metavar="GUID", help="Of dead letters, as the list has them.", show_default=False),
     ] = None,
     back: Annotated[
-        bool, typer.Option("--back", help="Put them back into the queues they came from.")
+        bool, typer.Option("--back", help="Put the messages back into their original queues.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="With --back: all of them.")] = False,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="QUEUE", help="Put them into this queue instead.")
+        str | None, typer.Option("--to", metavar="QUEUE", help="Put the messages into this queue instead.")
     ] = None,
     idle: Annotated[
         float, typer.Option("--idle", metavar="SECONDS", min=0, help="End after this time without a message.")

@@ -64,7 +64,7 @@ async def command(
         typer.Option(
             "--dead-letters",
             metavar="QUEUE",
-            help="Where messages go that cannot be passed on. Default: they are confirmed, and gone.",
+            help="Queue for messages that cannot be passed on. Default: they are confirmed, and lost.",
         ),
     ] = None,
     wait: Annotated[

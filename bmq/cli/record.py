@@ -37,7 +37,7 @@ _HIDDEN = b"hidden:hidden"
 @verb("record")
 async def command(
     target: BrokerTarget,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it, one JSON line an event.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, one JSON line an event.")],
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -59,7 +59,7 @@ async def command(
     """
     (address, *more) = parse_addresses(target.uri)
     if more:
-        raise BadInput("a recording is of one broker: give one address")
+        raise BadInput("a recording covers one broker: give one address")
     context = (target.ssl or ssl_module.create_default_context()) if address.tls else None
     with _private(file, over=force) as output:
         recorder = _Recorder(output, address, context, target.server_hostname, secrets=secrets)

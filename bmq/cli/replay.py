@@ -221,7 +221,7 @@ class _Player:
                 )
             elif kind not in wanted:
                 good = False
-                emit(f"UNKNOWN   {came} x {kind} came, which is not in the recording so far")
+                emit(f"UNKNOWN   {came} x {kind} came, not in the recording so far")
         return good
 
     async def _read(self) -> None:

@@ -142,9 +142,8 @@ async def command(
                         break
     if shown and not confirm:
         note(
-            f"bmq tail: {number(shown)} messages went back to the queue. Until a consumer takes them "
-            "again, subscriptions that do not match them may receive no other messages; bmq peek takes "
-            "none"
+            f"bmq tail: {number(shown)} messages returned to the queue. Until a consumer takes them again, "
+            "other subscriptions may receive no messages; bmq peek takes no messages"
         )
     return ExitStatus.OK if count is None or shown >= count else ExitStatus.FAILED
 

@@ -162,8 +162,8 @@ _UNANSWERED = frozenset({AckStatus.TIMEOUT, AckStatus.CANCELED})
 
 
 _REASONS = {
-    AckStatus.LIMIT_MESSAGES: "the queue or its domain holds as many messages as it may",
-    AckStatus.LIMIT_BYTES: "the queue or its domain holds as many bytes as it may",
+    AckStatus.LIMIT_MESSAGES: "the queue or its domain has reached its limit of messages",
+    AckStatus.LIMIT_BYTES: "the queue or its domain has reached its limit of bytes",
     AckStatus.STORAGE_FAILURE: "the broker could not store it",
     AckStatus.NOT_READY: "the broker is not ready",
     AckStatus.INVALID_ARGUMENT: "it could not be encoded, and was not sent; the log has the error",

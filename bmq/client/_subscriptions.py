@@ -138,8 +138,8 @@ class Subscriptions:
             return None
         self._drop(default, _I.REST)
         logger.info(
-            "%s: the default subscription, which no loop receives from now, is taken back until one does; "
-            "%d messages that it holds go to the consumers that want them",
+            "%s: the default subscription, without a receiving loop, is withdrawn until the next loop; %d "
+            "messages that it holds go to matching consumers",
             self._end.uri,
             default.buffered,
             extra={"queue": self._end.uri, "broker": self._driver.address},

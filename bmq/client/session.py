@@ -289,12 +289,12 @@ class Session:
             raise UsageError(f"choose how to open {uri}: read=True, write=True, or both")
         if write and parsed.app_id:
             raise UsageError(
-                f"{uri} names an appId, which only a reader has: open it with read=True, "
+                f"{uri} names an appId, but is opened for writing only: open it with read=True, "
                 f"and {parsed.canonical} with write=True"
             )
         subscriptions = _checks.items("subscriptions", subscriptions, "bmq.Subscription and expressions")
         if subscriptions and not read:
-            raise UsageError(f"{uri} has subscriptions, which only a reader has: open it with read=True")
+            raise UsageError(f"{uri} has subscriptions, but is opened for writing only: use read=True")
         if compression is not None:
             check_compression(compression)
         delay_queue = (

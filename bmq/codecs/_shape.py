@@ -66,7 +66,7 @@ class Shape(Generic[T]):
         if self._event:
             body = (*get_args(of), Any)[0]
         elif body in (bytes, bytearray, memoryview):
-            raise UsageError("bytes are posted and received as they are: they need no type")
+            raise UsageError("bytes are posted and received unchanged and need no type")
         self._body = body
         name: str = getattr(body, "__qualname__", None) or repr(body)
         self.name = f"CloudEvent[{name}]" if self._event else name

@@ -259,7 +259,7 @@ class Console:
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """The full state, then all changes: one JSON object a line, until the page is closed."""
         if self._watch.followers >= _MOST_FOLLOWING:
-            raise _Busy(f"{_MOST_FOLLOWING} pages follow this console; close one of them")
+            raise _Busy(f"{_MOST_FOLLOWING} pages follow this console: close a page")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         about = {
             "version": bmq.__version__,

@@ -259,7 +259,7 @@ class Mover:
                 raise Poison(PoisonKind.MISDIRECTED, f"it has no {DESTINATION}")
             uri = self._own.removesuffix(DELAY_QUEUE_SUFFIX)
         if uri == self._own:
-            raise Poison(PoisonKind.MISDIRECTED, f"its {DESTINATION} is the queue where it waits")
+            raise Poison(PoisonKind.MISDIRECTED, f"its {DESTINATION} is its own delay queue")
         properties = dict(message.properties.typed())
         due = message.properties.get(DUE, 0)
         properties.pop(DESTINATION, None)

@@ -77,7 +77,7 @@ def _with(match: str, expression: ExpressionInput, key: str | None) -> str:
     if len(parts) != 1:
         raise InvalidExpression(
             f"a group's expression has to fit one expression beside the bucket's, and {expression!r} takes "
-            f"{len(parts)}: select less, or let the handler pass over what it does not want"
+            f"{len(parts)}: simplify it, or let the handler skip messages"
         )
     part = str(parts[0] or "")
     text = f"{match} && ({part})" if part else match

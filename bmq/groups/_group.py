@@ -428,7 +428,7 @@ class Group:
     def _check_alone(self) -> None:
         if any(consumer not in self._own for consumer in self.queue.consumers):
             raise UsageError(
-                f"queue {self.queue.uri} has other subscriptions, which would compete with the group's: "
+                f"queue {self.queue.uri} has other subscriptions, and they would compete with the group's: "
                 "open the queue in a session for the group alone"
             )
         if self._window < _NARROW:

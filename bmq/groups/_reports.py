@@ -91,7 +91,9 @@ class Reports:
             "shows the subscriptions of all",
             self._uri,
             kind,
-            "It is held until this member leaves" if self._held else "The function strays receives it",
+            "This member holds the message until it leaves"
+            if self._held
+            else "The function strays receives it",
         )
 
     def note_stray_failed(self, error: Exception) -> None:

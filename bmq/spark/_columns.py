@@ -159,5 +159,5 @@ def check_queue(uri: str) -> str:
     """
     parsed = QueueUri.parse(uri)
     if parsed.app_id:
-        raise UsageError(f"{uri} names an appId, which only a reader has: write to {parsed.canonical}")
+        raise UsageError(f"{uri} names an appId, which is for readers: write to {parsed.canonical}")
     return uri

@@ -68,8 +68,8 @@ def _stream(checkpoint: Checkpoint, log: BatchLog, really: bool) -> list[str]:
         if query and owner and owner != query:
             found.append(
                 f"The log at {log.path} is of query {owner}, and the checkpoint of query {query}: the log "
-                "becomes that of the checkpoint's query. What the other query had committed last may come "
-                "once more."
+                "becomes that of the checkpoint's query. The last commit of the other query may be "
+                "delivered again."
             )
             if really:
                 for batch in log.batches():

@@ -123,7 +123,7 @@ def check_log(log: BatchLog, place: LogPlace, settings: SourceSettings, start: i
             f"{start:,} messages of this query are committed, but the log at {log.path} does not have the "
             "last of them: it was removed, or is another one. The broker may still hold these messages, and "
             "they would be read once more. Put the log back",
-            "and may double what was committed last",
+            "and may duplicate the last commit",
             strict=place.strict,
             checkpoint=place.checkpoint,
         )
@@ -179,9 +179,9 @@ def check_owner(log: BatchLog, place: LogPlace, state: Any) -> None:
     if query and owner and query != owner:
         refuse(
             f"the log at {log.path} is of query {owner}, and the checkpoint of query {query}: the checkpoint "
-            "was removed or replaced. What the other query had committed last would be read once more. Give "
+            "was removed or replaced. The last commit of the other query would be read again. Give "
             "the new query a logPath of its own, or put the checkpoint back",
-            "with this log, and may double what was committed last",
+            "with this log, and may duplicate the last commit",
             strict=place.strict,
             checkpoint=place.checkpoint,
         )

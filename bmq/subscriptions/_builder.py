@@ -182,7 +182,7 @@ class Filter:
 
     def __eq__(self, other: object) -> NoReturn:
         raise UsageError(
-            "filters do not compare: there is no equality of conditions in the language (and "
+            "filters do not compare: the language has no equality of conditions (and "
             f"{_PARENTHESES[0].lower()}{_PARENTHESES[1:]}); compare their texts with str()"
         )
 

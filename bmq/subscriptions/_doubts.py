@@ -240,9 +240,9 @@ def _junction(node: Binary) -> Doubt | None:
         return None
     outcomes = _tried(node).get(id(node), set())
     if outcomes and _TRUE not in outcomes:
-        return Doubt(node.offset, "this never matches. If one of several is to hold, join them with `||`")
+        return Doubt(node.offset, "this never matches. For alternatives, join them with `||`")
     if outcomes and _FALSE not in outcomes:
-        return Doubt(node.offset, "this is never false. If none of several is to be, join them with `&&`")
+        return Doubt(node.offset, "this is never false. To exclude several values, join them with `&&`")
     return None
 
 

@@ -189,7 +189,7 @@ class Expression:
         if self._error is not None:
             first_line = str(self._error).partition("\n")[0]
             return Evaluation(
-                True, reason=f"the broker cannot compile this and matches everything: {first_line}"
+                True, reason=f"the broker cannot compile this and matches every message: {first_line}"
             )
         outcome = self.compile()(lookup(properties))
         if not isinstance(outcome, EvaluationFailure):

@@ -118,7 +118,7 @@ def _pack(terms: list[Node], build: Callable[[Node], Node]) -> list[Node]:
             raise _refusal(
                 "",
                 ErrorKind.TOO_COMPLEX,
-                f"the filter would take more than {MAX_SUBSCRIPTIONS} subscriptions; filter by something "
+                f"the filter would take more than {MAX_SUBSCRIPTIONS} subscriptions; filter by a property "
                 "that groups these values, or in the application",
             )
     if chunk:
@@ -144,8 +144,8 @@ def _too_big(node: Node) -> InvalidExpression:
         text,
         kind,
         f"{limit}\n    {shown}\n"
-        "This part cannot be split: several subscriptions mean *or*, and nothing means *and*. What helps: "
-        "let producers set one property that says what these conditions say together; move some of them to "
+        "This part cannot be split: several subscriptions mean *or*, and no combination means *and*. "
+        "Possible remedies: let producers set one property for these conditions; move some of them to "
         "an application subscription in the domain's configuration (the broker applies both); shorten "
         "property names; or subscribe to some of the conditions and check the rest in the application.",
     )

@@ -180,7 +180,8 @@ class Decision:
         told = "The message waits: the matching consumers are full."
         if self.stops:
             return (
-                f"{told} No group tried so far has room, so delivery to this application stops until one has."
+                f"{told} No group tried so far has room, so delivery to this application stops "
+                "until a group has room."
             )
         told += " Others have room, so delivery goes on"
         if not self.spills:

@@ -74,7 +74,7 @@ class TestApp:
         for each in self._all():
             if each.app is part:
                 return each
-        raise UsageError("the app is no part of the one that is tested: app.include(...)")
+        raise UsageError("the app is no part of the tested app: app.include(...)")
 
     def _all(self) -> list[TestApp]:
         return [*(each for part in self._parts for each in part._all()), self]

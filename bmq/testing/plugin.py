@@ -193,7 +193,7 @@ def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
     takes no new domains: the test is skipped.
     """
     if isinstance(bmq_broker, NamedBroker):
-        pytest.skip(f"makes a domain, which cannot be done to the broker that {_VARIABLE} names")
+        pytest.skip(f"makes a domain, which is impossible with the broker that {_VARIABLE} names")
     broker = bmq_broker
     from bmq.testing._names import domain_like
 

@@ -78,8 +78,8 @@ def batch_shape(handler: Callable[..., object], codec: str | Codec[Any] | None) 
     wanted = wanted_by(handler)
     if not 1 <= len(wanted) <= 2 or not all(_is_list(each) for each in wanted):
         raise UsageError(
-            f"{name_of(handler)} handles batches: it takes a list of messages, or a list of values and, if "
-            "it wants that, one of messages, as in (orders: list[Order], messages: list[bmq.Message])"
+            f"{name_of(handler)} handles batches: it takes a list of messages, or a list of values and "
+            "optionally a list of messages, as in (orders: list[Order], messages: list[bmq.Message])"
         )
     of = (*get_args(wanted[0]), Message)[0]
     if of is not Message:

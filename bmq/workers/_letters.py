@@ -46,13 +46,12 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
     raw = of_letter(properties, DEAD_RAW)
     if raw is not None:
         raise UsageError(
-            f"dead letter {letter.guid} is of a message that could not be taken apart, and cannot be posted "
-            f"as it was: {raw!s}"
+            f"dead letter {letter.guid} has an unreadable original, which cannot be posted again: {raw!s}"
         )
     if queue is None and "?id=" in origin:
         raise UsageError(
-            f"dead letter {letter.guid} is of one application, {origin}: put back, it would reach all of "
-            "them; name a queue for it"
+            f"dead letter {letter.guid} is of application {origin} alone: in the queue it would reach all "
+            "applications; name another queue"
         )
     uri = queue if queue is not None else origin
     restored = {n: v for n, v in properties.typed().items() if not n.startswith(OF_LETTERS)}

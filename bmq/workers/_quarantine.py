@@ -153,7 +153,7 @@ class Quarantine:
     async def _put_aside(
         self, message: Message, count: int, pause: Callable[[float], Awaitable[None]]
     ) -> None:
-        died = Died(f"{count} processes died or lost their connection while they handled it")
+        died = Died(f"{count} processes died or lost their connection while handling it")
         failure = Failure(message, died, count, None, self._handler)
         await self._letters.post(failure, self._aside, pause)
         self._log.error(

@@ -254,7 +254,7 @@ def _check_types(function: Callable[..., object]) -> None:
             of = getattr(part, "__name__", None) or str(part)
             raise UsageError(
                 f"{name} returns {of}, and replies are not encoded: a responder returns bytes, a "
-                "bmq.PutMessage, or None for a reply that says only that it is done"
+                "bmq.PutMessage, or None for an empty reply"
             )
 
 

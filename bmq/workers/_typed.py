@@ -98,8 +98,8 @@ def check_shape(handler: object, what: str, takes: str, most: int = 2) -> None:
         )
     if _is_generator(handler):
         raise UsageError(
-            f"{name} is a generator, whose body a call does not run: {what} has no 'yield', and returns when "
-            "it is done"
+            f"{name} is a generator, and a call does not run its body: {what} has no 'yield', and returns "
+            "when done"
         )
     parameters = _parameters_of(handler)
     if parameters is None:

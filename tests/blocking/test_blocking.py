@@ -190,7 +190,7 @@ def test_a_post_that_fails_and_is_forgotten_is_logged(
         bmq_background_broker.call(lambda broker: broker.faults.nack(bmq.AckStatus.LIMIT_MESSAGES, 2))
         asked, forgotten = queue.post_nowait(b"1"), queue.post_nowait(b"2")
         queue.flush()
-        with pytest.raises(bmq.PostError, match="holds as many messages"):
+        with pytest.raises(bmq.PostError, match="has reached its limit of messages"):
             asked.result()
         assert not caplog.records
         del asked, forgotten

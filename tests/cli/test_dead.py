@@ -81,7 +81,7 @@ def test_letters_that_cannot_be_put_back_stay(run: Bmq, bmq_new_queue_uri: NewUr
     ran = run("dead", dead, "--all", "--back")
     assert ran.status == 1
     assert "is not a dead letter" in ran.err
-    assert "would reach all of them" in ran.err
+    assert "would reach all applications" in ran.err
     ran = run("dead", dead, "--all", "--back", "--to", other)
     assert "1 dead letter put back, 1 not" in ran.err
     assert run("tail", other, "--fields", "data").lines == ["x"]

@@ -95,7 +95,7 @@ def test_check_on_properties(offline: Bmq, properties: list[str], status: int, w
 def test_check_warns_of_unintended_meanings(offline: Bmq) -> None:
     ran = offline("check", "x == 1 && x == 2")
     assert ran.status == 0
-    assert "  warning: this never matches. If one of several is to hold, join them with `||`" in ran.lines
+    assert "  warning: this never matches. For alternatives, join them with `||`" in ran.lines
     ran = offline("check", "--json", "x == 1 && x == 2", "x == 1")
     found = [json.loads(line)["warnings"] for line in ran.lines]
     assert [[each["offset"] for each in warnings] for warnings in found] == [[7], []]

@@ -315,7 +315,7 @@ class WithKeys:
         (WithSet, r"JSON cannot give back set\[str\], in .*WithSet"),
         (WithKeys, "the keys of JSON objects are strings"),
         (complex, "JSON cannot give back <class 'complex'>"),
-        (bytes, "bytes are posted and received as they are"),
+        (bytes, "bytes are posted and received unchanged"),
     ],
     ids=str,
 )

@@ -335,7 +335,7 @@ async def test_without_a_destination(
             found = [await letters.receive(timeout=10) for _ in range(2)]
     assert [letter.data for letter in found] == [b"x", b"y"]
     assert "it has no bmq_destination" in str(found[0].properties["bmq_dead_error"])
-    assert "is the queue where it waits" in str(found[1].properties["bmq_dead_error"])
+    assert "is its own delay queue" in str(found[1].properties["bmq_dead_error"])
     assert "it has no bmq_destination" in caplog.text
     assert mover.put_aside == 2
 

@@ -163,7 +163,7 @@ OTHERS = [("consumer", takes_number), ("consumer", takes_typed), ("batch_consume
 def test_handlers_of_two_types_do_not_share_messages(kind: str, handler: Any) -> None:
     app = bmq.App()
     app.consumer(URI, expression="x > 1")(takes_ask)
-    match = rf"{handler.__name__} takes .*int.* and takes_ask takes Ask: .* subscription of its own"
+    match = rf"{handler.__name__} takes .*int.* and takes_ask takes Ask: .* its own subscription"
     with pytest.raises(bmq.UsageError, match=match):
         getattr(app, kind)(URI, expression="x > 1")(handler)
     getattr(app, kind)(URI, expression="x <= 1")(handler)

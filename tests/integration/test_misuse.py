@@ -128,7 +128,7 @@ async def test_open_without_a_side_is_refused(bmq_session: bmq.Session, bmq_queu
 
 async def test_writing_with_an_app_id(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
     uri = bmq_new_queue_uri("bmq.test.mem.fanout")
-    with pytest.raises(bmq.UsageError, match="only a reader has"):
+    with pytest.raises(bmq.UsageError, match="opened for writing only"):
         await bmq_session.open_queue(f"{uri}?id=foo", read=True, write=True)
 
 

@@ -71,7 +71,7 @@ async def test_a_consumer_from_the_beginning_can_be_changed_and_closed(
     [
         ({"subscriptions": ["x =="], "read": True}, bmq.InvalidExpression, None),
         ({"subscriptions": "x == 1", "read": True}, bmq.UsageError, "is a list"),
-        ({"subscriptions": ["x == 1"], "write": True}, bmq.UsageError, "only a reader has"),
+        ({"subscriptions": ["x == 1"], "write": True}, bmq.UsageError, "opened for writing only"),
         (
             {"priority": 2**40, "read": True},
             bmq.UsageError,

@@ -233,7 +233,7 @@ def test_a_loop_that_is_gone_or_hangs_leaves_the_last_values() -> None:
 
 
 def test_collector_for_a_thread_needs_the_event_loop() -> None:
-    with pytest.raises(bmq.UsageError, match="made in the event loop"):
+    with pytest.raises(bmq.UsageError, match="created in the event loop"):
         SessionCollector().exposition()
     with pytest.raises(bmq.UsageError, match="max_queues is an integer from 0"):
         SessionCollector(max_queues=-1)

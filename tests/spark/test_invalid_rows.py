@@ -150,7 +150,7 @@ def test_queues_ids_and_times(write: Write, broker: BrokerThread, queue: str) ->
     assert [letter.properties["bmq_dead_queue"] for letter in letters] == [t or "" for t in there[1:]]
     wanted = [
         "InvalidURI: .*",
-        "UsageError: .* names an appId, which only a reader has",
+        "UsageError: .* names an appId, which is for readers",
         "UsageError: this row: column 'queue' is null, and every row needs its queue",
         "UsageError: this row: column 'id' is null, and every row needs its id",
         "UsageError: this row: inf is not a time in seconds since 1970",

@@ -220,7 +220,7 @@ def test_a_log_that_is_gone_is_gone_once_where_loss_is_no_failure(
     again = Query(broker, queue, tmp_path, failOnDataLoss="false")
     assert again.ask() == again.start
     again.stop()
-    assert "the query continues and may double what was committed last" in caplog.text
+    assert "the query continues and may duplicate the last commit" in caplog.text
     post_numbers(broker, queue, 6, 8)
     third = Query(broker, queue, tmp_path)
     assert third.batch() == numbers(6, 8)
@@ -431,7 +431,7 @@ def test_dropped_messages_are_an_error_once(
     query.stop()
     totals[queue] += 5
     again = Query(broker, queue, tmp_path)
-    with pytest.raises(bmq.StateError, match=rf"the broker has dropped .*: 5 of {queue}\. They are gone"):
+    with pytest.raises(bmq.StateError, match=rf"the broker has dropped .*: 5 of {queue}\. They are lost"):
         again.ask()
     again.stop()
     third = Query(broker, queue, tmp_path)
@@ -480,7 +480,7 @@ def test_purged_messages_are_an_error_once(
     asyncio.run(purge(broker, queue))
     post_numbers(broker, queue, 5, 7)
     again = Query(broker, queue, tmp_path)
-    with pytest.raises(bmq.StateError, match=rf"rejected or purged\): 3 of {queue}\. They are gone"):
+    with pytest.raises(bmq.StateError, match=rf"rejected or purged\): 3 of {queue}\. They are lost"):
         again.ask()
     again.stop()
     third = Query(broker, queue, tmp_path)
@@ -576,7 +576,7 @@ def test_messages_that_cannot_be_decoded_are_put_aside_and_confirmed(
 def test_failed_batch_continues_with_another_policy(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     post_bad_between(broker, queue)
     query = Query(broker, queue, tmp_path, onInvalidMessage="fail", maxMessagesPerTrigger=3, lingerMs=1000)
-    with pytest.raises(bmq.ProtocolError, match=r"onInvalidMessage \(row, drop\) goes on"):
+    with pytest.raises(bmq.ProtocolError, match=r"onInvalidMessage \(row, drop\) continues"):
         query.batch()
     query.stop()
     again = Query(broker, queue, tmp_path, onInvalidMessage="drop")

@@ -74,7 +74,9 @@ def test_not_strict_takes_any_text_as_the_broker_would() -> None:
     assert isinstance(broken.error, InvalidExpression)
     evaluation = broken.evaluate({})
     assert evaluation.value is True
-    assert evaluation.reason.startswith("the broker cannot compile this and matches everything: syntax error")
+    assert evaluation.reason.startswith(
+        "the broker cannot compile this and matches every message: syntax error"
+    )
 
     with pytest.raises(InvalidExpression, match="half a character"):
         Expression('x == "\ud800"', strict=False)

@@ -71,7 +71,7 @@ async def test_a_part_without_handlers_is_a_session_to_post_by(
 
     await asyncio.wait_for(here.run(signals=False), 10)
     assert len(there.queues[ORDERS]) == 1
-    with pytest.raises(bmq.StateError, match="nothing to do"):
+    with pytest.raises(bmq.StateError, match="the app has no handler"):
         await part.run()
 
 

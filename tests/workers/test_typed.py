@@ -238,7 +238,7 @@ async def say(message: bmq.Message, error: bmq.Undecodable) -> None: ...
         (three, {}, "three takes 3 arguments .*: a handler takes a message, a value, or a value and"),
         (wrong_second, {}, "wrong_second takes 2 arguments"),
         (two_messages, {}, "the first has no annotation"),
-        (of_bytes, {}, "bytes are posted and received as they are"),
+        (of_bytes, {}, "bytes are posted and received unchanged"),
         (unknown, {}, "unknown takes a value of a type that cannot be found: name 'Unknown' is not defined"),
         (in_a_thread, {"undecodable": say}, "in_a_thread and say are not alike"),
         (of_messages, {"undecodable": say}, "of_messages takes messages"),
