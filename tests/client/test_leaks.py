@@ -164,11 +164,16 @@ async def test_reconnecting(
         assert session.stats().reconnects == RECONNECTS + LEVELLED
 
 
-async def test_posting_and_consuming(broker_uri: str) -> None:
+async def test_posting_and_consuming(broker_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A session remembers confirmations in two generations. Single messages fill both at the end of each step:
+    # otherwise the number of remembered ones depends on the sizes of the batches.
+    monkeypatch.setattr(redelivery, "_CAPACITY", 32)
     async with bmq.connect(broker_uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
 
         async def work() -> None:
             await post_and_consume(queue, SOME)
+            for _ in range(64):
+                await post_and_consume(queue, 1)
 
         await assert_flat(work, times=MESSAGES // SOME, warm_up=150_000 // SOME)
