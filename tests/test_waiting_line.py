@@ -103,6 +103,15 @@ async def test_tasks_that_wait_for_one_future_leave_without_a_search() -> None:
     await ended(future)
 
 
+async def test_callbacks_of_a_done_future_run_before_the_caller_continues() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ran: list[bool] = []
+    future.add_done_callback(lambda _: ran.append(True))
+    future.set_result(None)
+    await ended(future)
+    assert ran
+
+
 async def test_waiting_for_a_failed_or_cancelled_future_raises_nothing() -> None:
     for end in (lambda each: each.set_exception(LookupError()), lambda each: each.cancel()):
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
