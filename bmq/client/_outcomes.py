@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
@@ -42,13 +43,13 @@ class Several:
 
     __slots__ = ()
 
+    @abstractmethod
     def accepted(self, count: int) -> None:
         """Count acknowledged posts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failed(self, index: int, error: PostError) -> None:
         """Record a post without an acceptance."""
-        raise NotImplementedError
 
 
 class PostBatch(Several):
