@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["GuidSets", "Guids", "Known", "Ledger"]
+import numpy as np
+
+__all__ = ["Arrivals", "GuidSets", "Guids", "Known", "Ledger"]
 
 #: GUIDs by the URI of their queue: applications of a fanout queue share GUIDs. 16 bytes each, half the memory
 #: of text.
@@ -120,3 +122,43 @@ class Ledger:
             for uri, each in guids.items():
                 self._known[uri].difference_update(each)
         return end
+
+
+# An odd number whose multiples spread over all 64 bits.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Arrivals:
+    """GUIDs of stored rows, to find rows of one message once all rows are stored.
+
+    A set of GUIDs finds a repeated message at its arrival, and costs as much time as receiving the message.
+    Repetitions are rare, so one sort at the end is cheaper, with a second copy of the rows if necessary.
+    """
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._guids: dict[str, list[tuple[int, Any]]] = {}
+
+    def add(self, uri: str, guids: Any) -> None:
+        """Note the next rows.
+
+        Args:
+            uri: URI of their queue. Applications of a fanout queue share GUIDs.
+            guids: numpy array of their GUIDs, 16 bytes each.
+        """
+        self._guids.setdefault(uri, []).append((self._rows, guids))
+        self._rows += len(guids)
+
+    def repeated(self) -> Any:
+        """Return the numbers of the rows whose message has an earlier row, ascending."""
+        found: list[Any] = []
+        for parts in self._guids.values():
+            halves = np.concatenate([np.ascontiguousarray(guids) for _, guids in parts]).view(np.uint64)
+            halves = halves.reshape(-1, 2)
+            mixed = np.sort(halves[:, 0] * _SPREAD ^ halves[:, 1])
+            if not (mixed[1:] == mixed[:-1]).any():
+                continue
+            numbers = np.concatenate([np.arange(first, first + len(guids)) for first, guids in parts])
+            _, earliest = np.unique(halves, axis=0, return_index=True)
+            found.append(np.delete(numbers, earliest))
+        return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)

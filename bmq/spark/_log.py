@@ -16,11 +16,14 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+
 from bmq.errors import StateError
 from bmq.spark._arrow import RecordBatch, fs, pa, pc
 from bmq.spark._checkpoint import filesystem
 from bmq.spark._ledger import GuidSets
 from bmq.spark._raw import Source, guid_keys, raw_schema, sources_of
+from bmq.wire.push_table import to_arrow
 
 __all__ = ["BatchLog", "LoggedBatch", "OpenBatch"]
 
@@ -58,6 +61,7 @@ class OpenBatch:
         self.start = start
         self.rows = 0
         self._log = log
+        self._schema = schema
         self._path = f"{log.root}/{start:020d}{_PARTIAL}"
         self._sink = log.fs.open_output_stream(self._path)
         self._file = pa.ipc.new_file(self._sink, schema)
@@ -84,6 +88,33 @@ class OpenBatch:
         self._file.close()
         self._sink.close()
         return self._log.complete(self._path, self.start, self.start + self.rows if end is None else end)
+
+    def without(self, places: Any) -> OpenBatch:
+        """Return this batch without some rows, as a batch that is being written.
+
+        Args:
+            places: numpy array of the rows' numbers, ascending.
+
+        Raises:
+            OSError: the rows cannot be read, or cannot be written.
+        """
+        self._file.close()
+        self._sink.close()
+        log, whole = self._log, f"{self._path[: -len(_PARTIAL)]}-whole{_PARTIAL}"
+        log.fs.move(self._path, whole)
+        batches, _ = log.read(whole)
+        again = OpenBatch(log, self.start, self._schema)
+        first = 0
+        for batch in batches:
+            wanted = np.ones(batch.num_rows, bool)
+            here = places[(first <= places) & (places < first + batch.num_rows)]
+            wanted[here - first] = False
+            first += batch.num_rows
+            rows = batch.filter(to_arrow(wanted))
+            if rows.num_rows:
+                again.write([rows])
+        log.fs.delete_file(whole)
+        return again
 
     def abandon(self) -> None:
         """Remove the file if possible; the next run removes any remains."""

@@ -22,6 +22,7 @@ from bmq.wire.push_table import pieces, to_arrow
 __all__ = [
     "Source",
     "columns_of",
+    "guid_array",
     "guid_keys",
     "raw_rows",
     "raw_schema",
@@ -91,7 +92,7 @@ def columns_of(rows: RecordBatch) -> PushColumns:
         b"" if buffer is None else memoryview(buffer)[first:last].tobytes(),
         bounds[:-1],
         bounds[1:],
-        _guids(rows.column(1)),
+        guid_array(rows),
         _numbers(rows.column(2), np.uint8),
         _numbers(rows.column(3), np.uint16),
         _numbers(rows.column(4), np.uint8),
@@ -103,8 +104,13 @@ def columns_of(rows: RecordBatch) -> PushColumns:
 
 def guid_keys(rows: RecordBatch) -> list[bytes]:
     """Return the GUID of each row, as bytes."""
-    keys: list[bytes] = _guids(rows.column(1)).tolist()
+    keys: list[bytes] = guid_array(rows).tolist()
     return keys
+
+
+def guid_array(rows: RecordBatch) -> Any:
+    """Return the GUID of each row, as a numpy array."""
+    return _guids(rows.column(1))
 
 
 def sizes_of(rows: RecordBatch) -> Any:

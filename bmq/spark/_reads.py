@@ -23,11 +23,11 @@ from bmq.errors import StateError
 from bmq.spark._application import Application, alive, application_of_planner, application_of_program
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._aside import PutAside
-from bmq.spark._ledger import GuidSets, Ledger
+from bmq.spark._ledger import Arrivals, GuidSets
 from bmq.spark._log import BatchLog, LoggedBatch
 from bmq.spark._log_partition import LogPartition, cut
 from bmq.spark._portal import portal
-from bmq.spark._raw import guid_keys, texts_of
+from bmq.spark._raw import guid_array, guid_keys, texts_of
 from bmq.spark._receiving import Arrived, SourceReceiver, SourceSettings, confirm_guids
 from bmq.spark._state import described_settings, look_for_others
 
@@ -349,7 +349,8 @@ class Drain:
         self._limits = limits
         self._log = log
         self._known = known
-        self._ledger = Ledger()
+        self._arrivals = Arrivals()
+        self._bad: set[tuple[str, bytes]] = set()
         self._receiver = SourceReceiver(settings)
         self._aside = PutAside(settings)
 
@@ -376,6 +377,10 @@ class Drain:
                     rows = await self._new(each)
                     if rows.num_rows:
                         file.write([rows])
+                        self._arrivals.add(each.queue.uri, guid_array(rows))
+            repeated = self._arrivals.repeated()
+            if len(repeated):  # after a lost connection, or the loss of a cluster's primary
+                file = file.without(repeated)
             if file.rows:
                 return [file.finish()]
         except BaseException:
@@ -385,21 +390,19 @@ class Drain:
         return []
 
     async def _new(self, arrived: Arrived) -> RecordBatch:
-        """Return the new rows, without undecodable ones if these are put aside."""
-        uri, guids = arrived.queue.uri, guid_keys(arrived.batch)
-        fresh, _ = self._ledger.arrive(uri, guids)
-        places = list(range(len(guids))) if fresh is None else fresh
-        known = self._known.get(uri)
-        gone: set[bytes] = set()
-        if known:
-            gone = {guids[place] for place in places if guids[place] in known}
-            places = [place for place in places if guids[place] not in gone]
-        bad = await self._aside.take(arrived, places)
-        gone |= {guids[place] for place in bad}
-        if gone:
-            arrived.queue.confirm(*texts_of(sorted(gone)))
-        if fresh is None and not gone:
+        """Return the rows to store: without confirmed messages, and without those that are put aside."""
+        uri, known = arrived.queue.uri, self._known.get(arrived.queue.uri)
+        if not known and not self._settings.dead_letters:
             return arrived.batch
+        guids = guid_keys(arrived.batch)
+        gone = {guid for guid in guids if (known and guid in known) or (uri, guid) in self._bad}
+        places = [place for place, guid in enumerate(guids) if guid not in gone]
+        bad = await self._aside.take(arrived, places)
+        self._bad |= {(uri, guids[place]) for place in bad}
+        gone |= {guids[place] for place in bad}
+        if not gone:
+            return arrived.batch
+        arrived.queue.confirm(*texts_of(sorted(gone)))
         return arrived.batch.take(pa.array([place for place in places if place not in bad], pa.int64()))
 
     async def confirm(self) -> bool:

@@ -21,6 +21,7 @@ from bmq.spark._reads import READS, Drain, Reads
 from bmq.spark._receiving import Arrived, SourceReceiver
 from tests.spark.brokers import BrokerThread
 from tests.spark.readers import WHOLE, read, rows_of, source, values_of
+from tests.spark.test_datasource import BAD, post_bad_between
 
 
 def texts(first: int, last: int) -> list[str]:
@@ -316,6 +317,27 @@ def test_connection_cut_during_a_read_duplicates_no_rows(
     monkeypatch.setattr(Drain, "_new", cut)
     assert sorted(values_of(**{**options, "idleTimeoutMs": "500"}), key=int) == texts(0, 20)
     assert len(batches) > 1
+
+
+def test_a_dead_letter_of_a_read_that_is_cut_is_posted_once(
+    broker: BrokerThread, queue: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post_bad_between(broker, queue)
+    store, cuts = Drain._new, []
+
+    async def cut(drain: Drain, arrived: Arrived) -> Any:
+        rows = await store(drain, arrived)
+        if rows.num_rows and not cuts:
+            cuts.append(broker.call(lambda b: b.faults.disconnect()))
+        return rows
+
+    monkeypatch.setattr(Drain, "_new", cut)
+    policy = {"onInvalidMessage": "deadLetters", "deadLetterQueue": f"{queue}-dead", "idleTimeoutMs": "500"}
+    assert values_of(**{**options, **policy}) == ["good", "too"]
+    assert cuts
+    assert [letter.data for letter in broker.drain(f"{queue}-dead", expect=1)] == [BAD]
+    bmq.spark.confirm({**options, **policy})
+    assert left_in(broker, queue) == []
 
 
 def test_guids_are_confirmed_for_their_application_alone(
