@@ -17,6 +17,7 @@ from bmq import _checks
 from bmq._loop import LoopThread
 from bmq._renamed import renamed_arguments
 from bmq.client.connect import connect
+from bmq.client.drained import Drained
 from bmq.client.options import TablesOptions
 from bmq.client.tables import Tables
 from bmq.errors import SessionClosed, StateError, TimedOut, UsageError
@@ -125,6 +126,7 @@ class Source:
         self._thread = LoopThread("bmq.arrow")
         self._session: Session | None = None
         self._tables: Tables | None = None
+        self._drained = Drained()
         try:
             tables = self._tables = self._thread.run(
                 self._open(uri, queue, expression, credentials, ssl, server_hostname, session, options)
@@ -149,6 +151,7 @@ class Source:
             uri, credentials=credentials, ssl=ssl, server_hostname=server_hostname, options=options
         )
         queue = await session.open_queue(queue_uri, read=True, default_subscription=False)
+        self._drained = Drained(queue)
         letters = tables.get("dead_letters")
         if letters is not None:
             uri = _checks.text("dead_letters", letters)
@@ -196,7 +199,6 @@ class Source:
         return batch
 
     async def _receive(self) -> RecordBatch | None:
-        assert self._session is not None
         assert self._tables is not None
         while True:
             try:
@@ -204,8 +206,7 @@ class Source:
                     self._idle, self._left, idle=True
                 )
             except TimedOut:
-                # Time without a connection does not count as silence.
-                if self._session.state is SessionState.STARTED:
+                if self._drained.after_silence():
                     return None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bmq.client.drained import Drained
 from bmq.client.queue import Queue
 from bmq.client.raw import RawBatch, RawMessages
 from bmq.client.session import Session
@@ -102,6 +102,7 @@ class SourceReceiver:
         self.schema = raw_schema(sources)
         self.sessions: list[Session] = []
         self._consumers: list[_Consumer] = []
+        self._drained = Drained()
         self._waiting: deque[Arrived] = deque()
         self._rows = 0
 
@@ -134,6 +135,7 @@ class SourceReceiver:
                     )
                     self._consumers.append(_Consumer(await messages.open(), queue, source))
                     source += 1
+        self._drained = Drained(*(each.queue for each in self._consumers))
 
     @property
     def buffered(self) -> int:
@@ -149,7 +151,8 @@ class SourceReceiver:
             limit: maximum number of messages.
             wait: seconds to wait for the first message.
             linger: seconds to wait for further messages after the first.
-            drains: whether silence means an empty queue; time without a connection then does not count.
+            drains: whether silence means an empty queue. Time without a connection then does not count, and
+                the wait starts again after a reconnect.
 
         Returns:
             Messages in the order of arrival; none after the timeout.
@@ -157,17 +160,18 @@ class SourceReceiver:
         Raises:
             QueueClosed, SessionClosed: the connection is permanently lost.
         """
-        deadline = time.monotonic() + wait
+        now = asyncio.get_running_loop().time
+        deadline = now() + wait
         some = False
         while self._rows < limit:
             if self._rows and not some:
                 some = True
-                deadline = time.monotonic() + linger
-            left = deadline - time.monotonic()
+                deadline = now() + linger
+            left = deadline - now()
             if not await self._receive(limit - self._rows, max(left, 0.0)) and left <= 0:
-                if some or not drains or self._connected:
+                if some or not drains or self._drained.after_silence():
                     break
-                deadline = time.monotonic() + wait
+                deadline = now() + wait
         taken: list[Arrived] = []
         while self._waiting and limit:
             each = self._waiting.popleft()
@@ -179,10 +183,6 @@ class SourceReceiver:
             limit -= count
             self._rows -= count
         return taken
-
-    @property
-    def _connected(self) -> bool:
-        return all(session.state is SessionState.STARTED for session in self.sessions)
 
     async def _receive(self, limit: int, timeout: float) -> bool:
         """Collect the messages of all consumers; wait only if no consumer has any."""
@@ -234,7 +234,10 @@ class SourceReceiver:
         except Error as error:
             logger.debug("queues were not closed in order: %s", error)
             return False
-        return self._connected and not any(session.stats().reconnects for session in self.sessions)
+        return all(
+            session.state is SessionState.STARTED and not session.stats().reconnects
+            for session in self.sessions
+        )
 
     async def close(self) -> None:
         """Send confirmations, return unconfirmed messages to the queue, and disconnect."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import sys
@@ -18,7 +19,8 @@ import pytest
 import bmq
 import bmq.arrow
 from bmq.arrow import Confirm, Source, reader
-from bmq.testing import BackgroundBroker
+from bmq.broker import Broker
+from bmq.testing import BackgroundBroker, FaultProxy
 
 URI = "bmq://bmq.test.mem.priority/source"
 COUNT = 5_000
@@ -30,17 +32,14 @@ OPTIONS: dict[str, Any] = {"properties": {"n": pa.int64()}, "idle_timeout": 0.3,
 def broker() -> Iterator[BackgroundBroker]:
     """A broker with the rows in a queue."""
     with BackgroundBroker() as broker:
-        post(broker.uri, TABLE)
+        bmq.run(post(broker.uri, TABLE))
         yield broker
 
 
-def post(uri: str, table: Any) -> None:
-    async def main() -> None:
-        async with bmq.connect(uri) as session:
-            queue = await session.open_queue(URI, write=True)
-            await queue.post_table(table, properties=["n"])
-
-    bmq.run(main())
+async def post(uri: str, table: Any) -> None:
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post_table(table, properties=["n"])
 
 
 def left(uri: str) -> list[int]:
@@ -119,6 +118,26 @@ def test_failing_program_confirms_no_message(broker: BackgroundBroker) -> None:
         handle()
     assert threads() == []
     assert left(broker.uri) == list(range(COUNT))
+
+
+def test_queue_is_not_drained_while_a_lost_connection_is_restored() -> None:
+    """The next message arrives long after the connection is restored: only then is the queue open again."""
+
+    async def main() -> None:
+        async with Broker(port=0) as broker, FaultProxy(broker.uri) as proxy:
+            await post(broker.uri, TABLE[:1])
+            proxy.delay(0.15)
+            options = OPTIONS | {"idle_timeout": 0.5}
+            source = await asyncio.to_thread(Source, proxy.uri, URI, confirm="never", **options)
+            first = await asyncio.to_thread(source.reader.read_next_batch)
+            proxy.cut()
+            await post(broker.uri, TABLE[1:2])
+            rest = await asyncio.to_thread(source.reader.read_all)
+            await asyncio.to_thread(source.close)
+        assert first["n"].to_pylist() == [0]
+        assert 1 in rest["n"].to_pylist()
+
+    bmq.run(main())
 
 
 def test_source_ends_after_max_messages(broker: BackgroundBroker) -> None:

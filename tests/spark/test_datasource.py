@@ -37,6 +37,7 @@ from bmq.spark._keys import bucket_column, due_column
 from bmq.spark._options import READ_OPTIONS, Options, read_settings
 from bmq.spark._portal import ConnectionSettings, portal, shutdown
 from bmq.spark._receiving import SourceReceiver
+from bmq.testing import Simulation
 from bmq.wire.constants import PutFlags
 from bmq.wire.keys import key_bucket
 from tests.spark.brokers import DOMAIN, BrokerThread
@@ -49,6 +50,8 @@ try:
 except ImportError:  # pyspark 4.0 and 4.1
     ReadMaxRows = None
 
+
+SIMULATED = f"bmq://{DOMAIN}/simulated"
 
 # writing
 
@@ -960,6 +963,36 @@ def test_batch_read_of_several_subscriptions_confirms_the_messages_of_spark(
     assert len(rows) == 10
     assert bmq.spark.confirm(options) == 10
     assert {m.guid for m in broker.drain(queue, expect=20)}.isdisjoint(row["guid"] for row in rows)
+
+
+def test_a_wait_for_silence_starts_again_after_a_reconnect() -> None:
+    """The connection is restored within the first wait, its queue is open in the third."""
+    sim = Simulation(seed=1)
+    sim.network.set(latency=(0.1, 0.1))
+    server = sim.broker()
+    settings, limits = read_settings(
+        Options({"broker": server.uri, "queue": SIMULATED, "idletimeoutms": "300"}, READ_OPTIONS)
+    )
+
+    async def post(count: int) -> None:
+        async with bmq.connect(server.uri) as session:
+            await (await session.open_queue(SIMULATED, write=True)).post_many([b"x"] * count)
+
+    async def read() -> int:
+        receiver = SourceReceiver(settings)
+        await receiver.open()
+        await post(1)
+        assert sum(each.batch.num_rows for each in await receiver.take(1, limits.idle, drains=True)) == 1
+        for connection in sim.network.connections:
+            connection.cut()
+        rows = sum(each.batch.num_rows for each in await receiver.take(10, limits.idle, drains=True))
+        await receiver.close()
+        return rows
+
+    async def main() -> None:
+        assert await sim.process("reader", read).wait() == 1, "the unconfirmed message comes again"
+
+    sim.run(main)
 
 
 def test_a_broker_that_is_gone_is_no_drained_queue(broker: BrokerThread, queue: str) -> None:
