@@ -59,7 +59,7 @@ WIDTH = 96
 NARROWEST = 80  # a narrower terminal gets a line for each act, as a file does
 LOG_LINES = 3
 INTERVAL = 0.25
-LAST_ACT = "All of them have been handled."
+LAST_ACT = "All records are handled."
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Pace:
         """The start of each act, and its title."""
         return [
             (0, "Flight records flow. Each consumer gets what it has subscribed to."),
-            (10, "'the rest' is slow now. When its window is full the broker keeps what is meant for it."),
+            (10, "'the rest' is slow now. When its window is full, the broker keeps its messages."),
             (24, "The broker has crashed. Posts wait; when its window is full, so does the producer."),
-            (29, "It is back: posts without an answer were sent again. 'the rest' is fast again."),
+            (29, "The broker is back: unanswered posts were sent again. 'the rest' is fast again."),
         ]
 
 
@@ -172,12 +172,12 @@ class Stage:
 
     @property
     def depth(self) -> int:
-        """How many records the broker has: acknowledged, and not confirmed."""
+        """Number of records in the broker: acknowledged, and not confirmed."""
         acknowledged, *confirmed = self._numbers()
         return max(0, acknowledged - sum(confirmed))
 
     def measure(self) -> None:
-        """Note the rates since the last time, and the depth."""
+        """Record the rates since the previous call, and the depth."""
         now, numbers = time.perf_counter(), self._numbers()
         elapsed = now - self._before[0]
         self._rates = [
@@ -247,7 +247,7 @@ def rate(value: float) -> str:
 
 
 def full(number: int, limit: int, what: str) -> str:
-    """How much of a window is used, as a bar."""
+    """The used part of a window, as a bar."""
     cells = 10
     filled = min(cells, -(-number * cells // limit))
     colour = "red" if number >= 0.8 * limit else "green"  # a broker resumes delivery at 80 %
@@ -320,7 +320,7 @@ async def play(
             stage.up = False
         elif number == 3:
             await stage.in_flight(UNACKED, seconds=3 * pace.unit)
-            await asyncio.sleep(2 * INTERVAL)  # the full window is to be seen
+            await asyncio.sleep(2 * INTERVAL)  # show the full window
             slow.seconds = 0
             await broker.start()
             stage.up = True
@@ -419,7 +419,7 @@ def balance(
     table.add_column("which means")
     for what, number, meaning in [
         ("posted", count, "departures read from examples/data"),
-        ("acknowledged", len(acknowledged), "the broker has stored them"),
+        ("acknowledged", len(acknowledged), "stored by the broker"),
         *(
             (f"confirmed: {party.name}", len(party.confirmed), f"handled; {party.expression}")
             for party in parties
@@ -428,13 +428,13 @@ def balance(
         (
             "handled twice",
             sum(times > 1 for times in confirmed.values()),
-            "delivered again after the crash: it took their confirmations with it",
+            "delivered again after the crash, which lost the confirmations",
         ),
-        ("handled by the wrong one", wrong, "handled by a consumer whose expression does not match"),
+        ("wrong consumer", wrong, "handled by a consumer whose expression does not match"),
         (
             "sent again",
             posted.retransmitted,
-            "their answers were lost in the crash; the broker knows their GUIDs and keeps one of each",
+            "the crash lost their answers; the broker knows their GUIDs and keeps one copy of each",
         ),
         ("connections restored", reconnects, "the producer's and the consumers'"),
     ]:

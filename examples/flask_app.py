@@ -4,8 +4,8 @@
     flask --app examples/flask_app.py run
     curl -H 'Content-Type: application/json' -d '{"customer": 7, "item": "tea"}' http://localhost:5000/orders
 
-Every process connects on its first order, because a session cannot pass a fork, and servers like gunicorn
-fork. All threads of a process share the session.
+Every process connects on its first order, because a session does not survive a fork, and servers like
+gunicorn fork. All threads of a process share the session.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Orders:
 
 
 orders = Orders()
-# In a forked child, nothing of the parent's is closed. bmq.blocking is imported above: its own exit function
-# runs after this one.
+# In a forked child, close() leaves the parent's session alone. bmq.blocking is imported above, so its own
+# exit function runs after this one.
 atexit.register(orders.close)
 
 
@@ -67,11 +67,11 @@ def take() -> tuple[Response, int]:
     try:
         order = Order(int(given["customer"]), str(given["item"]))
     except (KeyError, TypeError, ValueError):
-        return jsonify(error="an order has a customer, which is a number, and an item"), 400
+        return jsonify(error="an order needs a customer (a number) and an item"), 400
     try:
         ack = orders.queue().post(order, timeout=5)
     except bmq.Error as error:
-        # With an open outcome the order may be stored all the same: the client tries again.
+        # After a timeout the order may be stored nevertheless; the client should try again.
         return jsonify(error=str(error)), 503
     return jsonify(guid=ack.guid), 202
 

@@ -6,7 +6,7 @@
 
 A service that writes to its database and posts a message can die between the two. The service therefore
 writes the message into a table, in the same transaction, and a relay posts the rows of the table. The relay
-can die too, between the post and the note about the post, and then posts a row again. The GUID is derived
+can die too, between posting a row and marking the row, and then posts the row again. The GUID is derived
 from the row's number, so the broker keeps a single copy. For the same reason several relays may run.
 SQLAlchemy is required.
 
@@ -69,7 +69,7 @@ outbox = Table(
     Column("posted_at", DateTime(timezone=True), index=True),
     # Why a row can never be posted; the relay skips rows with an error.
     Column("error", String(LONGEST_ERROR)),
-    sqlite_autoincrement=True,  # a number is never given twice, also when rows are deleted
+    sqlite_autoincrement=True,  # never reuse a number, even after rows are deleted
 )
 
 
@@ -98,7 +98,7 @@ def check(payload: bytes, properties: Mapping[str, Any]) -> None:
     for name, value in properties.items():
         # The column is JSON: a value that JSON changes would be another value when posted.
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][^\0]{0,126}", name):
-            raise bmq.UsageError(f"{name!r} is no name for a property")
+            raise bmq.UsageError(f"{name!r} is not a legal property name")
         if not isinstance(value, str | int):
             raise bmq.UsageError(f"property {name} is a str, an int or a bool, not {value!r:.100}")
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -107,7 +107,7 @@ def check(payload: bytes, properties: Mapping[str, Any]) -> None:
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise bmq.UsageError(f"property {name} is no text that has a form in UTF-8") from None
+                raise bmq.UsageError(f"property {name} cannot be encoded in UTF-8") from None
 
 
 def unposted(engine: Engine) -> list[Any]:
@@ -123,7 +123,7 @@ def unposted(engine: Engine) -> list[Any]:
 
 
 def note(engine: Engine, numbers: list[int]) -> None:
-    """Note rows as posted."""
+    """Mark rows as posted."""
     with engine.begin() as connection:
         connection.execute(update(outbox).where(outbox.c.id.in_(numbers)).values(posted_at=datetime.now(UTC)))
 
@@ -156,7 +156,7 @@ async def relay_some(engine: Engine, name: str, queue: bmq.Queue) -> int:
                 posts[row.id] = await posted(queue, row, derived_guid(name, "outbox", str(row.id)))
             except (bmq.InvalidPayload, bmq.InvalidProperty) as error:
                 errors[row.id] = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
-            except (TypeError, ValueError, AttributeError) as error:  # rows of other programs may be wrong
+            except (TypeError, ValueError, AttributeError) as error:  # rows of other programs may be invalid
                 errors[row.id] = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
     except BaseException:
         # The session has failed, or the task is cancelled. An error of the database must not hide the reason.
@@ -192,7 +192,7 @@ async def settle(engine: Engine, posts: Mapping[int, Awaitable[bmq.Ack]], errors
         number, why = next(iter(errors.items()))
         logger.error("%d rows cannot be posted and are marked; row %d: %s", len(errors), number, why)
         await asyncio.to_thread(mark, engine, errors)
-    if refused:  # the queue is full, say: next time
+    if refused:  # for example because the queue is full
         logger.warning("%d rows were refused and stay; the first: %s", len(refused), refused[0])
     return len(accepted)
 
@@ -227,8 +227,8 @@ async def relay(engine: Engine, name: str, queue: bmq.Queue, *, pause: float = 1
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description="Post what a database transaction commits.")
-    parser.add_argument("--broker", help="such as tcp://localhost:30114; default: an embedded one")
+    parser = argparse.ArgumentParser(description="Post the messages of committed database transactions.")
+    parser.add_argument("--broker", help="such as tcp://localhost:30114; default: an embedded broker")
     parser.add_argument("--database", help="an SQLAlchemy URL; default: SQLite in a temporary folder")
     options = parser.parse_args()
     async with AsyncExitStack() as stack:
@@ -239,7 +239,7 @@ async def main() -> None:
         await asyncio.to_thread(metadata.create_all, engine)
 
         def order(number: int) -> None:
-            with engine.begin() as connection:  # the order's own writes belong in here
+            with engine.begin() as connection:  # the order's own writes belong here
                 record(connection, b"order %d" % number, {"CustomerId": number})
 
         for number in range(5):

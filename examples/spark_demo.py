@@ -11,7 +11,7 @@ which this program reads. Twice the driver is killed with SIGKILL in the middle 
 its checkpoint.
 
 At the end the totals are compared with totals counted from the file by a few lines of Python. The exit status
-is 0 if every record was posted, each window came out exactly once with the right numbers, and the first queue
+is 0 if every record was posted, each window came out exactly once with correct numbers, and the first queue
 is empty. Throughput and lag over time are drawn into an SVG file.
 """
 
@@ -382,13 +382,13 @@ async def run(
             stage.act = text
             say(f"{stage.now:4.0f} s  {text}")
 
-        act("Spark starts, and makes its first batch.")
+        act("Spark starts, and runs its first batch.")
         first = await out.post_many(flights[:FIRST])
         await driver.start()
         await until(lambda: driver.alive and bool(driver.batches) and not stage.waiting)
         # On a slow machine Spark takes longer to start and to restart: post more slowly there.
         seconds = seconds or 2 * (kills + 1) * stage.now
-        act(f"Records are posted, for {seconds:.0f} s. The pipeline makes totals of each hour and airline.")
+        act(f"Records are posted, for {seconds:.0f} s. The pipeline computes totals by hour and airline.")
         rate = len(flights) / seconds
         posting = asyncio.create_task(out.post_many(flights[FIRST:], rate=rate))
         for number in range(1, kills + 1):
@@ -401,17 +401,17 @@ async def run(
             await asyncio.sleep(seconds / 15)
             await driver.start()
             stage.down.append((killed, stage.now))
-            act("It is back, from its checkpoint: the batch that was half done is done again.")
+            act("The driver is back, from its checkpoint: the interrupted batch runs again.")
         report = await posting
         await out.post(last().data, properties=last().properties)
-        act("Everything is posted. A last record, of the day after, ends the last windows.")
+        act("All records are posted. A final record, of the next day, ends the last windows.")
         total = sum(numbers.flights for numbers in expected.values())
         await patiently(
             lambda: driver.alive and books.flights >= total and not stage.waiting,
             lambda: (books.flights, stage.waiting),
         )
         stage.measure((await admin.queue(FLIGHTS).depth()).messages)
-        act("All of them have been counted.")
+        act("All records are counted.")
         draw(stage)
         await driver.stop()
         await emptied(admin.queue(TOTALS))
@@ -453,23 +453,23 @@ def balance(
     for what, number in [
         ("records in the file", total),
         ("posted, and acknowledged by the broker", acknowledged),
-        ("counted in the windows that came out", books.flights),
+        ("counted in the resulting windows", books.flights),
         ("left in the first queue", left),
         ("left out by Spark as too late", sum(each["too late"] for each in driver.batches)),
         ("windows, counted without Spark", len(expected)),
-        ("windows that came out", len(books.windows)),
-        ("missing", len(missing)),
-        ("with wrong numbers", len(wrong)),
-        ("that came out twice", twice),
-        ("batches that a killed driver left half done", len(driver.repeated)),
-        ("done again after the restart", driver.done_again),
-        ("times that a driver ended by itself", driver.failures),
+        ("resulting windows", len(books.windows)),
+        ("windows missing", len(missing)),
+        ("windows with wrong numbers", len(wrong)),
+        ("windows posted twice", twice),
+        ("batches interrupted by a kill", len(driver.repeated)),
+        ("batches repeated after the restart", driver.done_again),
+        ("unplanned ends of a driver", driver.failures),
     ]:
         table.add_row(what, f"{number:,}")
     console.print(table)
     balanced = acknowledged == total == books.flights and not (missing or wrong or twice or left)
     console.print(
-        "The books are balanced: nothing was lost, and nothing came twice."
+        "The books are balanced: no record was lost, and none was counted twice."
         if balanced
         else "[b red]The books are not balanced.",
         soft_wrap=True,
@@ -480,9 +480,9 @@ def balance(
 async def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="A Spark pipeline, killed on the way, loses nothing.")
     parser.add_argument("--fast", action="store_true", help="posted in ten seconds, killed once: for scripts")
-    parser.add_argument("--kills", type=int, help="how often the driver is killed (default: 2)")
+    parser.add_argument("--kills", type=int, help="number of kills of the driver (default: 2)")
     parser.add_argument(
-        "--seconds", type=float, help="for how long records are posted (default: by the machine)"
+        "--seconds", type=float, help="time for posting the records (default: by the machine)"
     )
     parser.add_argument("--picture", default="build/demo-spark.svg", help="default: %(default)s")
     options = parser.parse_args(arguments)

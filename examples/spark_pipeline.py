@@ -77,7 +77,7 @@ def departures(spark: SparkSession, broker: str, checkpoint: str) -> DataFrame:
 
 
 def totals(flights: DataFrame, airlines: DataFrame) -> DataFrame:
-    """How many flights each airline had in each hour, as messages."""
+    """The flights of each airline in each hour, as messages."""
     hours = (
         flights.withWatermark("scheduled", LATENESS)
         .groupBy(F.window("scheduled", "1 hour"), "carrier")
@@ -87,7 +87,7 @@ def totals(flights: DataFrame, airlines: DataFrame) -> DataFrame:
             F.count_if(F.expr("status = 'cancelled'")).alias("cancelled"),
         )
     )
-    # A left join: a flight stays even if its airline is missing in the table.
+    # A left join keeps a flight even if its airline is missing from the table.
     named = hours.join(airlines, "carrier", "left").withColumn("hour", F.expr("window.start"))
     text = F.to_json(F.struct("hour", "carrier", "airline", "flights", "late", "cancelled"))
     return named.select(text.alias("value"), "carrier", "flights", "late")
@@ -113,7 +113,7 @@ class Progress(StreamingQueryListener):
 def main() -> None:
     parser = argparse.ArgumentParser(description="Totals of departures, by hour and airline.")
     parser.add_argument("--broker", default=os.environ.get("BMQ_BROKER_URI", "tcp://localhost:30114"))
-    parser.add_argument("--folder", required=True, help="where the checkpoint is kept")
+    parser.add_argument("--folder", required=True, help="folder of the checkpoint")
     options = parser.parse_args()
 
     told: list[int] = []

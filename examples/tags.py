@@ -41,7 +41,7 @@ async def subscribe(consumer: bmq.Consumer, expected: int) -> list[str]:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description="Filter a topic's messages by tags.")
-    parser.add_argument("--broker", help="such as tcp://localhost:30114; default: an embedded one")
+    parser.add_argument("--broker", help="such as tcp://localhost:30114; default: an embedded broker")
     options = parser.parse_args()
 
     topic = f"bmq://bmq.test.mem.fanout/topic-{os.getpid()}"
@@ -58,7 +58,7 @@ async def main() -> None:
         for text, tags in MESSAGES:
             await producer.post(text.encode(), tags=tags)
         for name, task in tasks.items():
-            print(f"{name} asked for {SUBSCRIBERS[name]}:")
+            print(f"{name} subscribes to {SUBSCRIBERS[name]}:")
             for line in await task:
                 print(f"    {line}")
 

@@ -44,7 +44,7 @@ async def serve(name: str, consumer: bmq.Consumer, handled: asyncio.Queue[str]) 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description="Route orders by subscriptions.")
-    parser.add_argument("--broker", help="such as tcp://localhost:30114; default: an embedded one")
+    parser.add_argument("--broker", help="such as tcp://localhost:30114; default: an embedded broker")
     options = parser.parse_args()
 
     table = bmq.subscriptions.RoutingTable(ROUTES)
@@ -59,7 +59,8 @@ async def main() -> None:
             default_subscription=False,
         )
         consumers = {name: queue.subscribe(text, priority=priority) for text, priority, name in ROUTES}
-        # Opened together, the subscriptions reach the broker in one request: no order goes astray.
+        # Opened together, the subscriptions reach the broker in one request: no order goes to the wrong
+        # service.
         await asyncio.gather(*[consumer.open() for consumer in consumers.values()])
         handled: asyncio.Queue[str] = asyncio.Queue()
         services = [asyncio.create_task(serve(name, each, handled)) for name, each in consumers.items()]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A service: handlers with concurrency, deadlines, retries and a queue for failed orders.
 
-    python examples/worker.py                                  # orders made up, on the embedded broker
+    python examples/worker.py                                  # generated orders, on the embedded broker
     python examples/worker.py --broker tcp://localhost:30114 --serve   # until SIGTERM or Ctrl-C
 
 Every third order has no address, and every fourth needs a second attempt. After three failures an order goes
@@ -43,7 +43,7 @@ class Shop:
 
 
 def make_app(broker: str, orders: str, dead: str, shop: Shop, expected: int | None) -> bmq.App:
-    """Put the service together; with ``expected``, the service stops after so many orders."""
+    """Build the service; with ``expected``, the service stops after this number of orders."""
 
     def count(failure: Failure) -> None:
         shop.retries += failure.retry_in is not None
@@ -57,7 +57,7 @@ def make_app(broker: str, orders: str, dead: str, shop: Shop, expected: int | No
     @app.consumer(
         orders,
         concurrency=4,  # four orders at a time; 1, the default, would keep their order
-        max_unconfirmed_messages=16,  # delivered messages are not available to other workers: keep it low
+        max_unconfirmed_messages=16,  # delivered messages are not available to other workers
         timeout=5.0,
         retry=bmq.Backoff(every=0.1, retries=2, then=bmq.DeadLetter(dead)),
     )
@@ -86,10 +86,14 @@ async def post_orders(broker: str, queue_uri: str, count: int) -> None:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description="Handle orders.")
-    parser.add_argument("--broker", help="such as tcp://localhost:30114; default: an embedded one")
+    parser.add_argument("--broker", help="such as tcp://localhost:30114; default: an embedded broker")
     parser.add_argument("--queue", default=f"bmq://bmq.test.mem.priority/orders-{os.getpid()}")
-    parser.add_argument("--orders", type=int, default=24, help="how many to make up (default: %(default)s)")
-    parser.add_argument("--serve", action="store_true", help="go on after those, until SIGTERM or SIGINT")
+    parser.add_argument(
+        "--orders", type=int, default=24, help="number of generated orders (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--serve", action="store_true", help="keep running after these orders, until SIGTERM or SIGINT"
+    )
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("bmq.workers").addFilter(lambda record: record.exc_info is None)  # no tracebacks here

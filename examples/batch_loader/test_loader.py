@@ -87,7 +87,7 @@ async def test_readings_are_stored_and_confirmed(database: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_no_reading_is_put_aside_and_the_others_are_stored(database: str) -> None:
+async def test_invalid_readings_are_put_aside_and_valid_readings_are_stored(database: str) -> None:
     async with TestApp(loader.app) as test:
         await test.post(READINGS, b'{"sensor": "roof"}')
         await test.post(READINGS, Reading("roof", 1.5))
@@ -97,7 +97,7 @@ async def test_what_is_no_reading_is_put_aside_and_the_others_are_stored(databas
     assert rows(database) == [("roof", 1.5)]
 
 
-def test_a_crash_between_commit_and_confirmation_stores_nothing_twice(database: str) -> None:
+def test_a_crash_between_commit_and_confirmation_stores_each_reading_once(database: str) -> None:
     async def post(uri: str) -> None:
         async with bmq.connect(uri) as session:
             queue = await session.open_queue(READINGS, write=True)

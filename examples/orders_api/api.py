@@ -71,7 +71,7 @@ def ready(request: fastapi.Request, response: fastapi.Response) -> dict[str, str
 
 
 def refused(request: fastapi.Request, error: Exception) -> fastapi.Response:
-    """The client's options: try again, or give up."""
+    """Tell the client whether to try again."""
     assert isinstance(error, bmq.Error)
     again = error.retryable or isinstance(error, bmq.TimedOut)
     headers = {"Retry-After": "5"} if again else {}

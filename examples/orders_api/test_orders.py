@@ -24,7 +24,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[BackgroundBroker]:
 
 
 @pytest.mark.parametrize("service", [api.api, api.front], ids=["with worker", "without"])
-def test_an_order_is_in_the_queue_when_it_is_answered(broker: BackgroundBroker, service: FastAPI) -> None:
+def test_an_order_is_stored_before_the_response(broker: BackgroundBroker, service: FastAPI) -> None:
     with TestClient(service) as client:
         answer = client.put("/orders/17", json={"customer": 7, "address": "1 Main Street"})
         assert answer.status_code == 202
@@ -36,14 +36,14 @@ def test_an_order_is_in_the_queue_when_it_is_answered(broker: BackgroundBroker, 
         assert client.get("/ready").json() == {"session": "ready"}
 
 
-def test_a_request_that_is_repeated_is_one_order(broker: BackgroundBroker) -> None:
+def test_a_repeated_request_places_one_order(broker: BackgroundBroker) -> None:
     with TestClient(api.front) as client:
         answers = [client.put("/orders/17", json={"customer": 7, "address": "x"}) for _ in range(3)]
     assert len({answer.json()["guid"] for answer in answers}) == 1
     assert broker.call(lambda inner: len(inner.queues[ORDERS])) == 1
 
 
-def test_what_is_no_order_is_not_posted(broker: BackgroundBroker) -> None:
+def test_an_invalid_order_is_not_posted(broker: BackgroundBroker) -> None:
     with TestClient(api.front) as client:
         assert client.put("/orders/0", json={"customer": 7, "address": "x"}).status_code == 422
         assert client.put("/orders/1", json={"customer": 7, "address": ""}).status_code == 422
@@ -51,7 +51,7 @@ def test_what_is_no_order_is_not_posted(broker: BackgroundBroker) -> None:
     broker.call(lambda inner: inner.assert_posted(ORDERS, count=0))
 
 
-def test_a_queue_that_is_full_is_told_to_the_client(broker: BackgroundBroker) -> None:
+def test_a_full_queue_is_reported_to_the_client(broker: BackgroundBroker) -> None:
     with TestClient(api.front) as client:
         broker.call(lambda inner: inner.faults.nack(bmq.AckStatus.LIMIT_MESSAGES, count=1))
         answer = client.put("/orders/1", json={"customer": 7, "address": "x"})
@@ -62,7 +62,7 @@ def test_a_queue_that_is_full_is_told_to_the_client(broker: BackgroundBroker) ->
 
 
 @pytest.mark.asyncio
-async def test_orders_are_shipped_and_what_is_none_is_put_aside() -> None:
+async def test_orders_are_shipped_and_invalid_orders_are_put_aside() -> None:
     async with TestApp(orders.app) as test:
         for number in range(1, 21):
             await test.post(ORDERS, Order(number=number, customer=number % 3, address="1 Main Street"))

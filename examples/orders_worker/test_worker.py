@@ -45,7 +45,7 @@ async def test_an_order_is_shipped(carrier: Carrier) -> None:
         test.broker.assert_posted(DEAD, count=0)
 
 
-async def test_orders_of_a_customer_keep_their_order_when_the_carrier_is_away(carrier: Carrier) -> None:
+async def test_orders_of_a_customer_keep_their_order_while_the_carrier_fails(carrier: Carrier) -> None:
     carrier.refuses = {0: 3, 4: 1}
     async with TestApp(worker.app) as test:
         for number in range(20):
@@ -55,7 +55,7 @@ async def test_orders_of_a_customer_keep_their_order_when_the_carrier_is_away(ca
         assert len(test.retried) == 4
 
 
-async def test_what_cannot_be_shipped_is_put_aside(carrier: Carrier) -> None:
+async def test_an_unshippable_order_is_put_aside(carrier: Carrier) -> None:
     carrier.refuses = {1: 100}
     async with TestApp(worker.app) as test:
         await test.post(ORDERS, Order(1, customer=7, address="x"))

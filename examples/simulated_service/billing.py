@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service that books payments, in four versions: three with a bug, the last without."""
+"""A service that books payments, in four versions: three with a bug, and a correct one."""
 
 from __future__ import annotations
 

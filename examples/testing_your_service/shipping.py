@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small service: reads orders, ships the express ones first, reports what it shipped."""
+"""A small service: reads orders, ships express orders first, and reports shipped orders."""
 
 from __future__ import annotations
 

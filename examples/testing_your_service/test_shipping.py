@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the service in this folder: copy both files as a start.
+"""Tests of the service in this folder: copy both files as a starting point.
 
 The tests need pytest and pytest-asyncio; the fixtures come with bmq. Each test starts its own broker. With
 BMQ_BROKER_URI set, the same tests run against the given broker.
@@ -59,14 +59,14 @@ async def test_an_order_is_shipped(service: None, orders: bmq.Queue, reports: bm
     assert await shipped(reports) == 1
 
 
-async def test_an_order_of_no_type_is_shipped_too(
+async def test_an_order_without_a_type_is_shipped(
     service: None, orders: bmq.Queue, reports: bmq.Queue
 ) -> None:
     await orders.post(b'{"number": 2}')
     assert await shipped(reports) == 2
 
 
-async def test_nothing_is_lost_when_the_connection_is(
+async def test_a_lost_connection_loses_no_order(
     service: None, bmq_proxy: FaultProxy, orders: bmq.Queue, reports: bmq.Queue
 ) -> None:
     await orders.post(b'{"number": 1}')
@@ -80,7 +80,7 @@ async def test_nothing_is_lost_when_the_connection_is(
         numbers.add(await shipped(reports))
 
 
-async def test_it_works_when_bytes_trickle_in(
+async def test_orders_are_shipped_when_bytes_arrive_one_by_one(
     service: None, bmq_proxy: FaultProxy, orders: bmq.Queue, reports: bmq.Queue
 ) -> None:
     bmq_proxy.split(1, Direction.TO_CLIENT)

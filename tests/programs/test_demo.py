@@ -61,7 +61,7 @@ def test_every_record_is_in_the_books() -> None:
     said = books(run.stdout)
     assert said["posted"] == said["acknowledged"] == 4015
     assert said["confirmed: late"] + said["confirmed: the rest"] == 4015
-    assert said["lost"] == said["handled by the wrong one"] == 0
+    assert said["lost"] == said["wrong consumer"] == 0
     assert said["connections restored"] == 2
     assert said["sent again"] >= 10, "posts are in flight when the broker crashes"
     assert "The books are balanced: nothing was lost." in run.stdout
@@ -70,7 +70,7 @@ def test_every_record_is_in_the_books() -> None:
     assert [step.split()[:2] for step in next_steps[1:]] == [["bmq", "broker"], ["make", "demo-spark"]]
 
 
-def test_without_a_terminal_each_act_is_one_line_and_nothing_moves() -> None:
+def test_without_a_terminal_each_act_is_one_static_line() -> None:
     run = demonstrate("--count", "200")
     assert "\x1b" not in run.stdout
     assert run.stderr == ""
@@ -105,7 +105,7 @@ def test_demo_without_a_broker_ends_with_one_line() -> None:
         ({0, 1, 2}, [0, 1, 3], 0, False),  # nobody posted that
     ],
 )
-def test_books_that_do_not_balance_are_noticed(
+def test_unbalanced_books_are_reported(
     demo: ModuleType, acknowledged: set[int], late: list[int], wrong: int, balanced: bool
 ) -> None:
     parties = [
@@ -170,7 +170,7 @@ def test_the_recording_in_the_readme_is_of_this_demo(demo: ModuleType) -> None:
     assert "The books are balanced: nothing was lost." in texts
 
 
-def test_its_environment_is_small() -> None:
+def test_the_demo_installs_no_test_dependencies() -> None:
     """`make demo` installs the requirements of the package and its command line, and none of the tests."""
     told = subprocess.run(
         ["make", "--dry-run", "--no-print-directory", "demo", "VENV=.venv-nowhere"],
