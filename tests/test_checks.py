@@ -45,7 +45,7 @@ def test_integral_values_become_int(value: object) -> None:
         5j,
     ],
 )
-def test_anything_else_is_refused_as_integer_with_its_name(value: object) -> None:
+def test_other_values_are_refused_as_integers_with_their_name(value: object) -> None:
     with pytest.raises(UsageError, match=r"^count is an integer from 0 to "):
         _checks.integer("count", value)
 
@@ -83,13 +83,13 @@ def test_zero_is_no_positive_duration() -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"x", 1, "\udc80", "a\0b", Unprintable()])
-def test_text_that_cannot_travel_is_refused(value: object) -> None:
+def test_text_that_cannot_be_sent_is_refused(value: object) -> None:
     with pytest.raises(UsageError, match=r"^name "):
         _checks.text("name", value)
 
 
 @pytest.mark.parametrize("value", [None, 0, 1, "yes", Unprintable(), []])
-def test_only_booleans_are_booleans(value: object) -> None:
+def test_only_booleans_are_accepted_as_booleans(value: object) -> None:
     with pytest.raises(UsageError, match=r"^flag is True or False"):
         _checks.boolean("flag", value)
     assert _checks.boolean("flag", np.True_) is True

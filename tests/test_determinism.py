@@ -153,7 +153,7 @@ def test_an_iteration_over_a_set_is_found() -> None:
         assert not _found(Path("a.py"), source), source
 
 
-def test_cores_say_the_same_under_every_hash_seed() -> None:
+def test_cores_produce_the_same_output_under_every_hash_seed() -> None:
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.determinism"],

@@ -61,7 +61,7 @@ def test_imports_point_one_way() -> None:
     assert run.returncode == 0, run.stdout
 
 
-def test_imports_that_point_elsewhere_are_seen(tmp_path: Path) -> None:
+def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
     """Every contract can be broken: an import of each kind, planted in a copy."""
     planted = {
         "wire/uri.py": "import bmq.protocol",
@@ -96,7 +96,7 @@ def test_imports_that_point_elsewhere_are_seen(tmp_path: Path) -> None:
     assert "newcomer" in run.stdout, "every module has its place among the layers"
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_no_import_cycle_exists() -> None:
     """At run time, that is: an annotation may point both ways."""
     graph = grimp.build_graph("bmq", exclude_type_checking_imports=True, cache_dir=None)
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
@@ -246,7 +246,7 @@ def test_every_name_is_in_the_module_declared_to_type_checkers() -> None:
         _ = bmq.conect  # type: ignore[attr-defined]
 
 
-def test_an_unrelated_run_of_pytest_does_not_pay_for_the_plugin(tmp_path: Path) -> None:
+def test_the_plugin_does_not_slow_an_unrelated_run_of_pytest(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import sys\n\ndef test_it():\n"
         "    names = [name for name in sys.modules if name.split('.')[0] in ('bmq', 'construct', 'orjson')]\n"

@@ -46,7 +46,7 @@ def test_an_error_of_another_module_has_the_page_of_its_kind() -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_notes_of_others_are_kept() -> None:
+def test_foreign_notes_are_kept() -> None:
     error = bmq.TimedOut("late")
     error.add_note("while shipping")
     error.add_note("order 7")

@@ -70,7 +70,7 @@ async def test_no_way_to_receive_hands_a_message_out_twice(
 
 
 @pytest.mark.parametrize("way", ["iterate", *with_tables("tables")])
-async def test_a_thousand_lost_confirmations_are_made_again(
+async def test_a_thousand_lost_confirmations_are_repeated(
     broker: bmq.broker.Broker, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Many at a time, as columns too, by a broker that is faster than any cluster."""

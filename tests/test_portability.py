@@ -61,7 +61,7 @@ def look(path: Path) -> None:
             assert not re.match(r"/(proc|sys|dev|tmp|etc)/", node.value), f"{path}:{node.lineno}"
 
 
-def test_text_files_say_their_encoding() -> None:
+def test_text_files_are_opened_with_an_encoding() -> None:
     """Windows has another default."""
     for path in [*PACKAGE, *sorted((ROOT / "examples").rglob("*.py"))]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -158,7 +158,7 @@ class Closed:
         raise OSError(errno.EINVAL, "Invalid argument")
 
 
-async def test_options_of_a_socket_that_is_closed_already_are_refused_without_harm(
+async def test_options_of_a_closed_socket_are_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
@@ -174,7 +174,7 @@ async def test_options_of_a_socket_that_is_closed_already_are_refused_without_ha
         assert (await queue.receive(timeout=30)).data == b"1"
 
 
-def test_reset_is_requested_in_the_way_of_each_system() -> None:
+def test_a_reset_is_requested_as_each_system_requires() -> None:
     assert _proxy._linger(posix=True) == struct.pack("ii", 1, 0)
     assert _proxy._linger(posix=False) == b"\1\0\0\0"  # u_short l_onoff, u_short l_linger
     with socket.socket() as here:
@@ -215,7 +215,7 @@ def test_the_log_of_a_stream_is_written_out_where_folders_cannot_be(
     assert [path.endswith(".partial") for path in synced] == ([True, False] if posix else [True])
 
 
-def test_without_locks_of_files_a_log_is_used_without_one(
+def test_a_log_is_used_without_a_lock_where_files_cannot_be_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)

@@ -66,7 +66,7 @@ def test_an_old_name_of_a_module_names_the_new_one(module: str, old: str, new: s
 
 
 @pytest.mark.parametrize("module", _renamed.NAMES)
-def test_a_name_that_never_was_is_an_ordinary_error(module: str) -> None:
+def test_an_unknown_name_is_an_ordinary_error(module: str) -> None:
     with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'Nonsense'"):
         importlib.import_module(module).Nonsense  # noqa: B018
 

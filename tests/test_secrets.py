@@ -140,7 +140,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
         assert line.isprintable(), line
 
 
-async def test_a_client_can_not_play_with_the_brokers_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_cannot_forge_the_log_of_a_broker(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     users = Authentication(users={"ann": SECRET}, anonymous=True)
     core = Core(settings=BrokerSettings(authentication=users))
@@ -162,7 +162,7 @@ async def test_a_client_can_not_play_with_the_brokers_log(caplog: pytest.LogCapt
     quiet(caplog)
 
 
-async def test_a_broker_can_not_play_with_the_log_of_a_client(
+async def test_a_broker_cannot_forge_the_log_of_a_client(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -554,7 +554,7 @@ async def scene() -> AsyncIterator[Scene]:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
-async def test_the_loop_has_its_turn_between_messages(
+async def test_the_event_loop_runs_between_messages(
     scene: Scene, path: Callable[[Scene], Awaitable[None]]
 ) -> None:
     await asyncio.wait_for(path(scene), 30)
@@ -573,7 +573,7 @@ async def test_confirmations_have_left_before_the_next_message_but_one(
     assert all(later > earlier for earlier, later in itertools.pairwise(scene.sent[1:]))
 
 
-async def test_the_loop_has_its_turn_between_events(scene: Scene) -> None:
+async def test_the_event_loop_runs_between_events(scene: Scene) -> None:
     """Events are no messages, but a loop over a thousand events would block the event loop too."""
     events = scene.session.events()
     for _ in range(MESSAGES):
@@ -601,7 +601,7 @@ async def test_two_loops_over_the_same_events_share_them(scene: Scene) -> None:
     assert set(seen) == {0, 1}
 
 
-async def test_a_host_health_monitor_that_never_waits_keeps_no_loop(scene: Scene) -> None:
+async def test_a_host_health_monitor_that_never_waits_does_not_block_the_loop(scene: Scene) -> None:
     asked = 0
 
     async def monitor() -> AsyncIterator[bool]:
@@ -629,7 +629,7 @@ class Handed:
         return self.now
 
 
-async def test_of_many_tasks_woken_together_one_goes_on_in_a_turn_of_the_loop() -> None:
+async def test_one_of_many_woken_tasks_continues_in_a_turn_of_the_loop() -> None:
     clock = Handed()
     turn = Turn(clock)
     turns, order = [0], list[tuple[int, int]]()
@@ -656,7 +656,7 @@ async def test_within_its_share_a_task_is_not_interrupted() -> None:
     assert clock() < turn.until
 
 
-async def test_after_a_turn_of_the_loop_a_share_begins_at_once() -> None:
+async def test_a_turn_of_the_loop_renews_the_share() -> None:
     """Tasks that wait for other events anyway never wait here."""
     clock = Handed()
     turn = Turn(clock)

@@ -112,7 +112,7 @@ async def test_callbacks_of_a_done_future_run_before_the_caller_continues() -> N
     assert ran
 
 
-async def test_waiting_for_a_failed_or_cancelled_future_raises_nothing() -> None:
+async def test_waiting_for_a_failed_or_cancelled_future_raises_no_error() -> None:
     for end in (lambda each: each.set_exception(LookupError()), lambda each: each.cancel()):
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.ensure_future(ended(future))

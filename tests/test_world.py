@@ -129,7 +129,7 @@ def test_every_way_to_read_a_clock_is_found(source: str) -> None:
         "clock.time.time()",
     ],
 )
-def test_clocks_that_are_given_are_not_found(source: str) -> None:
+def test_clocks_passed_as_arguments_are_permitted(source: str) -> None:
     assert not list(_found(source))
 
 

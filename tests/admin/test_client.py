@@ -28,14 +28,12 @@ async def broker() -> AsyncIterator[bmq.broker.Broker]:
 OPERATOR = bmq.Credentials.basic("operator", "secret")
 
 
-async def test_no_broker_is_running(closed_port: int) -> None:
+async def test_a_missing_broker_is_a_connection_failure(closed_port: int) -> None:
     with pytest.raises(bmq.ConnectionFailed, match=f"127.0.0.1:{closed_port}"):
         await bmq.admin.connect(f"tcp://127.0.0.1:{closed_port}")
 
 
-async def test_of_several_addresses_the_first_that_answers_is_asked(
-    broker: bmq.broker.Broker, closed_port: int
-) -> None:
+async def test_the_first_answering_address_is_used(broker: bmq.broker.Broker, closed_port: int) -> None:
     uri = f"tcp://127.0.0.1:{closed_port},{broker.uri}"
     async with bmq.admin.connect(uri, credentials=OPERATOR) as admin:
         assert admin.broker == broker.uri
@@ -64,7 +62,7 @@ async def test_credentials(broker: bmq.broker.Broker) -> None:
         ("tcp://127.0.0.1:1,tcp://[::1]:1,tcp://localhost", OPERATOR, False),
     ],
 )
-async def test_credentials_in_the_clear_are_warned_of(
+async def test_credentials_without_tls_cause_a_warning(
     caplog: pytest.LogCaptureFixture, uri: str, credentials: Any, warned: bool
 ) -> None:
     bmq.admin.connect(uri, credentials=credentials)
@@ -73,7 +71,7 @@ async def test_credentials_in_the_clear_are_warned_of(
     assert "secret" not in caplog.text
 
 
-async def test_a_lost_connection_fails_its_commands_and_the_next_one_connects_again(
+async def test_a_lost_connection_fails_its_commands_and_the_next_command_reconnects(
     broker: bmq.broker.Broker,
 ) -> None:
     async with FaultProxy(broker.uri) as proxy, bmq.admin.connect(proxy.uri, credentials=OPERATOR) as admin:
@@ -87,7 +85,7 @@ async def test_a_lost_connection_fails_its_commands_and_the_next_one_connects_ag
         assert proxy.accepted == 2
 
 
-async def test_no_answer_in_time(broker: bmq.broker.Broker) -> None:
+async def test_a_missing_answer_times_out(broker: bmq.broker.Broker) -> None:
     async with FaultProxy(broker.uri) as proxy, bmq.admin.connect(proxy.uri, credentials=OPERATOR) as admin:
         proxy.stall(Direction.TO_CLIENT)
         with pytest.raises(bmq.RequestTimeout, match="HELP"):
@@ -122,7 +120,7 @@ async def test_closing(broker: bmq.broker.Broker) -> None:
         await admin.clusters()
 
 
-async def test_the_peer_is_no_broker() -> None:
+async def test_a_peer_other_than_a_broker_is_reported() -> None:
     async with Peer() as peer:
         peer.greeting = b"HTTP/1.1 400 Bad Request\r\n\r\n"
         with pytest.raises(bmq.ConnectionFailed, match="does not behave like a BlazingMQ broker"):
@@ -159,7 +157,7 @@ async def test_silent_addresses_share_one_timeout(monkeypatch: pytest.MonkeyPatc
     assert 0.2 >= waited[0] > waited[2] > 0
 
 
-async def test_of_brokers_that_answer_together_one_connection_is_left(
+async def test_simultaneous_answers_leave_a_single_connection(
     broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bmq.admin.client._HEAD_START", 0.0)
@@ -202,7 +200,7 @@ async def test_a_command_is_one_line(broker: bmq.broker.Broker, text: str) -> No
             await admin.command(text)
 
 
-async def test_names_do_not_smuggle_words_into_a_command(broker: bmq.broker.Broker) -> None:
+async def test_names_cannot_add_words_to_a_command(broker: bmq.broker.Broker) -> None:
     async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
         with pytest.raises(bmq.InvalidURI):
             await admin.domain("bmq.test.mem.priority PURGE")
@@ -212,7 +210,7 @@ async def test_names_do_not_smuggle_words_into_a_command(broker: bmq.broker.Brok
             await admin.queue("bmq://bmq.test.mem.fanout/q").messages(count=0)
 
 
-def test_its_error_survives_pickling() -> None:
+def test_admin_error_survives_pickling() -> None:
     error = bmq.errors.AdminError("no", command="HELP", broker_message="not today")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.command, again.broker_message) == ("no", "HELP", "not today")

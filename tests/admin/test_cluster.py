@@ -60,7 +60,7 @@ async def test_the_primary_answers_whichever_address_is_first(cluster: RecordedC
         assert set(asked) <= {f"DOMAINS DOMAIN {DOMAIN} QUEUE other INTERNALS"}, "only for its own clients"
 
 
-async def test_clients_behind_another_node_are_told_where_that_node_answers(cluster: RecordedCluster) -> None:
+async def test_clients_behind_another_node_are_found_at_its_address(cluster: RecordedCluster) -> None:
     async with bmq.admin.connect(cluster.uris("node0", "node1", "node2")) as admin:
         clients = {each.description: each for each in (await admin.queue(ORDERS).internals()).clients}
     assert clients.keys() == {"node1", "node2"}
@@ -75,7 +75,7 @@ async def test_clients_behind_another_node_are_told_where_that_node_answers(clus
     assert clients["node2"].behind == ()
 
 
-async def test_a_single_address_tells_the_nodes_alone(cluster: RecordedCluster) -> None:
+async def test_a_single_address_reports_only_the_nodes(cluster: RecordedCluster) -> None:
     async with bmq.admin.connect(cluster.uris("node0")) as admin:
         clients = (await admin.queue(ORDERS).internals()).clients
     assert [each.behind for each in clients] == [()] * len(clients)

@@ -121,7 +121,7 @@ def as_columns(batch: Any, names: list[str], *, new: bool, compression: int = 0)
 
 
 @given(table=tables(), new=st.booleans(), compression=st.sampled_from(Compression))
-def test_columns_become_the_bytes_that_messages_become(
+def test_columns_encode_to_the_bytes_of_messages(
     table: tuple[Any, list[str], dict[str, PropertyType]], new: bool, compression: Compression
 ) -> None:
     batch, names, types = table
@@ -167,7 +167,7 @@ def test_fields_have_names() -> None:
 
 
 @given(before=st.integers(0, 3), count=st.integers(0, 40), counter=st.sampled_from([0, 4, (1 << 22) - 7]))
-def test_many_guids_are_those_that_come_one_by_one(before: int, count: int, counter: int) -> None:
+def test_guids_made_together_equal_guids_made_singly(before: int, count: int, counter: int) -> None:
     one, other = (GuidGenerator(b"client") for _ in range(2))
     for each in (one, other):
         each._counter = counter
@@ -184,7 +184,7 @@ def slices_of(batch: Any, *names: str) -> list[Any]:
     return list(TableEncoder(batch.schema, "value", names).slices(batch))
 
 
-def test_slices_have_at_most_so_many_rows_and_bytes() -> None:
+def test_slices_respect_the_limits_of_rows_and_bytes() -> None:
     small = pa.record_batch({"value": [b"x"] * 10_000})
     assert [len(each.messages.data) for each in slices_of(small)] == [MAX_MESSAGES, MAX_MESSAGES, 1808]
     large = pa.record_batch({"value": [b"x" * 100_000] * 25 + [b"y" * 3_000_000] + [b"z"]})
@@ -205,7 +205,7 @@ def test_a_dictionary_is_decoded_slice_by_slice() -> None:
     assert seen == 300
 
 
-def test_batches_without_rows_are_nothing() -> None:
+def test_batches_without_rows_are_skipped() -> None:
     assert slices_of(pa.record_batch({"value": pa.array([], pa.string())})) == []
 
 
@@ -218,7 +218,7 @@ def test_the_longest_value_fits() -> None:
     assert put.data.endswith(b"x" * (60 << 20))
 
 
-def test_a_column_of_structs_is_a_property_a_field() -> None:
+def test_each_field_of_a_struct_column_becomes_a_property() -> None:
     struct = pa.array([{"a": 1, "b": "x"}, {"a": None, "b": "y"}, None])
     other = pa.array([{"a": "no", "b": 0}, {"a": "yes", "b": 0}, {"a": None, "b": 5}])
     batch = pa.record_batch(
@@ -239,7 +239,7 @@ def test_field_name_keeps_its_dot() -> None:
     assert only.messages.rows() == [encode_properties({"trace.id": "1", "id": "2"}, new=True) + b"x"]
 
 
-def test_rows_that_are_chosen_keep_their_bytes() -> None:
+def test_selected_rows_keep_their_bytes() -> None:
     batch = pa.record_batch({"value": [f"{n}" * (n + 1) for n in range(20)], "p": [None, 1] * 10})
     (only,) = slices_of(batch, "p")
     given_guids = np.frombuffer(b"".join(guids(20)), "V16")
@@ -251,7 +251,7 @@ def test_rows_that_are_chosen_keep_their_bytes() -> None:
     assert without == [whole[n]._replace(schema_id=whole[n].schema_id & ~1) for n in (1, 7, 8, 19)]
 
 
-def test_schema_ids_are_introduced_once_and_by_the_first() -> None:
+def test_the_first_message_alone_introduces_a_schema_id() -> None:
     batch = pa.record_batch({"value": ["x"] * 200, "p": [None, 1] * 100, "q": [5] * 200})
     (only,) = slices_of(batch, "p", "q")
     posts = EncodedPosts.of(only.messages, only.messages.rows(), only.payload_bytes)
@@ -341,12 +341,12 @@ def test_guids_are_bytes_or_digits() -> None:
 
 
 @pytest.mark.parametrize("table", [[1, 2], {"value": ["x"]}, "text", b"bytes"], ids=str)
-def test_other_objects_than_tables_are_refused(table: object) -> None:
+def test_objects_other_than_tables_are_refused(table: object) -> None:
     with pytest.raises(bmq.UsageError, match=r"a table is a pyarrow Table, .* not "):
         stream_of(table)
 
 
-def test_compressed_rows_are_those_that_shrink() -> None:
+def test_only_shrinking_rows_are_compressed() -> None:
     batch = pa.record_batch({"value": [b"x" * 5000, b"y"], "p": ["z", "z"]})
     (only,) = slices_of(batch, "p")
     posts = EncodedPosts.of(only.messages, only.messages.rows(), only.payload_bytes, compression=1)

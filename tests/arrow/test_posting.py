@@ -67,7 +67,7 @@ async def test_every_row_is_a_message(broker: bmq.broker.Broker, make: Any) -> N
     ]
 
 
-async def test_rows_are_counted_as_messages_are(broker: bmq.broker.Broker) -> None:
+async def test_rows_are_counted_as_messages(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post_table(pa.table(ROWS), properties=PROPERTIES)
@@ -140,7 +140,7 @@ async def test_guids_come_from_a_column(broker: bmq.broker.Broker) -> None:
         assert [m.guid for m in await receive(queue, 6)][:5] == guids
 
 
-async def test_rows_are_taken_as_there_is_room(peer: Peer) -> None:
+async def test_rows_are_taken_as_room_permits(peer: Peer) -> None:
     """A reader may give more than memory holds."""
     peer.hold.add("PUT")
     taken = 0
@@ -250,7 +250,7 @@ async def test_a_reader_cannot_post_tables(broker: bmq.broker.Broker) -> None:
 
 @pytest.mark.parametrize("call", ["await queue.post_table([])", "queue.tables()"])
 @pytest.mark.parametrize("missing", ["numpy", "pyarrow"])
-def test_missing_parts_are_named(missing: str, call: str) -> None:
+def test_a_missing_extra_is_named(missing: str, call: str) -> None:
     code = f"""
 import asyncio, sys
 sys.modules["{missing}"] = None

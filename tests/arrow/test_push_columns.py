@@ -67,13 +67,13 @@ def as_columns(event: bytes) -> list[Any]:
 
 
 @given(event=events)
-def test_columns_have_the_messages_that_come_one_by_one(event: bytes) -> None:
+def test_columns_contain_the_messages_of_the_single_decoder(event: bytes) -> None:
     assert as_columns(event) == one_by_one(event)
 
 
 @given(event=events, data=st.data())
 @settings(max_examples=300)
-def test_an_event_that_lies_is_refused_with_the_same_error(event: bytes, data: st.DataObject) -> None:
+def test_an_inconsistent_event_is_refused_with_the_same_error(event: bytes, data: st.DataObject) -> None:
     changed = bytearray(event)
     for _ in range(data.draw(st.integers(1, 3))):
         if len(changed) > AT:
@@ -114,7 +114,7 @@ def test_columns_are_read_only_for_enough_messages() -> None:
     assert read_push_columns(EVENT_HEADER, AT) is None
 
 
-def test_a_peer_cannot_make_us_compare_for_ever() -> None:
+def test_a_peer_cannot_cause_endless_comparisons() -> None:
     """Short runs of equal lengths: the search for runs costs no more than the messages."""
     body = (push(b"x") * 9 + push(b"x" * 6)) * 20_000
     started = time.process_time()

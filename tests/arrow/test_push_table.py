@@ -189,7 +189,7 @@ def test_malformed_message_is_named_and_affects_no_other(
     checked(TableDecoder(kinds).decode(PushColumns.of(pushes)), pushes, kinds)
 
 
-def test_usual_messages_do_not_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usual_messages_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {"CustomerId": pa.int64(), "OrderType": pa.string(), "missing": pa.bool_()}
     types = ["EXPRESS", "NORMAL", ""]
     pushes = (
@@ -207,20 +207,20 @@ def test_usual_messages_do_not_go_one_by_one(monkeypatch: pytest.MonkeyPatch) ->
     assert decoded.payload[1000].as_py() == b"without"
 
 
-def test_a_schema_id_is_no_proof() -> None:
+def test_a_schema_id_is_verified_against_the_bytes() -> None:
     """A redelivered message may have an id that has been reused for other names."""
     pushes = [push({"a" if n % 2 else "b": n, "same": "x"}, schema_id=6) for n in range(100)]
     decoded = TableDecoder({"a": pa.int64()}).decode(PushColumns.of(pushes))
     assert decoded.properties[0].to_pylist() == [n if n % 2 else None for n in range(100)]
 
 
-def test_very_many_kinds_are_read_all_the_same() -> None:
+def test_many_kinds_of_messages_are_read() -> None:
     pushes = [push({f"p{n % 100}": n, "q": n}) for n in range(2000)]
     kinds = {"p7": pa.int64(), "q": pa.int64()}
     checked(TableDecoder(kinds).decode(PushColumns.of(pushes)), pushes, kinds)
 
 
-def test_compressed_messages_come_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_messages_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compressed messages may become very large: how much is held at once is bounded."""
     monkeypatch.setattr(push_table, "_MOST_INFLATED", 10_000)
     pushes = [push({"a": n}, b"z" * 4000, compression=n % 2) for n in range(20)]
@@ -242,7 +242,7 @@ def test_a_message_that_inflates_beyond_the_limit_is_an_error() -> None:
     assert list(decoded.errors) == [1]
 
 
-def test_without_properties_or_payload() -> None:
+def test_messages_without_properties_or_payload_are_read() -> None:
     columns = PushColumns.of([push({"a": 1}), push()])
     decoded = TableDecoder({}).decode(columns)
     assert (decoded.payload.to_pylist(), decoded.properties) == ([b"payload"] * 2, [])
@@ -250,12 +250,12 @@ def test_without_properties_or_payload() -> None:
     assert TableDecoder({"a": pa.int8()}).decode(columns.part(0, 0)).properties[0].to_pylist() == []
 
 
-def test_a_type_that_no_property_has_is_refused_by_name() -> None:
+def test_an_unsupported_property_type_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match="property 'when' cannot be read as timestamp"):
         TableDecoder({"when": pa.timestamp("us")})
 
 
-def test_guids_are_spelled_as_messages_spell_them() -> None:
+def test_guids_have_the_spelling_of_messages() -> None:
     guids = [bytes(range(n, n + 16)) for n in (0, 100, 240)]
     texts = guid_texts(np.frombuffer(b"".join(guids), "V16"))
     assert texts.to_pylist() == [each.hex().upper() for each in guids]

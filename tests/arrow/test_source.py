@@ -189,7 +189,7 @@ def test_unopenable_queue_is_reported_at_once() -> None:
     assert threads() == []
 
 
-def test_a_program_ends_in_the_middle_of_a_stream(broker: BackgroundBroker) -> None:
+def test_a_program_may_end_in_the_middle_of_a_stream(broker: BackgroundBroker) -> None:
     code = f"""
 import bmq.arrow
 stream = bmq.arrow.reader("{broker.uri}", "{URI}", max_rows=1000)
@@ -200,7 +200,7 @@ print(stream.read_next_batch().num_rows)
 
 
 @pytest.mark.parametrize("missing", ["numpy", "pyarrow"])
-def test_missing_parts_are_named(missing: str) -> None:
+def test_a_missing_extra_is_named(missing: str) -> None:
     code = f"import sys; sys.modules['{missing}'] = None; import bmq.arrow"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     expected = (

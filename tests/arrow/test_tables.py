@@ -55,7 +55,7 @@ async def test_every_message_is_a_row(broker: bmq.broker.Broker, queue: bmq.Queu
     await eventually(lambda: len(broker.queues[URI]) == 0, 30)
 
 
-async def test_messages_that_trickle_in_become_rows_too(broker: bmq.broker.Broker) -> None:
+async def test_slowly_arriving_messages_become_rows(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         async with queue.tables(properties={"n": pa.int8()}) as tables:
@@ -83,7 +83,7 @@ async def test_a_loop_ends_when_the_queue_is_closed(queue: bmq.Queue) -> None:
         await tables.receive()
 
 
-async def test_without_a_schema_there_is_a_map(queue: bmq.Queue) -> None:
+async def test_properties_without_a_schema_become_a_map(queue: bmq.Queue) -> None:
     async with queue.tables(max_rows=2) as tables:
         batch = await tables.receive(timeout=30)
     assert batch.to_pylist() == [
@@ -92,7 +92,7 @@ async def test_without_a_schema_there_is_a_map(queue: bmq.Queue) -> None:
     ]
 
 
-async def test_rows_say_more_of_their_messages(queue: bmq.Queue) -> None:
+async def test_metadata_adds_columns(queue: bmq.Queue) -> None:
     started = time.time()
     message = await queue.receive(timeout=30)
     names = ["guid", "redelivered", "received_at"]
@@ -122,7 +122,9 @@ async def test_messages_are_confirmed_only_by_confirm(broker: bmq.broker.Broker,
     await eventually(lambda: len(broker.queues[URI]) == COUNT - 3000, 30)
 
 
-async def test_others_confirm_by_guid(broker: bmq.broker.Broker, queue: bmq.Queue) -> None:
+async def test_rows_are_confirmed_by_guid_through_the_queue(
+    broker: bmq.broker.Broker, queue: bmq.Queue
+) -> None:
     tables = await queue.tables(max_rows=COUNT, metadata=["guid"])
     await eventually(lambda: tables.buffered == COUNT, 30)
     batch = await tables.receive()
@@ -132,7 +134,7 @@ async def test_others_confirm_by_guid(broker: bmq.broker.Broker, queue: bmq.Queu
     await eventually(lambda: len(broker.queues[URI]) == COUNT - 100, 30)
 
 
-async def test_messages_are_counted_as_ever(queue: bmq.Queue) -> None:
+async def test_messages_of_tables_are_counted(queue: bmq.Queue) -> None:
     async with queue.tables(max_rows=5000) as tables:
         await tables.receive(timeout=30)
         await eventually(lambda: tables.buffered == COUNT - 5000, 30)
@@ -163,7 +165,7 @@ async def test_the_broker_selects(queue: bmq.Queue) -> None:
     assert set(seen) == {5}
 
 
-async def test_waiting_messages_go_to_others_on_close(queue: bmq.Queue) -> None:
+async def test_waiting_messages_go_to_other_consumers_on_close(queue: bmq.Queue) -> None:
     """In the order of delivery, and in front of what comes later."""
     tables = await queue.tables()
     await eventually(lambda: tables.buffered == COUNT, 30)
@@ -228,7 +230,7 @@ async def test_lost_connection_loses_no_message(broker: bmq.broker.Broker, queue
     await eventually(lambda: len(broker.queues[URI]) == 0, 30)
 
 
-async def test_cancelling_loses_nothing(broker: bmq.broker.Broker) -> None:
+async def test_a_cancelled_receive_loses_no_message(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         async with queue.tables() as tables:
@@ -243,7 +245,7 @@ async def test_cancelling_loses_nothing(broker: bmq.broker.Broker) -> None:
             assert (await tables.receive(timeout=30)).num_rows == 1
 
 
-async def test_a_batch_has_so_many_bytes_at_most(
+async def test_a_batch_respects_the_limit_of_bytes(
     broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bmq.client.tables._MAX_BYTES", 50_000)

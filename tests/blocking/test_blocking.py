@@ -49,7 +49,7 @@ def test_failed_messages_are_not_confirmed(session: bmq.blocking.Session, bmq_qu
         again.confirm()
 
 
-def test_many(queue: bmq.blocking.Queue) -> None:
+def test_post_many_posts_all_items(queue: bmq.blocking.Queue) -> None:
     """Items come from a list, and from a generator, which runs here because it may belong to this thread."""
     threads: set[int] = set()
 
@@ -112,7 +112,7 @@ def test_illegal_item_ends_the_call_and_preceding_items_are_posted(queue: bmq.bl
     assert queue.receive_nowait() is None
 
 
-def test_failures_say_which_item(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
+def test_failures_have_the_index_of_the_item(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
     queue = session.open_queue(bmq_queue_uri, write=True)
 
     def items() -> Iterator[bytes]:
@@ -125,7 +125,7 @@ def test_failures_say_which_item(session: bmq.blocking.Session, bmq_queue_uri: s
         queue.post_many(items())
 
 
-def test_posting_without_waiting(queue: bmq.blocking.Queue) -> None:
+def test_post_nowait_returns_a_future(queue: bmq.blocking.Queue) -> None:
     pending = [queue.post_nowait(b"%d" % number, properties={"n": number}) for number in range(2000)]
     seen: list[Any] = []
     pending[-1].add_done_callback(seen.append)
@@ -198,7 +198,7 @@ def test_a_post_that_fails_and_is_forgotten_is_logged(
         assert "its outcome was never retrieved: message" in record.getMessage()
 
 
-def test_receiving_in_other_ways(queue: bmq.blocking.Queue) -> None:
+def test_every_way_to_receive_returns_the_messages(queue: bmq.blocking.Queue) -> None:
     assert queue.receive_nowait() is None
     with pytest.raises(bmq.TimedOut, match=r"no message of bmq://.* arrived within 0.05 s"):
         queue.receive(timeout=0.05)
@@ -428,7 +428,7 @@ def test_interceptors_see_the_context_of_the_poster(broker: str, bmq_queue_uri: 
         assert [queue.receive(timeout=10).properties["caller"] for _ in range(3)] == ["me"] * 3
 
 
-def test_credentials_may_take_their_time(broker: str) -> None:
+def test_a_slow_credentials_function_is_awaited(broker: str) -> None:
     asked: list[str] = []
 
     def credentials() -> bmq.Credentials:

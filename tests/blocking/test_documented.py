@@ -24,7 +24,7 @@ def loop_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_every_program_shown_runs(tmp_path: Path, number: int) -> None:
+def test_every_documented_program_runs(tmp_path: Path, number: int) -> None:
     path = tmp_path / "program.py"
     with BackgroundBroker() as broker:
         path.write_text(at_broker(PROGRAMS[number], broker.uri))

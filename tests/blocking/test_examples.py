@@ -141,7 +141,7 @@ class TestNotebook:
     def loop_of_its_own(self) -> None:
         """The notebook has a kernel of its own."""
 
-    def test_every_cell_works(self, execute: Any, tmp_path: Path) -> None:
+    def test_every_cell_of_the_notebook_runs(self, execute: Any, tmp_path: Path) -> None:
         run = execute(NOTEBOOK)
         assert run.returncode == 0, run.stderr
         shown = json.dumps(outputs(tmp_path / "executed.ipynb"))
@@ -159,7 +159,7 @@ class TestNotebook:
         assert run.returncode != 0
         assert "ZeroDivisionError" in run.stderr
 
-    def test_the_page_on_notebooks_is_one(self, execute: Any, tmp_path: Path) -> None:
+    def test_the_page_on_notebooks_runs_as_a_notebook(self, execute: Any, tmp_path: Path) -> None:
         """Each block of Python is a cell, followed by the cell's output."""
         page = (EXAMPLES.parent / "docs" / "notebooks.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)

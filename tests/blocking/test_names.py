@@ -132,7 +132,7 @@ def test_typed_classes_for_threads_are_those_of_asyncio_without_await() -> None:
     assert present == typed_source.generated(), "python -m tests.blocking.typed"
 
 
-def test_connect_takes_the_same() -> None:
+def test_connect_takes_the_arguments_of_asyncio() -> None:
     assert parameters(bmq.blocking.connect) == parameters(bmq.connect)
 
 
@@ -145,7 +145,7 @@ def test_every_name_is_in_the_api_reference(reference: Any, name: str) -> None:
         assert f"[`{name}`](" in reference.pages()["api/blocking.md"]
 
 
-def test_the_results_are_the_same_classes(queue: bmq.blocking.Queue) -> None:
+def test_results_have_the_classes_of_asyncio(queue: bmq.blocking.Queue) -> None:
     ack = queue.post(b"1")
     assert isinstance(ack, bmq.Ack)
     assert isinstance(queue.post_many([b"2"]), bmq.PostReport)

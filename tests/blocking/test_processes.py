@@ -61,7 +61,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def test_ctrl_c_is_answered_at_once_and_the_session_works_on(program: Any) -> None:
+def test_ctrl_c_ends_a_wait_at_once_and_the_session_stays_usable(program: Any) -> None:
     process = program(
         """
         session = bmq.blocking.connect(BROKER)
@@ -275,7 +275,7 @@ def test_the_broker_notices_that_the_parent_died_although_its_child_lives(progra
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_multiprocessing(program: Any, method: str) -> None:
+def test_a_child_of_multiprocessing_connects_for_itself(program: Any, method: str) -> None:
     process = program(
         f"""
         import multiprocessing

@@ -56,7 +56,7 @@ def test_threads_post_and_receive_at_once(
     assert not any(thread.is_alive() for thread in consumers)
 
 
-def test_slow_thread_delays_no_other(queue: bmq.blocking.Queue, in_thread: InThread) -> None:
+def test_slow_thread_delays_no_other_thread(queue: bmq.blocking.Queue, in_thread: InThread) -> None:
     """Messages that arrive together are shared: while one thread handles its message, another takes the
     rest.
     """
@@ -181,7 +181,7 @@ def test_heartbeats_are_kept_while_the_program_sleeps(bmq_queue_uri: str) -> Non
         assert [type(event) for event in events] == [bmq.events.Disconnected]
 
 
-async def test_beside_a_running_loop_and_from_its_threads(broker: str, bmq_queue_uri: str) -> None:
+async def test_a_session_works_beside_a_running_event_loop(broker: str, bmq_queue_uri: str) -> None:
     """As in a notebook, whose cells run in an event loop: a call blocks the loop, and works."""
     with bmq.blocking.connect(broker) as session:
         queue = session.open_queue(bmq_queue_uri, read=True, write=True)
@@ -221,7 +221,7 @@ def test_calling_from_the_sessions_own_thread_is_refused(broker: str, bmq_queue_
     assert "would wait for itself" in said[-1]
 
 
-def test_a_callback_that_ends_the_loop_does_not_end_this_one(
+def test_a_failing_callback_does_not_end_the_event_loop(
     broker: str, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def on_event(event: bmq.events.SessionEvent) -> None:
@@ -234,7 +234,9 @@ def test_a_callback_that_ends_the_loop_does_not_end_this_one(
     assert record.getMessage() == "a callback ended the event loop; the loop continues"
 
 
-async def test_sessions_share_one_thread_which_ends_nothing_else(broker: str, bmq_queue_uri: str) -> None:
+async def test_sessions_share_a_thread_and_closing_one_keeps_the_others(
+    broker: str, bmq_queue_uri: str
+) -> None:
     with bmq.blocking.connect(broker) as one, bmq.blocking.connect(broker) as other:
         assert [thread.name for thread in threading.enumerate()].count("bmq") == 1
         queue = one.open_queue(bmq_queue_uri, write=True)

@@ -165,7 +165,7 @@ def test_reconfigure() -> None:
     assert core.node.domains[name].config.app_ids == ("bar", "baz", "new"), "old settings stay"
 
 
-def test_reconfigured_limits_count_from_then_on() -> None:
+def test_reconfigured_limits_apply_to_later_messages() -> None:
     core = Core()
     sender = core.client()
     sender.open(PRIORITY, write=True)
@@ -230,7 +230,7 @@ def test_statistics_have_a_real_brokers_figures_of_a_queue(core: Core) -> None:
     assert values["queue_role"] == 1
 
 
-def test_statistics_say_how_long_messages_waited() -> None:
+def test_statistics_report_the_waiting_times() -> None:
     core = Core()
     sender, reader = core.client(), core.client()
     sender.open(FANOUT, write=True)
@@ -307,7 +307,7 @@ async def test_the_counters_of_a_queue_are_an_object() -> None:
         ),
     ],
 )
-def test_impossible_commands_are_refused(core: Core, command: str, answer: str) -> None:
+def test_invalid_commands_are_refused(core: Core, command: str, answer: str) -> None:
     assert say(core, command) == answer
     assert tell(core, command) == {"error": {"message": answer}}
 

@@ -35,7 +35,7 @@ def test_unmatched_post_is_acknowledged_and_dropped() -> None:
 
 
 @pytest.mark.statement("1.22")
-def test_each_application_has_its_own() -> None:
+def test_each_application_has_its_own_subscription() -> None:
     """Recorded in official-appsub: foo takes 1, bar takes 2, baz everything."""
     core = Core()
     sender = producer(core, APPSUB_FANOUT)
@@ -59,7 +59,7 @@ def test_unwanted_message_uses_no_quota_and_is_not_remembered() -> None:
 
 
 @pytest.mark.statement("1.26")
-def test_consumer_subscriptions_come_on_top() -> None:
+def test_a_message_must_match_both_kinds_of_subscription() -> None:
     core = Core()
     sender, reader = producer(core, APPSUB), core.client()
     reader.open(APPSUB, read=True)
@@ -71,7 +71,7 @@ def test_consumer_subscriptions_come_on_top() -> None:
 
 
 @pytest.mark.statement("1.25")
-def test_the_last_of_several_for_one_application_counts() -> None:
+def test_the_last_entry_of_an_application_counts() -> None:
     core = Core(
         domain(
             "bmq.test.mem.fanout",
@@ -85,7 +85,7 @@ def test_the_last_of_several_for_one_application_counts() -> None:
     assert reader.payloads == [b"2"]
 
 
-def test_an_unknown_application_s_entry_is_ignored() -> None:
+def test_an_entry_of_an_unknown_application_is_ignored() -> None:
     core = Core(domain("bmq.test.mem.fanout", subscriptions=(AppSubscription("nope", "x == 1"),)))
     sender, reader = producer(core, FANOUT), core.client()
     reader.consume(f"{FANOUT}?id=foo")
@@ -104,7 +104,7 @@ def test_broadcast_discards_unmatched_messages() -> None:
     assert [ack.status for ack in sender.acks] == [0, 0]
 
 
-def test_an_invalid_one_refuses_the_open() -> None:
+def test_an_invalid_subscription_refuses_the_open() -> None:
     core = Core(domain(subscriptions=(AppSubscription("", "x >"),)))
     answer = core.client().open(PRIORITY, write=True)
     assert isinstance(answer, Status)

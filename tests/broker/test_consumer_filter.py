@@ -128,7 +128,7 @@ async def test_all_messages_are_delivered_without_a_filter(session: bmq.Session)
 
 
 @pytest.mark.statement("5.8")
-async def test_each_application_is_filtered_for_itself(broker: Broker, session: bmq.Session) -> None:
+async def test_each_application_is_filtered_separately(broker: Broker, session: bmq.Session) -> None:
     broker.add_domain(replace(FANOUT, consumer_filter=TagConsumerFilter({"foo": {"anytag": "urgent"}})))
     writer = await session.open_queue("bmq://fanned/q", write=True)
     foo, bar = [await session.open_queue(f"bmq://fanned/q?id={app}", read=True) for app in ("foo", "bar")]
@@ -138,7 +138,9 @@ async def test_each_application_is_filtered_for_itself(broker: Broker, session: 
 
 
 @pytest.mark.statement("5.8")
-async def test_any_function_may_be_one_and_knows_the_consumer(broker: Broker, session: bmq.Session) -> None:
+async def test_any_function_with_the_consumer_as_argument_is_a_filter(
+    broker: Broker, session: bmq.Session
+) -> None:
     asked: list[FilteredConsumer] = []
 
     def small(consumer: FilteredConsumer, properties: Mapping[str, Any]) -> bool:
@@ -175,7 +177,7 @@ async def test_filter_is_called_before_redelivery_and_can_be_changed(
     assert await names(again) == ["dropped"]
 
 
-async def test_broadcast_is_filtered_too(broker: Broker, session: bmq.Session) -> None:
+async def test_broadcast_messages_are_filtered(broker: Broker, session: bmq.Session) -> None:
     broker.add_domain(
         DomainConfig("cast", Mode.BROADCAST, consumer_filter=TagConsumerFilter({"": {"anytag": "urgent"}}))
     )
@@ -184,7 +186,7 @@ async def test_broadcast_is_filtered_too(broker: Broker, session: bmq.Session) -
     assert await names(queue) == ["urgent"]
 
 
-async def test_one_that_fails_lets_pass_and_is_logged(
+async def test_a_failing_filter_passes_the_message_and_is_logged(
     broker: Broker, session: bmq.Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(consumer: FilteredConsumer, properties: Mapping[str, Any]) -> bool:
@@ -199,7 +201,7 @@ async def test_one_that_fails_lets_pass_and_is_logged(
 
 
 @pytest.mark.statement("5.8")
-async def test_a_domain_file_names_one(session: bmq.Session, broker: Broker) -> None:
+async def test_a_domain_file_names_the_filter(session: bmq.Session, broker: Broker) -> None:
     config = bmq.broker.Broker(
         domains={"named": domain(consumerFilter={"name": "tags", "consumers": {"": {"anytag1": "urgent"}}})}
     )
@@ -227,7 +229,7 @@ def test_errors_in_a_domain_file_are_reported(given: dict[str, Any], says: str) 
         Broker(domains={"d": domain(consumerFilter=given)})
 
 
-def test_a_filter_is_any_callable_of_that_form() -> None:
+def test_a_tag_filter_evaluates_the_metadata_of_the_application() -> None:
     found: ConsumerFilter = TagConsumerFilter({"foo": {"alltag1": "a", "alltag2": "b"}})
     consumer = FilteredConsumer("bmq://d/q", "foo", "", "client")
     assert found(consumer, {"tagX": "a", "tagY": "b", "other": 1})

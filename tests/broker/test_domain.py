@@ -39,7 +39,7 @@ def parsed(**parameters: Any) -> DomainConfig:
     return found
 
 
-def test_a_sample_of_a_real_broker() -> None:
+def test_a_domain_file_of_a_real_broker_is_read() -> None:
     config = parse_domain("bmq.test.mem.fanout", SAMPLE)
     assert config == DomainConfig(
         name="bmq.test.mem.fanout",
@@ -72,7 +72,7 @@ def test_unknown_members_are_skipped() -> None:
     assert parsed(msgGroupIdConfig={"rebalance": True}, later=[1]).mode is Mode.PRIORITY
 
 
-def test_a_redirection() -> None:
+def test_a_redirection_is_parsed() -> None:
     assert parse_domain("a", b'{"redirect": "b"}') == Redirect("a", "b")
 
 
@@ -96,7 +96,7 @@ def test_subscriptions() -> None:
         ('{"redirect": "x", "definition": {}}', "redirect"),
     ],
 )
-def test_documents_that_are_none(document: str, member: str) -> None:
+def test_invalid_documents_are_refused(document: str, member: str) -> None:
     with pytest.raises(InvalidDomain, match=r"d\.json") as caught:
         parse_domain("d", document, source="d.json")
     assert caught.value.member == member

@@ -73,7 +73,7 @@ def test_bytes_may_be_overshot_by_one_message() -> None:
     assert len(reader.pushes) == 1, "60 of 100 bytes left: below 80 %"
 
 
-def test_much_at_once_goes_out_in_events_of_a_megabyte() -> None:
+def test_bulk_output_is_divided_into_events_of_a_megabyte() -> None:
     reader, writer = pair()
     payloads = [bytes([number]) * 100_000 for number in range(25)]
     writer.put(*payloads)
@@ -91,7 +91,7 @@ def test_a_message_larger_than_the_limit_is_delivered_alone() -> None:
     assert reader.payloads == [b"y"]
 
 
-def test_both_counters_must_have_fallen() -> None:
+def test_delivery_resumes_when_both_counters_have_fallen() -> None:
     reader, writer = pair(messages=10, size=100)
     guids = writer.put(b"x" * 90, b"x" * 10, b"z")
     assert len(reader.pushes) == 2
@@ -101,7 +101,7 @@ def test_both_counters_must_have_fallen() -> None:
     assert len(reader.pushes) == 1
 
 
-def test_limits_are_each_subscription_s_own() -> None:
+def test_each_subscription_has_its_own_limits() -> None:
     core = Core()
     reader, writer = core.client(), core.client()
     reader.open(PRIORITY, read=True)
@@ -138,7 +138,7 @@ def test_a_higher_limit_for_the_same_id_takes_effect_at_once() -> None:
     assert len(reader.pushes) == 3
 
 
-def test_any_change_of_the_consumers_looks_at_usage_afresh() -> None:
+def test_any_change_of_consumers_resumes_delivery_below_the_limit() -> None:
     """Above 80 % but below the limit: a configure of somebody else makes room (seen in a real broker)."""
     core = Core()
     reader, writer, other = core.client(), core.client(), core.client()
@@ -189,7 +189,7 @@ def test_a_client_that_does_not_read_gets_no_more_than_the_high_water_mark() -> 
         delivered += more
 
 
-def test_a_slow_reader_does_not_hold_up_others() -> None:
+def test_a_slow_reader_does_not_delay_other_readers() -> None:
     core = Core()
     slow, quick, writer = core.connect(high_water=10_000), core.client(), core.client()
     slow.negotiate()

@@ -190,7 +190,7 @@ def test_large_compressed_messages_arrive(size: int, new: bool) -> None:
             peer.confirm(guid, q_id=q_id)
 
 
-def test_a_message_that_can_not_be_rewritten_for_an_old_client_costs_little(inflated: list[int]) -> None:
+def test_an_unconvertible_message_for_an_old_client_costs_little(inflated: list[int]) -> None:
     """A message that would become too large is sent unchanged, without endless attempts."""
     core = Core()
     sender, old = core.client(), core.client("PROTOCOL_ENCODING:JSON")
@@ -214,7 +214,7 @@ def test_a_message_that_can_not_be_rewritten_for_an_old_client_costs_little(infl
 
 
 @pytest.mark.parametrize("size", [65_537, MIB, 68 * MIB, 2**31 - 1])
-def test_strangers_may_send_a_few_kilobytes(size: int) -> None:
+def test_unidentified_clients_may_send_a_few_kilobytes(size: int) -> None:
     peer = Core().connect()
     peer.send(pack_event_header(size, EventType.CONTROL, 0x20))
     assert peer.session.closed
@@ -296,7 +296,7 @@ def test_handles_under_other_numbers_stay_when_one_is_closed() -> None:
         assert isinstance(other, OpenQueueResponse), "the number is free for another queue"
 
 
-def test_counts_of_readers_and_writers_stay_right_however_they_leave() -> None:
+def test_counts_of_readers_and_writers_stay_correct() -> None:
     core = Core(domain(max_consumers=2, max_producers=2))
     one, two = core.client(), core.client()
     for _ in range(3):
@@ -309,7 +309,7 @@ def test_counts_of_readers_and_writers_stay_right_however_they_leave() -> None:
         two = core.client()
 
 
-def test_a_connection_has_so_many_queues_and_no_more() -> None:
+def test_a_connection_has_a_limited_number_of_queues() -> None:
     core = Core(bounds=Bounds(queues_per_connection=3))
     peer = core.client()
     for q_id, uri in enumerate([PRIORITY, f"{FANOUT}?id=foo", f"{PRIORITY}2"]):
@@ -326,7 +326,7 @@ def test_a_connection_has_so_many_queues_and_no_more() -> None:
     assert f"{PRIORITY}4" not in core.node.queues
 
 
-def test_the_broker_has_so_many_queues_and_no_more() -> None:
+def test_the_broker_has_a_limited_number_of_queues() -> None:
     core = Core(bounds=Bounds(queues=2))
     for number in (1, 2):
         assert isinstance(core.client().open(f"{PRIORITY}{number}", write=True), OpenQueueResponse)
@@ -337,7 +337,7 @@ def test_the_broker_has_so_many_queues_and_no_more() -> None:
     assert isinstance(core.client().open(f"{PRIORITY}1", write=True), OpenQueueResponse)
 
 
-def test_abandoned_queues_go_the_unused_first_and_those_with_messages_stay() -> None:
+def test_unused_abandoned_queues_are_forgotten_first() -> None:
     core = Core(bounds=Bounds(idle_queues=3))
     peer = core.client()
     for number in range(1, 10):
@@ -373,7 +373,7 @@ def test_abandoned_queues_cost_no_time() -> None:
     assert time.process_time() - began < 1.5, "0.1 s of the broker's time take less than 3 ms"
 
 
-def test_unknown_appids_cost_other_applications_nothing() -> None:
+def test_unknown_appids_do_not_slow_other_applications() -> None:
     def seconds(strangers: int) -> float:
         """Return the time for 100 messages, with many readers of unknown applications."""
         core = Core()
@@ -418,7 +418,7 @@ def subscriptions(count: int, consumers: int = 1) -> ConfigureStream:
     )
 
 
-def test_a_consumer_has_so_many_subscriptions_and_no_more() -> None:
+def test_a_consumer_has_a_limited_number_of_subscriptions() -> None:
     core = Core(bounds=Bounds(subscriptions=5))
     sender, reader = core.client(), core.client()
     sender.open(PRIORITY, write=True)
@@ -434,7 +434,7 @@ def test_a_consumer_has_so_many_subscriptions_and_no_more() -> None:
     assert reader.payloads == [b"m"], "what was configured before stays"
 
 
-def test_changing_one_of_many_consumers_compiles_nothing_of_the_others(
+def test_changing_a_consumer_compiles_only_its_own_expressions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     core = Core()
@@ -496,7 +496,7 @@ def test_numbers_out_of_range_are_refused(listing: tuple[Core, CoreClient], word
         assert "Unable to decode command" in core.node.admin(command, core.now)
 
 
-def test_others_have_a_turn_between_two_admin_commands() -> None:
+def test_other_clients_are_served_between_two_admin_commands() -> None:
     core = Core()
     admin = core.connect()
     admin.negotiate(client_type=ClientType.E_TCPADMIN)
@@ -514,7 +514,7 @@ def test_others_have_a_turn_between_two_admin_commands() -> None:
     assert len(admin.others) == 1
 
 
-def test_others_have_a_turn_between_a_thousand_requests_and_their_order_stays() -> None:
+def test_other_clients_are_served_between_a_thousand_ordered_requests() -> None:
     core = Core()
     peer = core.client()
     opens = b"".join(
@@ -538,7 +538,7 @@ def test_others_have_a_turn_between_a_thousand_requests_and_their_order_stays() 
     assert len(peer.others) == 1001
 
 
-def test_others_have_a_turn_after_each_large_request() -> None:
+def test_other_clients_are_served_after_each_large_request() -> None:
     peer = Core().client()
     peer.open(PRIORITY, read=True)
     large = encode_event(ControlMessage(r_id=1, body=subscriptions(1000)), Codec.JSON)
@@ -551,7 +551,7 @@ def test_others_have_a_turn_after_each_large_request() -> None:
 
 
 @pytest.mark.parametrize("words", ["a b ", "HELP "])
-def test_an_admin_command_of_megabytes_is_no_command(words: str) -> None:
+def test_an_oversized_admin_command_is_refused(words: str) -> None:
     core = Core()
     answer = core.node.admin(words * MIB, core.now)
     assert answer.startswith("Unable to decode command")
@@ -589,7 +589,7 @@ def test_no_file_outside_the_directory_is_read(directory: Path, name: str, comma
 
 
 @pytest.mark.parametrize("length", [100, 250, 251, 255, 256, 5000])
-def test_a_domain_name_too_long_for_a_file_is_that_of_no_domain(directory: Path, length: int) -> None:
+def test_a_domain_name_too_long_for_a_file_is_unknown(directory: Path, length: int) -> None:
     core = Core()
     core.source = core.node.source = DomainSource({}, directory)
     refusal = core.client().open(f"bmq://{'d' * length}/q", write=True)
@@ -598,7 +598,7 @@ def test_a_domain_name_too_long_for_a_file_is_that_of_no_domain(directory: Path,
     assert "doesn't exist" in refusal.message
 
 
-def test_the_longest_name_a_file_may_have_is_found(directory: Path) -> None:
+def test_the_longest_file_name_is_found(directory: Path) -> None:
     name = "d" * 250
     parameters = domain().parameters()
     document = orjson.dumps({"definition": {"parameters": parameters}})
@@ -748,7 +748,7 @@ def searching(count: int) -> tuple[Core, CoreClient, list[None]]:
     return core, reader, turns
 
 
-def test_others_have_turns_while_a_large_backlog_is_searched() -> None:
+def test_other_clients_are_served_during_the_search_of_a_backlog() -> None:
     core, reader, turns = searching(2000)
     other = core.client()
     other.open(f"{PRIORITY}2", write=True)

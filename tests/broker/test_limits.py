@@ -35,7 +35,7 @@ def test_a_quota_of_ten_admits_eleven() -> None:
     assert statuses(sender) == probes()["quota"]
 
 
-def test_the_refusal_is_sent_whether_asked_for_or_not() -> None:
+def test_a_refusal_is_sent_even_without_the_ack_flag() -> None:
     sender = producer(Core(), SMALL)
     sender.put(*[b"m"] * 12, ack=False)
     assert statuses(sender) == [1]
@@ -67,7 +67,7 @@ def test_all_queues_of_a_domain_share_its_quota() -> None:
     assert statuses(one) + statuses(two) == [0, 1, 0]
 
 
-def test_room_again_after_a_confirm() -> None:
+def test_a_confirmation_makes_room() -> None:
     core = Core()
     sender = producer(core, SMALL)
     guids = sender.put(*[b"m"] * 12)
@@ -179,7 +179,7 @@ def test_the_window_counts_from_the_arrival() -> None:
     assert statuses(sender) == [0, 0, 0]
 
 
-def test_the_window_follows_the_domain_s_new_configuration() -> None:
+def test_the_window_follows_the_new_configuration_of_the_domain() -> None:
     core = Core()
     sender, reader = producer(core), core.client()
     reader.consume(PRIORITY)
@@ -228,7 +228,7 @@ def test_a_duplicate_succeeds_on_a_full_queue() -> None:
     assert statuses(sender) == [0] * 11 + [1, 0]
 
 
-def test_memory_of_guids_is_bounded_and_given_back() -> None:
+def test_memory_of_guids_is_bounded_and_released() -> None:
     core = Core(history_limit=20_000)
     sender, reader = producer(core), core.client()
     reader.consume(PRIORITY)
@@ -303,7 +303,7 @@ def refused(peer: CoreClient, uri: str, **options: Any) -> Status:
     return answer
 
 
-def test_max_producers() -> None:
+def test_max_producers_limits_the_writers() -> None:
     core = Core(domain(max_producers=1))
     producer(core)
     assert refused(core.client(), PRIORITY, write=True) == Status(
@@ -311,7 +311,7 @@ def test_max_producers() -> None:
     )
 
 
-def test_max_consumers_for_each_application() -> None:
+def test_max_consumers_limits_each_application() -> None:
     core = Core(domain("bmq.test.mem.fanout", max_consumers=1))
     core.client().consume(f"{FANOUT}?id=foo")
     core.client().consume(f"{FANOUT}?id=bar")
@@ -319,7 +319,7 @@ def test_max_consumers_for_each_application() -> None:
     assert answer.message == "Client would exceed the limit of 1 consumer(s)"
 
 
-def test_both_limits_in_one_message() -> None:
+def test_one_error_names_both_limits() -> None:
     core = Core(domain(max_consumers=1, max_producers=1))
     core.client().open(PRIORITY, read=True, write=True)
     answer = refused(core.client(), PRIORITY, read=True, write=True)
@@ -352,7 +352,7 @@ def test_unopened_empty_queues_are_forgotten_after_half_an_hour() -> None:
 
 
 @pytest.mark.parametrize("uri", [PRIORITY, FANOUT])
-def test_memory_is_given_back(uri: str) -> None:
+def test_memory_of_messages_is_released(uri: str) -> None:
     core = Core(history_limit=0)
     sender = producer(core, uri)
     apps = ["foo", "bar", "baz"] if uri == FANOUT else [""]

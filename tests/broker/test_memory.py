@@ -184,7 +184,7 @@ def test_of_too_many_guids_the_oldest_are_forgotten() -> None:
     assert [guid in history for guid in guids] == [True, False, False, False, True, True]
 
 
-def test_changing_the_window_and_purging_leave_no_trace() -> None:
+def test_changing_the_window_and_purging_release_memory() -> None:
     history = History(10, 10**6)
     history.add(b"a" * 16, 100.0)
     history.clear()

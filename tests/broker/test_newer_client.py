@@ -54,7 +54,7 @@ NEWS = dict(news())
 
 
 @pytest.mark.parametrize("what", sorted({name.split()[0] for name in NEWS}))
-def test_news_of_a_client_do_not_close_the_connection(what: str) -> None:
+def test_unknown_input_of_a_newer_client_keeps_the_connection(what: str) -> None:
     for name, event in NEWS.items():
         if name.split()[0] != what:
             continue

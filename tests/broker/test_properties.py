@@ -58,7 +58,7 @@ def test_no_input_raises_or_hangs_and_memory_stays_bounded(data: st.DataObject) 
 
 
 @given(data=st.data())
-def test_any_bytes_at_all(data: st.DataObject) -> None:
+def test_arbitrary_bytes_do_not_crash_the_broker(data: st.DataObject) -> None:
     core = Core()
     fresh, serving = core.connect(), core.client()
     serving.open(PRIORITY, read=True, write=True)

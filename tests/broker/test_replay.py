@@ -149,7 +149,7 @@ def replay(recording: str) -> tuple[dict[int, Conversation], dict[int, Conversat
 
 
 @pytest.mark.parametrize("recording", RECORDINGS)
-def test_answers_of_the_recorded_broker(recording: str) -> None:
+def test_answers_equal_the_recorded_answers(recording: str) -> None:
     theirs, ours = replay(recording)
     assert theirs.keys() == ours.keys()
     for number, expected in theirs.items():

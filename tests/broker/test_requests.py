@@ -94,7 +94,7 @@ def test_refused_opens(given: dict[str, Any], expected: Status) -> None:
     assert not core.node.queues, "a refused open leaves nothing behind"
 
 
-def test_an_unknown_domain() -> None:
+def test_an_unknown_domain_is_refused() -> None:
     core = Core()
     core.source.missing = Path("/etc/local/bmq")
     assert open_with(core.client(), uri="bmq://no.such/q") == measured("unknown domain")
@@ -132,14 +132,14 @@ def test_open_response_has_the_queues_parameters(uri: str, flags: int) -> None:
     assert answer.original_request.handle_parameters == parameters(uri=uri)
 
 
-def test_routing_flags_of_fanout_and_the_domain_s_window() -> None:
+def test_open_response_has_fanout_flags_and_deduplication_window() -> None:
     core = Core(domain("bmq.test.mem.fanout", deduplication_time_ms=5))
     answer = core.client().open(FANOUT, write=True)
     assert isinstance(answer, OpenQueueResponse)
     assert (answer.routing_configuration.flags, answer.deduplication_time_ms) == (10, 5)
 
 
-def test_one_number_for_two_queues() -> None:
+def test_a_queue_number_in_use_is_refused() -> None:
     peer = Core().client()
     open_with(peer)
     assert open_with(peer, uri=f"{PRIORITY}2") == status(
@@ -147,7 +147,7 @@ def test_one_number_for_two_queues() -> None:
     )
 
 
-def test_opening_again_adds_up() -> None:
+def test_opening_again_adds_the_counts() -> None:
     peer = Core().client()
     assert isinstance(open_with(peer), OpenQueueResponse)
     assert isinstance(open_with(peer), OpenQueueResponse)
@@ -213,7 +213,7 @@ def test_a_final_close_releases_every_application() -> None:
     assert len(core.node.queues[FANOUT].handles) == 1
 
 
-def test_domain_files(tmp_path: Path) -> None:
+def test_domain_files_of_a_real_broker_are_read(tmp_path: Path) -> None:
     """Files of a real broker: a definition, a redirection, two redirections, and unusable files."""
     directory = tmp_path / "domains"
     directory.mkdir()

@@ -190,7 +190,7 @@ def test_full_consumer_spills_to_lower_priorities(
     assert {name: got for name, peer in peers.items() if (got := numbers(peer))} == confirmed
 
 
-def test_overlapping_expressions_the_higher_priority_first() -> None:
+def test_overlapping_expressions_are_tried_by_priority() -> None:
     core = Core()
     peer = core.client()
     peer.open(PRIORITY, read=True)
@@ -309,7 +309,7 @@ def test_messages_stored_without_a_consumer_arrive_in_order_unmarked() -> None:
     assert not any(push.flags & OUT_OF_ORDER for push in pushes)
 
 
-def test_fanout_one_copy_for_each_application() -> None:
+def test_fanout_delivers_a_copy_to_each_application() -> None:
     core = Core()
     sender = producer(core, FANOUT)
     readers = {app: core.client() for app in ("foo", "bar", "baz")}
@@ -358,7 +358,7 @@ def test_unknown_application_opens_and_receives_no_message() -> None:
     assert peer.payloads == []
 
 
-def test_broadcast_reaches_everybody_once_and_is_not_kept() -> None:
+def test_broadcast_reaches_each_consumer_once_and_is_not_stored() -> None:
     core = Core()
     readers = [core.client() for _ in range(3)]
     for peer in readers:
@@ -375,7 +375,7 @@ def test_broadcast_reaches_everybody_once_and_is_not_kept() -> None:
     assert len(core.node.queues[BROADCAST].store) == 0
 
 
-def test_broadcast_only_the_highest_priority_and_without_limits() -> None:
+def test_broadcast_reaches_only_the_highest_priority_without_limits() -> None:
     core = Core()
     high, low = core.client(), core.client()
     high.consume(BROADCAST, priority=2, messages=1)
@@ -395,7 +395,7 @@ def test_broadcast_without_a_consumer_is_acknowledged() -> None:
     assert [ack.status for ack in sender.acks] == [0]
 
 
-def test_broadcast_by_expression() -> None:
+def test_broadcast_respects_expressions() -> None:
     core = Core()
     one, two = core.client(), core.client()
     for peer, text in ((one, "x == 1"), (two, "x == 2")):
@@ -458,7 +458,7 @@ def test_a_priority_without_its_count_is_refused(priority: int, count: int) -> N
     )
 
 
-def test_disjoint_and_complete_by_exists_and_its_negation() -> None:
+def test_exists_and_its_negation_divide_all_messages() -> None:
     core = Core()
     peer = core.client()
     peer.open(PRIORITY, read=True)

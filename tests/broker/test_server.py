@@ -55,7 +55,7 @@ async def test_broker_takes_a_free_port_on_loopback(broker: Broker) -> None:
         assert other.port != broker.port
 
 
-async def test_making_one_needs_no_event_loop_and_settles_no_port() -> None:
+async def test_a_broker_object_needs_no_event_loop_and_takes_no_port() -> None:
     made = await asyncio.to_thread(Broker)
     with pytest.raises(StateError, match="start"):
         _ = made.port
@@ -82,7 +82,7 @@ async def test_starting_twice_is_an_error_and_stopping_twice_is_not(broker: Brok
     await broker.stop()
 
 
-async def test_a_taken_port(broker: Broker) -> None:
+async def test_a_taken_port_is_an_error(broker: Broker) -> None:
     with pytest.raises(OSError, match="in use"):
         await Broker(port=broker.port).start()
 
@@ -105,7 +105,7 @@ async def test_post_store_push_confirm(broker: Broker) -> None:
     assert (queue.posted, queue.pushed, queue.confirmed) == (2, 2, 2)
 
 
-async def test_queues_are_found_by_any_uri_of_them(broker: Broker) -> None:
+async def test_queues_are_found_by_any_of_their_uris(broker: Broker) -> None:
     sender = await client(broker.port)
     await sender.open(PRIORITY, write=True)
     assert list(broker.queues) == [PRIORITY]
@@ -318,7 +318,7 @@ async def test_guessing_a_password_takes_time_and_is_logged_once(caplog: pytest.
     assert "1234" not in caplog.text
 
 
-async def test_credentials_expire_by_the_broker_s_clock() -> None:
+async def test_credentials_expire_by_the_clock_of_the_broker() -> None:
     clock = ManualClock()
     auth = Authentication({"user": "secret"}, lifetime_ms=60_000)
     async with Broker(auth=auth, clock=clock) as broker:
@@ -347,7 +347,7 @@ async def test_broker_clock_advances_only_on_request() -> None:
         clock.advance(-1)
 
 
-async def test_real_time_passes_by_itself() -> None:
+async def test_the_default_clock_is_real_time() -> None:
     config = domain(message_ttl=0)
     async with Broker(domains=[config]) as broker:
         peer = await client(broker.port)
@@ -389,7 +389,7 @@ async def test_a_broker_sleeps_until_its_next_deadline() -> None:
 # ---- domains
 
 
-async def test_domains_of_the_program(broker: Broker) -> None:
+async def test_domains_are_given_as_objects(broker: Broker) -> None:
     broker.add_domain(DomainConfig("my.domain", Mode.FANOUT, app_ids=("a",), queue_limits=Limits(9, 9)))
     peer = await client(broker.port)
     assert isinstance(await peer.open("bmq://my.domain/q", write=True), OpenQueueResponse)
@@ -398,7 +398,7 @@ async def test_domains_of_the_program(broker: Broker) -> None:
     assert broker._hub.source.load("my.domain").mode is Mode.FANOUT
 
 
-async def test_domains_as_dictionaries() -> None:
+async def test_domains_are_given_as_dictionaries() -> None:
     content = {"definition": {"parameters": domain().parameters()}}
     async with Broker(domains={"one": content, "two": {"redirect": "one"}}) as broker:
         peer = await client(broker.port)
@@ -406,7 +406,7 @@ async def test_domains_as_dictionaries() -> None:
         assert list(broker.queues) == ["bmq://one/q"]
 
 
-async def test_a_configuration_directory(tmp_path: Path) -> None:
+async def test_a_configuration_directory_is_read(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="domains"):
         Broker(config_dir=tmp_path)
     (tmp_path / "domains").mkdir()
@@ -428,7 +428,7 @@ async def opened(broker: Broker) -> SocketClient:
     return peer
 
 
-async def test_dropped_acks(broker: Broker) -> None:
+async def test_drop_acks_stores_messages_without_answers(broker: Broker) -> None:
     peer = await opened(broker)
     broker.faults.drop_acks(2)
     guids = peer.put(b"0", b"1", b"2")
@@ -436,7 +436,7 @@ async def test_dropped_acks(broker: Broker) -> None:
     assert len(broker.queues[PRIORITY]) == 3
 
 
-async def test_late_acks_by_the_broker_s_clock() -> None:
+async def test_late_acks_follow_the_clock_of_the_broker() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
         peer = await opened(broker)
@@ -463,7 +463,7 @@ async def test_late_acks_by_the_broker_s_clock() -> None:
         (AckStatus.NOT_READY, 7),
     ],
 )
-async def test_negative_acks_with_a_chosen_status(broker: Broker, status: AckStatus, wire: int) -> None:
+async def test_nack_answers_with_the_chosen_status(broker: Broker, status: AckStatus, wire: int) -> None:
     peer = await opened(broker)
     broker.faults.nack(status, count=1)
     peer.put(b"0", b"1")
@@ -473,7 +473,7 @@ async def test_negative_acks_with_a_chosen_status(broker: Broker, status: AckSta
         broker.faults.nack(AckStatus.SUCCESS)
 
 
-async def test_messages_twice(broker: Broker) -> None:
+async def test_duplicate_pushes_deliver_messages_twice(broker: Broker) -> None:
     peer = await opened(broker)
     await peer.consume(PRIORITY)
     broker.faults.duplicate_pushes(1)
@@ -518,7 +518,7 @@ async def test_refused_negotiations(broker: Broker) -> None:
     await client(broker.port)
 
 
-async def test_slow_negotiations_by_the_broker_s_clock() -> None:
+async def test_slow_negotiations_follow_the_clock_of_the_broker() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
         broker.faults.delay_negotiation(30)
@@ -530,7 +530,7 @@ async def test_slow_negotiations_by_the_broker_s_clock() -> None:
         assert (await waiting).result == Status()
 
 
-async def test_connections_that_break_after_some_events(broker: Broker) -> None:
+async def test_disconnect_after_cuts_each_connection(broker: Broker) -> None:
     peer = await opened(broker)
     broker.faults.disconnect_after(2)
     peer.put(b"0")
@@ -542,14 +542,14 @@ async def test_connections_that_break_after_some_events(broker: Broker) -> None:
     await opened(broker)
 
 
-async def test_all_connections_cut_at_once(broker: Broker) -> None:
+async def test_disconnect_cuts_all_connections(broker: Broker) -> None:
     peers = [await opened(broker) for _ in range(3)]
     broker.faults.disconnect()
     for peer in peers:
         await peer.ended()
 
 
-async def test_a_broker_that_stops_reading(broker: Broker) -> None:
+async def test_stop_reading_blocks_the_clients(broker: Broker) -> None:
     peer = await opened(broker)
     broker.faults.stop_reading()
     peer.put(b"0")
@@ -619,7 +619,7 @@ def test_empty_users_are_refused(given: Any) -> None:
     assert Authentication().allows_anonymous
 
 
-async def test_more_connections_than_wanted_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_excess_connections_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async with Broker(bounds=Bounds(connections=3)) as broker:
         peers = [await client(broker.port) for _ in range(3)]
         for _ in range(5):
@@ -633,7 +633,7 @@ async def test_more_connections_than_wanted_are_closed_at_once(caplog: pytest.Lo
         assert isinstance(await (await client(broker.port)).open(PRIORITY, write=True), OpenQueueResponse)
 
 
-async def test_a_stranger_is_shut_out_soon() -> None:
+async def test_a_silent_client_is_disconnected_soon() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
         silent = await connect(broker.port)

@@ -46,7 +46,7 @@ def credentials(text: str = "user:secret", mechanism: str = "BASIC") -> Authenti
 # ---- the table
 
 
-def test_every_state_knows_every_input_that_can_come() -> None:
+def test_every_state_handles_every_possible_input() -> None:
     """A session raises on none of its inputs, at any time."""
     handshake = {BrokerState.CONNECTED, BrokerState.AUTHENTICATED}
     only_in_the_handshake = {BrokerInput.CLIENT, BrokerInput.ADMIN_CLIENT, BrokerInput.UNWANTED_CLIENT}
@@ -100,7 +100,7 @@ def test_answers_come_in_the_codec_of_the_features(features: str, codec: Codec) 
         {"cluster_name": "local"},
     ],
 )
-def test_strangers_are_shut_out_without_a_word(identity: dict[str, Any]) -> None:
+def test_unidentified_clients_are_disconnected_silently(identity: dict[str, Any]) -> None:
     peer = Core().connect()
     with pytest.raises(ValueError, match="unpack"):
         peer.negotiate(**identity)
@@ -220,7 +220,7 @@ def test_wrong_credentials(request_: AuthenticationRequest, code: int, closed: b
     assert peer.session.closed is closed
 
 
-def test_the_mechanism_s_case_does_not_matter() -> None:
+def test_the_case_of_the_mechanism_does_not_matter() -> None:
     _, answer = authenticated(guarded(), credentials(mechanism="basic"))
     assert answer.status == Status()
 
@@ -382,7 +382,7 @@ def test_an_admin_command_from_a_client_is_logged_with_its_name(caplog: pytest.L
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 0x80000008, 0xFFFFFFFF, 0x7FFFFFFF])
-def test_lengths_that_cannot_be_close(length: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_impossible_lengths_close_the_connection(length: int, caplog: pytest.LogCaptureFixture) -> None:
     core, peer = serving()
     peer.send(length.to_bytes(4, "big"))
     assert peer.session.closed
@@ -579,7 +579,7 @@ def test_schema_ids_of_two_producers_do_not_mix() -> None:
     assert ids == [3, 2, 5, 4], "learn 1, use 1, learn 2, use 2"
 
 
-def test_requests_of_several_kinds_in_one_chunk() -> None:
+def test_one_chunk_may_contain_requests_of_several_kinds() -> None:
     core = Core()
     peer = core.connect()
     messages = b"".join(
@@ -598,7 +598,7 @@ def test_requests_of_several_kinds_in_one_chunk() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_a_conversation_in_small_pieces(size: int) -> None:
+def test_a_conversation_in_small_pieces_is_understood(size: int) -> None:
     _core, peer = serving()
     put = encode_put(0, b"a" * 16, b"x" * 50)
     data = (pack_event_header(8 + len(put), EventType.PUT) + put) * 3
@@ -614,7 +614,7 @@ def test_responses_are_of_their_kinds() -> None:
     assert isinstance(peer.open(PRIORITY, read=True), OpenQueueResponse)
 
 
-def test_a_schema_number_that_its_producer_uses_anew_is_another_schema_to_consumers() -> None:
+def test_a_reused_schema_number_gets_a_new_number_for_consumers() -> None:
     """A consumer that remembers names by number would read the new messages with the names of the old."""
     core = Core()
     sender, reader = core.client(), core.client()

@@ -177,7 +177,9 @@ def test_every_verb_has_its_place() -> None:
 
 
 @pytest.mark.parametrize("first", STEPS)
-def test_after(run: Bmq, aside: Aside, uri: str, bmq_new_queue_uri: Callable[[], str], first: str) -> None:
+def test_each_verb_works_after_each_other_verb(
+    run: Bmq, aside: Aside, uri: str, bmq_new_queue_uri: Callable[[], str], first: str
+) -> None:
     for second in STEPS:
         scene: Any = Scene(run, aside, uri, bmq_new_queue_uri())
         queue = aside.do(aside.session.open_queue(scene.uri, write=True))

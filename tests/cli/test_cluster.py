@@ -49,7 +49,7 @@ def test_no_verb_succeeds_with_the_answer_of_one_node(
 
 
 @pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
-def test_every_verb_tells_the_primary_s_answer_when_the_addresses_are_given(
+def test_every_verb_prints_the_answer_of_the_primary(
     offline: Bmq, cluster: RecordedCluster, arguments: list[str]
 ) -> None:
     expected = offline(*arguments, "-b", cluster.uris("node0"))
@@ -63,7 +63,7 @@ def test_every_verb_tells_the_primary_s_answer_when_the_addresses_are_given(
         assert f"node0 at {cluster.uris('node0')}, the primary of this queue, answers" in ran.err
 
 
-def test_explain_tells_of_readers_on_other_nodes(offline: Bmq, cluster: RecordedCluster) -> None:
+def test_explain_lists_readers_on_other_nodes(offline: Bmq, cluster: RecordedCluster) -> None:
     there = offline("explain", ORDERS, "-b", cluster.uris("node1"))
     assert there.status == 1
     assert "this answer covers node1 only" in there.err
@@ -73,7 +73,7 @@ def test_explain_tells_of_readers_on_other_nodes(offline: Bmq, cluster: Recorded
     assert "node2" in ran.out
 
 
-def test_queues_names_those_that_a_node_does_not_know(offline: Bmq, cluster: RecordedCluster) -> None:
+def test_queues_lists_queues_unknown_to_a_node(offline: Bmq, cluster: RecordedCluster) -> None:
     ran = offline("queues", "-b", cluster.uris("node2"))
     assert ran.status == 1
     assert f"1 queue not shown, only the primary reports them: {OTHER}" in ran.err
@@ -104,7 +104,7 @@ def test_a_command_that_no_broker_knows_is_refused(offline: Bmq, cluster: Record
         "Purged 0 message(s)\nErrors encountered: \nNot purging queue [reason: queue is NOT local]",
     ],
 )
-def test_refusals_in_words_have_status_4(offline: Bmq, cluster: RecordedCluster, refusal: str) -> None:
+def test_refusals_in_plain_text_have_status_4(offline: Bmq, cluster: RecordedCluster, refusal: str) -> None:
     cluster["node0"].answers["REFUSED"] = refusal
     ran = offline("admin", "REFUSED", "-b", cluster.uris("node0"))
     assert (ran.status, ran.out) == (4, "")
@@ -124,9 +124,7 @@ def test_refusals_in_words_have_status_4(offline: Bmq, cluster: RecordedCluster,
         'Response from node "east-1":\nSUCCESS\nResponse from node "east-2":\nno such thing\n',
     ],
 )
-def test_a_text_that_is_no_known_answer_has_status_4(
-    offline: Bmq, cluster: RecordedCluster, refusal: str
-) -> None:
+def test_an_unknown_text_has_status_4(offline: Bmq, cluster: RecordedCluster, refusal: str) -> None:
     cluster["node0"].answers["REFUSED"] = refusal
     ran = offline("admin", "REFUSED", "-b", cluster.uris("node0"))
     assert ran.status == 4

@@ -142,7 +142,7 @@ def test_no_password_is_asked_for(
     assert tab("bmq tail bmq://", broker.uri, monkeypatch, capsys) == []
 
 
-def test_names_that_a_shell_would_take_apart_are_no_candidates(
+def test_names_that_a_shell_would_split_are_no_candidates(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def hostile(options: object, incomplete: str) -> tuple[list[str], list[str]]:

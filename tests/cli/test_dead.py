@@ -44,7 +44,7 @@ def letters(aside: Aside, bmq_new_queue_uri: NewUri) -> tuple[str, str]:
     return uri, dead
 
 
-def test_list_and_look(run: Bmq, letters: tuple[str, str]) -> None:
+def test_dead_lists_and_shows_letters(run: Bmq, letters: tuple[str, str]) -> None:
     uri, dead = letters
     ran = run("dead", dead)
     assert ran.status == 0
@@ -59,7 +59,7 @@ def test_list_and_look(run: Bmq, letters: tuple[str, str]) -> None:
     assert run("dead", dead, "0" * 32).status == 1
 
 
-def test_one_is_put_back_and_then_all(run: Bmq, letters: tuple[str, str]) -> None:
+def test_dead_returns_one_letter_or_all(run: Bmq, letters: tuple[str, str]) -> None:
     uri, dead = letters
     one, two = (letter["guid"] for letter in run("dead", dead, "--json").json)
     assert run("dead", dead, two, "--back").lines == [f"{two}  {uri}"]
@@ -107,11 +107,11 @@ def test_dead_letters_with_the_old_names_are_read(run: Bmq, bmq_new_queue_uri: N
 @pytest.mark.parametrize(
     "wrong", [["--back"], ["--all"], ["A" * 32, "--all", "--back"], ["--to", "bmq://d/q"]]
 )
-def test_asked_wrongly(offline: Bmq, wrong: list[str]) -> None:
+def test_wrong_arguments_are_refused(offline: Bmq, wrong: list[str]) -> None:
     assert offline("dead", "bmq://d/q", *wrong).status == 2
 
 
-def test_messages_that_are_no_dead_letters_are_not_called_so(run: Bmq, bmq_queue_uri: str) -> None:
+def test_other_messages_are_not_listed_as_dead_letters(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "one", "two")
     ran = run("dead", bmq_queue_uri, "--idle", "0.2")
     assert "2 messages, none of them a dead letter" in ran.err

@@ -230,7 +230,7 @@ async def handle(message):
 """
 
 
-def test_every_verb_is_here() -> None:
+def test_every_verb_is_tested() -> None:
     assert set(COMMANDS) | _OTHERS == set(VERBS)
 
 

@@ -78,9 +78,7 @@ def test_doctor_names_a_broker_that_hangs(offline: Bmq) -> None:
     assert "the broker hangs" in ran.out
 
 
-def test_doctor_tells_blocked_delivery_from_no_answer_and_takes_its_message_back(
-    run: Bmq, bmq_queue_uri: str
-) -> None:
+def test_doctor_distinguishes_blocked_delivery_from_a_missing_answer(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "one")
     run("tail", bmq_queue_uri, "--idle", "0.2")
     ran = run("doctor", bmq_queue_uri, "--timeout", "1")
@@ -137,7 +135,7 @@ def test_bench(run: Bmq, bmq_queue_uri: str) -> None:
     assert (run("peek", bmq_queue_uri).status, run("peek", bmq_queue_uri).out) == (0, "")
 
 
-def test_bench_wants_a_queue_of_its_own(run: Bmq, bmq_queue_uri: str) -> None:
+def test_bench_requires_an_empty_queue(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "somebody's")
     ran = run("bench", bmq_queue_uri, "--phase", "roundtrip", "--rounds", "5")
     assert ran.status == 2
@@ -178,7 +176,7 @@ async def ended(started: asyncio.subprocess.Process) -> tuple[int | None, str, s
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-async def test_a_signal_closes_the_session_in_good_order(
+async def test_a_signal_closes_the_session_cleanly(
     uri: str, bmq_queue_uri: str, number: signal.Signals, status: int
 ) -> None:
     async with bmq.connect(uri) as session:
@@ -246,7 +244,7 @@ async def test_closed_output_ends_every_verb(
 
 
 @pytest.mark.parametrize("columns", [60, 100])
-async def test_a_terminal_of_so_many_columns(uri: str, bmq_queue_uri: str, columns: int) -> None:
+async def test_output_fits_the_width_of_the_terminal(uri: str, bmq_queue_uri: str, columns: int) -> None:
     """No line is wider than the terminal; names and GUIDs are complete, on several lines if needed."""
     async with bmq.connect(uri) as session:
         queue = await session.open_queue(bmq_queue_uri, write=True)
@@ -311,7 +309,7 @@ async def test_post_reads_standard_input_as_it_arrives(uri: str, bmq_queue_uri: 
             assert started.returncode == 130
 
 
-async def test_recorded_and_replayed(uri: str, bmq_queue_uri: str, tmp_path: Path) -> None:
+async def test_a_recording_can_be_replayed(uri: str, bmq_queue_uri: str, tmp_path: Path) -> None:
     recording = str(tmp_path / "conversation.ndjson")
     async with ready("record", recording, "--broker", uri) as (recorder, address):
         async with bmq.connect(address) as session:
@@ -370,7 +368,7 @@ async def test_recording_is_private_and_ends_on_signal(uri: str, tmp_path: Path)
         os.umask(before)
 
 
-async def test_replayed_as_a_client(uri: str, bmq_queue_uri: str, tmp_path: Path) -> None:
+async def test_replay_plays_the_client(uri: str, bmq_queue_uri: str, tmp_path: Path) -> None:
     recording = str(tmp_path / "conversation.ndjson")
     async with ready("record", recording, "--broker", uri) as (recorder, address):
         async with bmq.connect(address) as session:
@@ -418,7 +416,7 @@ def _unpacked(recording: Path) -> str:
     return found
 
 
-async def test_credentials_without_a_secret_on_the_command_line(tmp_path: Path) -> None:
+async def test_credentials_come_from_files_and_the_environment(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame\n")
     async with bmq.broker.Broker(auth={"operator": "open sesame"}) as broker:
         base = ["queues", "--broker", broker.uri]
@@ -442,7 +440,7 @@ async def test_credentials_without_a_secret_on_the_command_line(tmp_path: Path) 
 # ---- mover
 
 
-async def test_mover(bmq_broker: HasUri, bmq_queue_uri: str) -> None:
+async def test_mover_passes_delayed_messages_on(bmq_broker: HasUri, bmq_queue_uri: str) -> None:
     waiting = bmq_queue_uri + ".delayed"
     async with bmq.connect(bmq_broker.uri) as session:
         queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
@@ -456,7 +454,7 @@ async def test_mover(bmq_broker: HasUri, bmq_queue_uri: str) -> None:
     assert err.endswith("1 message passed on\n")
 
 
-def test_mover_without_a_broker(offline: Bmq, closed_port: int) -> None:
+def test_mover_without_a_broker_is_an_error(offline: Bmq, closed_port: int) -> None:
     assert offline("mover", "bmq://d/q.delayed", "--broker", f"tcp://127.0.0.1:{closed_port}").status == 3
 
 

@@ -105,7 +105,9 @@ def test_explain_reports_a_queue_without_readers(run: Bmq, bmq_queue_uri: str) -
     assert guid in ran.out
 
 
-def test_a_consumer_at_its_limit(run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str) -> None:
+def test_explain_names_a_consumer_at_its_limit(
+    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
+) -> None:
     consumer = _subscribe(aside, reader, "x >= 0", max_unconfirmed_messages=2, priority=3)
     run("post", bmq_queue_uri, *"abcde", "-p", "x=1")
     aside.do(consumer.receive(20))
@@ -147,7 +149,7 @@ def test_explain_reports_complete_delivery(
     assert "only confirmations are missing" in run("explain", bmq_queue_uri).out
 
 
-def test_a_message_by_its_guid(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+def test_explain_finds_a_message_by_its_guid(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
     queue = bmq_new_queue_uri(FANOUT)
     guids = run("post", queue, "a", "b", "c", "--guids").lines
     run("tail", f"{queue}?id=foo", "--confirm")
@@ -161,7 +163,7 @@ def test_a_message_by_its_guid(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
     assert "is not there" in ran.out
 
 
-def test_one_application(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+def test_explain_shows_a_single_application(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
     queue = bmq_new_queue_uri(FANOUT)
     run("post", queue, "a")
     ran = run("explain", f"{queue}?id=bar")

@@ -62,14 +62,14 @@ def test_missing_extra_is_named() -> None:
 # ---- check
 
 
-def test_check_a_legal_expression(offline: Bmq) -> None:
+def test_check_accepts_a_legal_expression(offline: Bmq) -> None:
     ran = offline("check", "CustomerId >= 1000 && exists(OrderType)")
     assert ran.status == 0
     assert "of 10 operators, 39 of 128 characters" in ran.out
     assert "CustomerId, OrderType" in ran.out
 
 
-def test_check_one_that_is_not(offline: Bmq) -> None:
+def test_check_marks_the_mistake(offline: Bmq) -> None:
     ran = offline("check", "x > 1", "x = 1")
     assert ran.status == 1
     assert "legal" in ran.out
@@ -87,7 +87,7 @@ def test_check_one_that_is_not(offline: Bmq) -> None:
         (["--empty"], 1, "NAME error"),
     ],
 )
-def test_check_on_properties(offline: Bmq, properties: list[str], status: int, words: str) -> None:
+def test_check_evaluates_properties(offline: Bmq, properties: list[str], status: int, words: str) -> None:
     ran = offline("check", "x > 1", *properties)
     assert (ran.status, words in ran.out) == (status, True)
 
@@ -101,7 +101,7 @@ def test_check_warns_of_unintended_meanings(offline: Bmq) -> None:
     assert [[each["offset"] for each in warnings] for warnings in found] == [[7], []]
 
 
-def test_check_several_as_a_routing_table(offline: Bmq) -> None:
+def test_check_shows_several_expressions_as_a_routing_table(offline: Bmq) -> None:
     arguments = ["check", "x > 0", "x == 1", "", "-P", "5", "-P", "10", "-p", "x=1"]
     ran = offline(*arguments)
     assert ran.status == 0
@@ -124,7 +124,7 @@ def test_every_recorded_conversation_decodes(offline: Bmq, recording: str) -> No
     assert {part["name"] for part in wrong} <= {"clientIdentity.sdkLanguage"}
 
 
-def test_decode_tells_every_field(offline: Bmq) -> None:
+def test_decode_shows_every_field(offline: Bmq) -> None:
     ran = offline("decode", "--file", str(DIRECTORY / "official-props.jsonl"))
     for words in ("PutHeader", "messageGUID", "numProperties", "property b", "ACK_REQUESTED", "crc32c"):
         assert words in ran.out
@@ -133,7 +133,7 @@ def test_decode_tells_every_field(offline: Bmq) -> None:
     assert "!!" not in ran.out
 
 
-def test_decode_digits(offline: Bmq, tmp_path: Path) -> None:
+def test_decode_reads_hexadecimal_digits(offline: Bmq, tmp_path: Path) -> None:
     ran = offline("decode", "00000008 4b020000".replace(" ", ""))
     assert ran.status == 0
     assert "11 (HEARTBEAT_REQ)" in ran.out
@@ -159,7 +159,7 @@ def test_decode_reports_errors_and_continues(offline: Bmq, tmp_path: Path) -> No
     assert "this is not the protocol" in ran.err
 
 
-def test_decode_never_falls_over(offline: Bmq, tmp_path: Path) -> None:
+def test_decode_never_crashes(offline: Bmq, tmp_path: Path) -> None:
     """Every event of a conversation, with each of its bytes changed in turn."""
     lines = [
         json.dumps({"conn": 1, "t": 0, "dir": event.direction, "hex": changed.hex()})
@@ -173,7 +173,7 @@ def test_decode_never_falls_over(offline: Bmq, tmp_path: Path) -> None:
     assert len(ran.lines) == len(lines)
 
 
-def test_a_recording_that_ends_in_the_middle_of_a_line(offline: Bmq, tmp_path: Path) -> None:
+def test_a_truncated_recording_is_decoded_up_to_its_end(offline: Bmq, tmp_path: Path) -> None:
     text = (DIRECTORY / "official-basic.jsonl").read_text()
     (tmp_path / "cut.jsonl").write_text(text[: len(text) // 2])
     ran = offline("decode", "--file", str(tmp_path / "cut.jsonl"), "--brief")
@@ -193,7 +193,7 @@ def config(tmp_path: Path, text: str) -> None:
     (tmp_path / "config" / "bmq" / "config.toml").write_text(text)
 
 
-def test_a_broker_by_its_name(offline: Bmq, uri: str, tmp_path: Path) -> None:
+def test_a_broker_is_found_by_its_name(offline: Bmq, uri: str, tmp_path: Path) -> None:
     config(
         tmp_path,
         f'default = "here"\n[brokers.here]\nuri = "{uri}"\n[brokers.there]\nuri = "tcp://127.0.0.1:1"',
@@ -225,7 +225,7 @@ def test_the_environment_names_a_broker_and_the_command_line_wins(
         ('default = "y"\n[brokers.x]\nuri = "tcp://h"', "not among its brokers"),
     ],
 )
-def test_a_configuration_that_is_wrong(offline: Bmq, tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_configuration_is_an_error(offline: Bmq, tmp_path: Path, text: str, words: str) -> None:
     config(tmp_path, text)
     ran = offline("queues")
     assert ran.status == 2

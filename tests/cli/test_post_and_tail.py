@@ -29,19 +29,19 @@ def test_payloads_with_properties_and_tags(run: Bmq, bmq_queue_uri: str) -> None
     assert first["types"] == types
 
 
-def test_a_file_is_one_message(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
+def test_a_file_is_posted_as_one_message(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
     (tmp_path / "image").write_bytes(b"\0\xff\n\n")
     assert run("post", bmq_queue_uri, "--file", str(tmp_path / "image"), "--count", "2").status == 0
     assert [message["base64"] for message in posted(run, bmq_queue_uri)] == ["AP8KCg==", "AP8KCg=="]
 
 
-def test_lines_the_last_of_which_has_no_end(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
+def test_a_last_line_without_a_line_feed_is_posted(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"one\r\ntwo\nthree")
     assert run("post", bmq_queue_uri, "--file", str(tmp_path / "lines"), "--lines").status == 0
     assert [message["data"] for message in posted(run, bmq_queue_uri)] == ["one", "two", "three"]
 
 
-def test_standard_input(
+def test_standard_input_is_posted(
     run: Bmq, bmq_queue_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "input").write_bytes(b"as it\nis")
@@ -64,7 +64,9 @@ def test_output_of_tail_can_be_posted(
     assert before["types"]["n"] == "int32"
 
 
-def test_bad_lines_are_listed_and_the_others_posted(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
+def test_invalid_lines_are_listed_and_valid_lines_posted(
+    run: Bmq, bmq_queue_uri: str, tmp_path: Path
+) -> None:
     lines = [
         '{"data": "good"}',
         '{"data": "x", "colour": 1}',
@@ -105,7 +107,7 @@ def test_empty_payloads_are_listed(run: Bmq, bmq_queue_uri: str) -> None:
     assert [message["data"] for message in posted(run, bmq_queue_uri)] == ["a", "b"]
 
 
-def test_compression(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
+def test_post_compresses_on_request(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 100_000)
     assert run("post", bmq_queue_uri, "--file", str(tmp_path / "long"), "--compress").status == 0
     (listed,) = run("peek", bmq_queue_uri, "--json").json
@@ -127,7 +129,7 @@ def test_compression(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
         (["--file", "/no/such/file"], "No such file"),
     ],
 )
-def test_asked_wrongly(run: Bmq, bmq_queue_uri: str, arguments: list[str], words: str) -> None:
+def test_wrong_arguments_are_refused(run: Bmq, bmq_queue_uri: str, arguments: list[str], words: str) -> None:
     ran = run("post", bmq_queue_uri, *arguments)
     assert ran.status == 2
     assert words in ran.err
@@ -144,7 +146,7 @@ def test_tail_confirms_only_with_the_option(run: Bmq, bmq_queue_uri: str) -> Non
     assert run("tail", bmq_queue_uri, "--idle", "0.2").lines == []
 
 
-def test_tail_counts(run: Bmq, bmq_queue_uri: str) -> None:
+def test_tail_ends_after_the_count(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, *"abcde")
     ran = run("tail", bmq_queue_uri, "--count", "3", "--follow", "--confirm", "--fields", "data")
     assert (ran.status, ran.lines) == (0, ["a", "b", "c"])
@@ -174,7 +176,7 @@ def test_an_old_option_of_tail_names_the_new_one(run: Bmq, bmq_queue_uri: str, o
         *((value, False) for value in ("7", "-7", "true", "x", "", "nan", "1.2.3")),
     ],
 )
-def test_a_number_that_becomes_a_string_is_noted(offline: Bmq, value: str, noted: bool) -> None:
+def test_a_number_posted_as_a_string_causes_a_warning(offline: Bmq, value: str, noted: bool) -> None:
     ran = offline("check", "exists(CustomerId)", "-p", f"CustomerId={value}")
     assert ran.status == 0
     assert (f"CustomerId is the string {value!r}" in ran.err) is noted

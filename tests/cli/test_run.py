@@ -85,7 +85,7 @@ def test_missing_app_is_an_error(tmp_path: Path, broker: str, target: str, why: 
     assert len(errors.splitlines()) == 1
 
 
-def test_statuses(tmp_path: Path, broker: str) -> None:
+def test_exit_statuses_are_as_documented(tmp_path: Path, broker: str) -> None:
     (tmp_path / "away.py").write_text(APP.format(uri="tcp://127.0.0.1:1"))
     status, _, errors = run(tmp_path, "away")
     assert status == 3

@@ -103,7 +103,7 @@ async def test_post_is_sent_as_soon_as_the_window_has_room(peer: Peer) -> None:
         await asyncio.gather(*waiting, *pending)
 
 
-async def test_a_later_post_does_not_overtake_one_that_waits(peer: Peer) -> None:
+async def test_a_later_post_does_not_overtake_a_waiting_post(peer: Peer) -> None:
     async with writing(peer, max_unacked_messages=4) as (session, queue):
         pending = [queue.post_nowait(b"%d" % n) for n in range(4)]
         waiting = await start(queue.post(b"4"), queue.post(b"5"))
@@ -123,7 +123,7 @@ async def test_a_later_post_does_not_overtake_one_that_waits(peer: Peer) -> None
         assert peer.posted == [*range(1, 7)]
 
 
-async def test_a_queue_that_is_not_acknowledged_does_not_stop_the_others(peer: Peer) -> None:
+async def test_an_unacknowledged_queue_does_not_stop_other_queues(peer: Peer) -> None:
     """Window of 10: 6 posts to one queue stay unanswered, 4 posts to the other are answered."""
     async with writing(peer, max_unacked_messages=10) as (session, stuck):
         queue = await session.open_queue(OTHER, write=True)
@@ -140,7 +140,7 @@ async def test_a_queue_that_is_not_acknowledged_does_not_stop_the_others(peer: P
 
 
 @pytest.mark.parametrize("many", [False, True])
-async def test_a_queue_that_fills_the_window_leaves_the_others_their_shares(peer: Peer, many: bool) -> None:
+async def test_a_queue_that_fills_the_window_leaves_other_queues_their_shares(peer: Peer, many: bool) -> None:
     async with writing(peer, max_unacked_messages=30) as (session, stuck):
         others = [
             await session.open_queue(f"bmq://bmq.test.mem.priority/other{n}", write=True) for n in range(2)
@@ -187,7 +187,7 @@ async def test_tasks_woken_together_do_not_exceed_the_bytes_of_the_window(peer: 
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_task_that_is_cancelled_when_room_has_come_passes_the_room_on(peer: Peer, turns: int) -> None:
+async def test_a_cancelled_task_passes_its_room_on(peer: Peer, turns: int) -> None:
     async with writing(peer, max_unacked_messages=1) as (session, queue):
         pending = queue.post_nowait(b"0")
         first, second, third = await start(*(queue.post(b"%d" % n) for n in (1, 2, 3)))
@@ -212,7 +212,7 @@ async def test_a_post_that_waits_learns_that_its_queue_was_closed(peer: Peer) ->
         await asyncio.gather(*pending, closing, return_exceptions=True)
 
 
-async def test_posts_that_wait_for_a_full_transport_go_on_when_the_connection_is_lost(peer: Peer) -> None:
+async def test_posts_waiting_for_the_transport_continue_after_a_lost_connection(peer: Peer) -> None:
     async with writing(peer) as (session, queue):
         session._driver.connection.writable = False
         (waiting,) = await start(queue.post(b"1"))
@@ -255,7 +255,7 @@ async def test_a_place_in_line_costs_the_same_in_a_long_line(peer: Peer, end: st
     assert costs[1] < costs[0] * 1.1
 
 
-async def test_bytes_count_too(peer: Peer) -> None:
+async def test_the_window_counts_bytes(peer: Peer) -> None:
     async with writing(peer, max_unacked_bytes=10_000) as (session, queue):
         pending = [queue.post_nowait(bytes(4000)) for _ in range(3)]  # the last one may exceed the limit
         assert session.stats().unacked_bytes == 12_000
@@ -347,7 +347,7 @@ async def test_posters_continue_when_a_silent_peer_reads_again(peer: Peer) -> No
         await asyncio.gather(*posts, waiting)
 
 
-async def test_flush_waits_for_every_post_of_one_moment(peer: Peer) -> None:
+async def test_flush_waits_for_every_earlier_post(peer: Peer) -> None:
     async with writing(peer) as (_, queue):
         posts = [queue.post_nowait(b"1"), queue.post_nowait(b"2")]
         flushing = asyncio.ensure_future(queue.flush())
@@ -462,7 +462,7 @@ async def _take_all(queue: bmq.Queue) -> None:
         pass
 
 
-async def test_bytes_pause_reading_too(peer: Peer) -> None:
+async def test_buffered_bytes_pause_reading(peer: Peer) -> None:
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, max_buffered_bytes=50_000, on_event=happened.append) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
@@ -500,7 +500,7 @@ async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_
         assert got == list(range(20))
 
 
-async def test_reconnecting_does_not_wait_for_an_application_that_does_not_keep_up(peer: Peer) -> None:
+async def test_reconnecting_does_not_wait_for_a_slow_application(peer: Peer) -> None:
     peer.open_options = {"routing": 7}  # at most once: what has come stays, for it does not come again
     async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)

@@ -107,7 +107,7 @@ async def _open_and_close(queue: bmq.Queue) -> None:
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 50])
 @pytest.mark.parametrize("name", CALLS)
-async def test_cancel_then_reuse(peer: Peer, name: str, turns: int) -> None:
+async def test_a_session_works_after_a_cancellation(peer: Peer, name: str, turns: int) -> None:
     held, call = CALLS[name]
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
@@ -118,7 +118,9 @@ async def test_cancel_then_reuse(peer: Peer, name: str, turns: int) -> None:
 
 @pytest.mark.parametrize("turns", range(12))
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name][0]])
-async def test_cancel_in_the_middle_of_the_answer(peer: Peer, name: str, turns: int) -> None:
+async def test_a_cancellation_in_the_middle_of_an_answer_is_harmless(
+    peer: Peer, name: str, turns: int
+) -> None:
     _, call = CALLS[name]
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
@@ -128,7 +130,7 @@ async def test_cancel_in_the_middle_of_the_answer(peer: Peer, name: str, turns: 
 
 @pytest.mark.parametrize("turns", range(0, 12, 2))
 @pytest.mark.parametrize("held", ["clientIdentity", "authenticationRequest", ""])
-async def test_cancelled_connecting_leaves_nothing(peer: Peer, held: str, turns: int) -> None:
+async def test_cancelled_connecting_leaves_no_connection(peer: Peer, held: str, turns: int) -> None:
     peer.hold = {held} - {""}
     connecting = bmq.connect(peer.uri, credentials=bmq.Credentials.anonymous())
     if not await cancel_after(turns, connecting.__aenter__()):
@@ -228,7 +230,7 @@ async def test_a_queue_can_be_opened_while_its_earlier_opening_is_undone(
         await again.post(b"1")
 
 
-async def test_an_open_made_in_the_turn_in_which_another_times_out_is_its_own(
+async def test_an_open_in_the_turn_of_a_timeout_is_independent(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bmq.connect(peer.uri) as session:
@@ -332,7 +334,7 @@ async def test_tasks_cancelled_from_outside_hang_no_caller(peer: Peer) -> None:
     await session.close()
 
 
-async def test_cancelling_is_never_turned_into_something_else(peer: Peer) -> None:
+async def test_a_cancellation_is_raised_unchanged(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.hold = {"PUT", "OpenQueue"}

@@ -135,7 +135,7 @@ async def test_closing_waits_for_the_block_and_not_for_its_task(peer: Peer) -> N
     assert [confirm.guid[-1] for confirm in peer.connection.script.confirms] == [1]
 
 
-async def test_a_block_is_given_the_message_or_the_batch(peer: Peer) -> None:
+async def test_a_block_receives_the_message_or_the_batch(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1, 2)
@@ -192,14 +192,14 @@ async def test_failed_or_cancelled_handler_confirms_no_message(peer: Peer, how: 
     assert peer.connection.script.confirms == []
 
 
-async def test_closing_twice_at_the_same_time_and_afterwards(peer: Peer) -> None:
+async def test_closing_may_be_repeated_at_any_time(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
     first, second = await asyncio.gather(session.close(), session.close())
     assert first == second == await session.close()
     assert peer.log.count("Disconnect") == 1
 
 
-async def test_leaving_before_anything_was_started() -> None:
+async def test_leaving_an_unstarted_session_is_harmless() -> None:
     await bmq.connect("tcp://127.0.0.1:1").__aexit__(None, None, None)
 
 
@@ -265,7 +265,7 @@ async def test_closing_at_once_gives_posts_up() -> None:
         await pending
 
 
-async def test_closing_in_finally_of_a_cancelled_task(peer: Peer) -> None:
+async def test_a_cancelled_task_may_close_in_finally(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
 
     async def work() -> None:
@@ -442,7 +442,7 @@ async def test_queue_closes_even_without_the_brokers_answer(peer: Peer) -> None:
         peer.answer("CloseQueue")
 
 
-async def test_messages_that_come_while_a_queue_waits_to_be_closed_are_left_alone(peer: Peer) -> None:
+async def test_messages_arriving_at_a_closing_queue_return_unseen(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.hold.add("PUT")
@@ -461,7 +461,7 @@ async def test_messages_that_come_while_a_queue_waits_to_be_closed_are_left_alon
         await pending
 
 
-async def test_closing_the_session_while_a_queue_is_closing(peer: Peer) -> None:
+async def test_a_session_closes_while_a_queue_is_closing(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
     queue = await session.open_queue(URI, read=True, default_subscription=True)
     peer.hold.add("ConfigureStream")
@@ -529,7 +529,7 @@ async def test_closing_goes_on_when_the_task_that_had_a_message_ends(peer: Peer)
             await closing
 
 
-async def test_a_handler_that_takes_all_the_time_leaves_the_broker_some(peer: Peer) -> None:
+async def test_a_slow_handler_leaves_the_broker_time_to_answer(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1)

@@ -40,7 +40,7 @@ def closed_port() -> Iterator[Callable[[], int]]:
         yield reserve
 
 
-async def test_both_ways_to_connect(peer: Peer) -> None:
+async def test_connect_is_awaitable_and_a_context_manager(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         assert session.state is bmq.SessionState.STARTED
     assert session.state is bmq.SessionState.CLOSED
@@ -104,7 +104,7 @@ async def test_a_broker_that_does_not_answer_is_given_up(peer: Peer, held: str) 
     await eventually(lambda: peer.connection.transport is None)
 
 
-async def test_a_broker_that_drips_its_answer_is_given_up(peer: Peer) -> None:
+async def test_a_broker_with_a_trickling_answer_is_given_up(peer: Peer) -> None:
     peer.hold.add("clientIdentity")
     connecting = asyncio.ensure_future(bmq.connect(peer.uri, connect_timeout=0.1).__aenter__())
     await eventually(lambda: peer.connections and peer.connection.script.identity)
@@ -133,7 +133,7 @@ async def test_other_servers_are_recognised(peer: Peer, greeting: bytes) -> None
 
 
 @pytest.mark.statement("4.32")
-async def test_an_answer_out_of_turn_is_named(peer: Peer) -> None:
+async def test_an_unexpected_answer_is_named(peer: Peer) -> None:
     peer.greeting = pack_event_header(HEADER_SIZE, EventType.ACK)
     with pytest.raises(bmq.ConnectionFailed, match=r"EventHeader\.type: the handshake is at CONTROL"):
         await bmq.connect(peer.uri)
@@ -184,7 +184,7 @@ async def test_addresses_of_a_name_are_tried_in_turn(peer: Peer, monkeypatch: py
     assert asked == ["broker.example"]
 
 
-async def test_of_a_name_that_stands_for_a_silent_broker_too_the_other_one_is_found(
+async def test_a_silent_address_of_a_name_does_not_hide_another_address(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def resolve(_: Dialer, _address: Address) -> list[str]:
@@ -199,7 +199,7 @@ async def test_of_a_name_that_stands_for_a_silent_broker_too_the_other_one_is_fo
     await session.close()
 
 
-async def test_one_that_hangs_leaves_time_for_the_next(peer: Peer) -> None:
+async def test_a_hung_address_leaves_time_for_the_next_address(peer: Peer) -> None:
     async with Peer() as silent:
         silent.hold.add("clientIdentity")
         uri = f"{silent.uri},{peer.uri}"
@@ -276,7 +276,7 @@ async def test_predicate_decides_which_errors_are_retried(closed_port: Callable[
 # the environment, the options
 
 
-async def test_a_program_without_an_address_uses_the_one_in_the_environment(
+async def test_a_program_without_an_address_uses_the_environment_variable(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BMQ_BROKER_URI", f" {peer.uri}/")
@@ -284,7 +284,7 @@ async def test_a_program_without_an_address_uses_the_one_in_the_environment(
         assert session.address == peer.uri
 
 
-def test_a_program_without_an_address_and_without_the_variable_uses_this_machine(
+def test_a_program_without_address_and_variable_uses_the_local_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for value in (None, ""):
@@ -295,7 +295,7 @@ def test_a_program_without_an_address_and_without_the_variable_uses_this_machine
         assert str(find_broker(None)) == "tcp://localhost:30114"
 
 
-async def test_two_addresses_are_two_brokers_whatever_the_environment_says(
+async def test_two_addresses_are_two_brokers_whatever_the_environment(
     broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with BackgroundBroker() as another:
@@ -346,7 +346,7 @@ def test_a_password_in_an_address_is_in_no_log_and_no_error(
         ("tcp://[::1]:1,tcp://localhost", {"credentials": bmq.Credentials.basic("user", "hunter2")}, False),
     ],
 )
-def test_credentials_in_the_clear_are_warned_of(
+def test_credentials_without_tls_cause_a_warning(
     caplog: pytest.LogCaptureFixture, uri: str, options: dict[str, Any], warned: bool
 ) -> None:
     bmq.connect(uri, **options)
@@ -356,7 +356,7 @@ def test_credentials_in_the_clear_are_warned_of(
 
 
 @pytest.mark.parametrize("uri", ["tcp://user:hunter2@localhost:1", "tcps://user:hunter2@localhost"])
-def test_credentials_do_not_belong_into_an_address_and_are_not_repeated(uri: str) -> None:
+def test_credentials_in_an_address_are_refused_and_not_repeated(uri: str) -> None:
     with pytest.raises(bmq.InvalidURI, match="credentials=") as caught:
         bmq.connect(uri)
     assert "hunter2" not in str(caught.value)
@@ -395,6 +395,6 @@ def test_unknown_option_is_an_error_with_the_known_options() -> None:
         ("compression", "zlib"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_at_once(option: str, value: object) -> None:
+def test_invalid_options_are_refused_at_once(option: str, value: object) -> None:
     with pytest.raises(bmq.UsageError, match=option):
         bmq.connect("tcp://localhost", **{option: value})  # type: ignore[misc]

@@ -100,7 +100,7 @@ def refused() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("hung", [(0,), (0, 1), (1,), (0, 2)])
-async def test_brokers_that_accept_and_say_nothing_do_not_hold_up_the_one_that_answers(
+async def test_silent_brokers_do_not_delay_an_answering_broker(
     hung: tuple[int, ...],
 ) -> None:
     async with peers(3, *hung) as some:
@@ -128,7 +128,7 @@ def test_all_addresses_begin_within_the_time(timeout: float, count: int) -> None
     assert (count - 1) * head_start < timeout
 
 
-async def test_of_two_that_answer_in_the_same_turn_one_is_used_and_the_other_closed() -> None:
+async def test_of_two_simultaneous_answers_one_connection_is_used() -> None:
     async with peers(2, 0, 1) as some:
         connecting = asyncio.ensure_future(bmq.connect(addresses(some)).__aenter__())
         await eventually(lambda: all(peer.connections and peer.log for peer in some))
@@ -187,7 +187,7 @@ async def test_silent_name_server_is_skipped(peer: Peer, monkeypatch: pytest.Mon
         await bmq.connect("tcp://hangs.example:1", connect_timeout=0.02)
 
 
-async def test_the_addresses_of_a_name_begin_beside_each_other_too(
+async def test_the_addresses_of_a_name_are_tried_in_parallel(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Listener() as listener:
@@ -200,7 +200,7 @@ async def test_the_addresses_of_a_name_begin_beside_each_other_too(
             assert session.address == peer.uri
 
 
-async def test_credentials_that_never_come_are_asked_for_again(peer: Peer) -> None:
+async def test_missing_credentials_are_requested_again(peer: Peer) -> None:
     asked = 0
 
     async def credentials() -> bmq.Credentials:
@@ -286,7 +286,7 @@ async def test_a_node_that_was_silent_is_tried_last(monkeypatch: pytest.MonkeyPa
             assert "silent" in lost.reason
 
 
-async def test_an_address_that_hung_at_the_start_is_not_the_first_after_a_loss(
+async def test_a_hung_address_is_not_tried_first_after_a_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_dialer, "_HEAD_START", 0.5)
@@ -311,7 +311,7 @@ async def every_kind(refused: int) -> AsyncIterator[tuple[str, Listener, list[Pe
 
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
-async def test_ending_at_any_turn_leaves_nothing_behind(
+async def test_a_cancellation_at_any_turn_leaves_no_state(
     how: str, refused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_dialer, "_HEAD_START", 0.0)

@@ -33,7 +33,7 @@ async def _eager(_quiet_loop: None) -> AsyncIterator[None]:
     asyncio.get_running_loop().set_task_factory(None)
 
 
-async def test_post_receive_and_close(broker: bmq.broker.Broker) -> None:
+async def test_eager_tasks_post_receive_and_close(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         receiving = asyncio.create_task(queue.receive())
@@ -94,7 +94,7 @@ async def test_session_stays_usable_after_an_early_cancellation(peer: Peer) -> N
         assert 2 in peer.posted
 
 
-async def test_a_session_that_cannot_come_back_ends(peer: Peer) -> None:
+async def test_a_session_without_a_broker_ends(peer: Peer) -> None:
     session = await bmq.connect(peer.uri, reconnect_delays=lambda: iter([0.0]))
     queue = await session.open_queue(URI, write=True)
     peer.hold.add("PUT")
@@ -105,7 +105,7 @@ async def test_a_session_that_cannot_come_back_ends(peer: Peer) -> None:
     assert session.state is bmq.SessionState.CLOSED
 
 
-async def test_closing_while_connecting(peer: Peer) -> None:
+async def test_eager_tasks_may_close_while_connecting(peer: Peer) -> None:
     peer.hold.add("clientIdentity")
     connecting = asyncio.create_task(bmq.connect(peer.uri).__aenter__())
     await eventually(lambda: peer.connections)

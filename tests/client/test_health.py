@@ -34,7 +34,7 @@ async def test_a_session_is_ready_while_it_is_connected(peer: Peer) -> None:
     assert str(health) == "not ready: the session is over"
 
 
-async def test_a_lost_connection_is_trouble_until_every_queue_is_open_again(peer: Peer) -> None:
+async def test_a_lost_connection_is_a_trouble_until_every_queue_is_reopened(peer: Peer) -> None:
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
         await session.open_queue(URI, read=True, default_subscription=True)
         ready = session.health()
@@ -57,7 +57,7 @@ async def test_a_lost_connection_is_trouble_until_every_queue_is_open_again(peer
         assert session.health().since > lost.since
 
 
-async def test_an_application_that_does_not_keep_up_degrades_the_session(peer: Peer) -> None:
+async def test_a_slow_application_degrades_the_session(peer: Peer) -> None:
     async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(*range(10))
@@ -183,7 +183,7 @@ async def test_failed_session_reports_its_reason(peer: Peer) -> None:
 # what stands still
 
 
-async def test_messages_that_move_or_go_back_leave_no_age_behind(peer: Peer) -> None:
+async def test_moved_and_returned_messages_have_no_age(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(*range(10))

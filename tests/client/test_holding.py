@@ -372,7 +372,7 @@ async def test_unused_default_subscription_is_logged_once(
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_a_default_subscription_that_is_received_from_is_not_logged(
+async def test_a_used_default_subscription_is_not_logged(
     peer: Peer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -611,7 +611,7 @@ async def test_message_with_too_many_properties_goes_to_the_consumer_of_all_mess
                 assert message.properties["x"] == 1
 
 
-async def test_a_message_with_too_many_properties_to_look_at_is_never_discarded(peer: Peer) -> None:
+async def test_a_message_with_too_many_properties_is_never_discarded(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
         async with queue.subscribe("x == 2", discard_unmatched=True) as consumer:
@@ -716,7 +716,7 @@ async def test_waiting_handler_receives_its_answer_behind_any_number_of_messages
             assert session.stats().reconnects == 0
 
 
-async def test_reading_stays_paused_while_the_application_goes_on_or_waits_for_nothing(
+async def test_reading_stays_paused_unless_the_application_awaits_an_answer(
     bmq_broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bmq.engine.backlog._STANDSTILL", 1000.0)

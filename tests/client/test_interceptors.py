@@ -45,7 +45,7 @@ class Noting(bmq.Interceptor):
         return [entry[-1] for entry in self.log if entry[0] == what]
 
 
-async def test_a_post_is_seen_from_the_call_to_its_acknowledgement(peer: Peer) -> None:
+async def test_interceptors_see_a_post_from_the_call_to_its_acknowledgement(peer: Peer) -> None:
     noting = Noting()
     async with bmq.connect(peer.uri, interceptors=[noting]) as session:
         assert session.interceptors == (noting,)
@@ -73,7 +73,7 @@ async def test_the_guid_is_known_before_the_post(peer: Peer) -> None:
         assert guids[1] == given
 
 
-async def test_post_many_is_seen_in_batches(peer: Peer) -> None:
+async def test_interceptors_see_post_many_in_batches(peer: Peer) -> None:
     noting = Noting()
     async with bmq.connect(peer.uri, interceptors=[noting]) as session:
         queue = await session.open_queue(URI, write=True)
@@ -86,7 +86,7 @@ async def test_post_many_is_seen_in_batches(peer: Peer) -> None:
         assert [(each.posted, each.acknowledged) for each in outcomes] == [(len(p), len(p)) for p in posts]
 
 
-async def test_an_outcome_tells_which_posts_failed(peer: Peer) -> None:
+async def test_an_outcome_lists_the_failed_posts(peer: Peer) -> None:
     noting = Noting()
     async with bmq.connect(peer.uri, interceptors=[noting]) as session:
         queue = await session.open_queue(URI, write=True)
@@ -113,7 +113,7 @@ async def test_an_outcome_tells_which_posts_failed(peer: Peer) -> None:
         assert outcome.failures[0].error.status is bmq.AckStatus.NOT_READY
 
 
-async def test_a_caller_that_is_cancelled_leaves_the_outcome_to_be_seen(peer: Peer) -> None:
+async def test_interceptors_see_the_outcome_of_a_cancelled_post(peer: Peer) -> None:
     noting = Noting()
     async with bmq.connect(peer.uri, interceptors=[noting]) as session:
         queue = await session.open_queue(URI, write=True)
@@ -128,7 +128,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_outcome_to_be_seen(peer: Pe
         assert noting.seen("ack") == [bmq.interceptors.PostOutcome(queue, 1, 1)]
 
 
-async def test_posts_that_could_not_be_made_have_an_outcome_too(peer: Peer) -> None:
+async def test_failed_posts_have_an_outcome(peer: Peer) -> None:
     noting = Noting()
     async with bmq.connect(peer.uri, interceptors=[noting]) as session:
         queue = await session.open_queue(URI, write=True)
@@ -188,7 +188,7 @@ async def test_an_interceptor_adds_properties(broker: bmq.broker.Broker) -> None
         assert mine == {"a": 1}
 
 
-async def test_messages_are_seen_as_the_application_takes_and_confirms_them(peer: Peer) -> None:
+async def test_interceptors_see_messages_when_taken_and_confirmed(peer: Peer) -> None:
     noting = Noting()
     async with bmq.connect(peer.uri, interceptors=[noting]) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
@@ -213,7 +213,7 @@ async def test_messages_are_seen_as_the_application_takes_and_confirms_them(peer
         assert noting.seen("confirm")[1:] == [[b"3"], [b"2", b"4"], [b"5"]]
 
 
-async def test_several_are_called_in_order_and_the_other_way_round(peer: Peer) -> None:
+async def test_several_interceptors_are_called_in_order_and_in_reverse(peer: Peer) -> None:
     log: list[Any] = []
     async with bmq.connect(peer.uri, interceptors=[Noting("a", log), Noting("b", log)]) as session:
         queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
@@ -226,7 +226,7 @@ async def test_several_are_called_in_order_and_the_other_way_round(peer: Peer) -
         ]
 
 
-async def test_context_variables_are_those_of_the_task_that_calls(peer: Peer) -> None:
+async def test_interceptors_have_the_context_variables_of_the_caller(peer: Peer) -> None:
     request: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="none")
     seen: list[str] = []
 
@@ -267,9 +267,7 @@ class BrokenAtTheEnd(bmq.Interceptor):
         raise RuntimeError("on_ack")
 
 
-async def test_one_that_fails_harms_nothing_and_is_logged_once(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failing_interceptor_is_logged_once(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     noting = Noting()
     interceptors = [Broken(), noting, BrokenAtTheEnd()]
     async with bmq.connect(peer.uri, interceptors=interceptors) as session:
@@ -292,7 +290,7 @@ async def test_one_that_fails_harms_nothing_and_is_logged_once(
     assert all(record.name == "bmq.interceptors" and record.exc_info for record in errors)
 
 
-async def test_installed_ones_are_in_every_session_that_is_made_then(peer: Peer) -> None:
+async def test_installed_interceptors_are_in_every_later_session(peer: Peer) -> None:
     log: list[Any] = []
     installed = Noting("installed", log)
     installed.install()

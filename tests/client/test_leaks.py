@@ -119,7 +119,7 @@ async def post_and_consume(queue: bmq.Queue, times: int) -> None:
     await consumer
 
 
-async def test_opening_and_closing_a_queue(broker_uri: str) -> None:
+async def test_opening_and_closing_queues_leaks_no_memory(broker_uri: str) -> None:
     async with bmq.connect(broker_uri) as session:
 
         async def open_and_close() -> None:
@@ -129,7 +129,7 @@ async def test_opening_and_closing_a_queue(broker_uri: str) -> None:
         await assert_flat(open_and_close, times=OPENED_AND_CLOSED, warm_up=500)
 
 
-async def test_reconnecting(
+async def test_reconnecting_leaks_no_memory(
     broker_uri: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.ERROR, "bmq")  # pytest keeps every line
@@ -164,7 +164,9 @@ async def test_reconnecting(
         assert session.stats().reconnects == RECONNECTS + LEVELLED
 
 
-async def test_posting_and_consuming(broker_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_posting_and_consuming_leaks_no_memory(
+    broker_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # A session remembers confirmations in two generations. Single messages fill both at the end of each step:
     # otherwise the number of remembered ones depends on the sizes of the batches.
     monkeypatch.setattr(redelivery, "_CAPACITY", 32)

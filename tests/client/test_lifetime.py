@@ -74,7 +74,7 @@ async def test_posts_of_a_dropped_reconnecting_session_end(peer: Peer) -> None:
         await eventually(lambda: gc.collect() >= 0 and all(c.transport is None for c in peer.connections))
 
 
-async def test_a_queue_in_somebodys_hands_keeps_its_session(peer: Peer) -> None:
+async def test_a_referenced_queue_keeps_its_session(peer: Peer) -> None:
     queue = await (await bmq.connect(peer.uri)).open_queue(
         URI, read=True, default_subscription=True, write=True
     )
@@ -154,7 +154,7 @@ def test_an_interpreter_with_an_open_session_ends_and_warns(runner: str) -> None
     assert "Task was destroyed" not in done.stderr
 
 
-def test_a_session_that_was_being_closed_is_not_called_never_closed() -> None:
+def test_a_closing_session_causes_no_resource_warning() -> None:
     done = run("""
         async def main():
             peer = Peer()
@@ -205,7 +205,7 @@ def test_an_exception_leaves_the_block_and_the_program(runner: str) -> None:
     assert done.stderr == ""
 
 
-def test_a_session_made_and_not_started_is_nobodys_business() -> None:
+def test_an_unstarted_session_causes_no_warning() -> None:
     done = run("bmq.connect('tcp://localhost:1')")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -232,7 +232,7 @@ def in_another_loop(call: object) -> BaseException | None:
         return pool.submit(work).result(timeout=10)
 
 
-async def test_another_loop_is_refused_everywhere(peer: Peer) -> None:
+async def test_every_call_refuses_another_event_loop(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(1)
@@ -276,7 +276,7 @@ async def test_another_loop_is_refused_everywhere(peer: Peer) -> None:
         await eventually(lambda: len(peer.connection.script.confirms) == 1)
 
 
-async def test_a_thread_without_a_loop_is_refused_too(peer: Peer) -> None:
+async def test_a_thread_without_an_event_loop_is_refused(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(1)
@@ -293,7 +293,7 @@ async def test_a_thread_without_a_loop_is_refused_too(peer: Peer) -> None:
         assert peer.posted == [2]
 
 
-async def test_other_threads_can_hand_work_over(peer: Peer) -> None:
+async def test_other_threads_can_schedule_calls(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, write=True)
         loop = asyncio.get_running_loop()
@@ -308,7 +308,7 @@ async def test_other_threads_can_hand_work_over(peer: Peer) -> None:
         thread.join()
 
 
-async def test_many_sessions_in_many_loops(peer: Peer) -> None:
+async def test_sessions_work_in_several_event_loops(peer: Peer) -> None:
     def work(number: int) -> int:
         async def main() -> int:
             async with bmq.connect(peer.uri) as session:

@@ -110,7 +110,7 @@ async def test_silent_link_is_dropped_without_loss(direction: Direction | None, 
             assert float(seconds) >= LIVENESS
 
 
-async def test_a_broker_that_holds_its_answers_is_left(peer: Peer) -> None:
+async def test_a_broker_without_answers_is_left(peer: Peer) -> None:
     peer.hold.add("HEARTBEAT_REQ")
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, on_event=happened.append, **FAST) as session:
@@ -125,7 +125,7 @@ async def test_liveness_can_be_switched_off(peer: Peer) -> None:
         assert session._driver.core.next_deadline() is None
 
 
-async def test_a_loop_that_was_blocked_does_not_blame_the_broker() -> None:
+async def test_a_blocked_loop_does_not_drop_the_connection() -> None:
     happened: list[SessionEvent] = []
     with BackgroundBroker() as broker:
         async with bmq.connect(broker.uri, on_event=happened.append, **FAST) as session:
@@ -138,7 +138,7 @@ async def test_a_loop_that_was_blocked_does_not_blame_the_broker() -> None:
     assert not any(isinstance(event, ConnectionLost) for event in happened)
 
 
-async def test_an_application_that_does_not_keep_up_does_not_blame_the_broker(peer: Peer) -> None:
+async def test_a_slow_application_does_not_drop_the_connection(peer: Peer) -> None:
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, max_buffered_messages=4, on_event=happened.append, **FAST) as session:
         queue = await session.open_queue(URI + "slow", read=True, default_subscription=True)
@@ -219,7 +219,7 @@ async def test_extreme_limits_are_legal_for_the_kernel(peer: Peer, liveness: flo
         assert option(session, "TCP_USER_TIMEOUT") not in (0,)
 
 
-async def test_a_window_that_stays_closed_while_reading_is_paused_is_no_loss(peer: Peer) -> None:
+async def test_paused_reading_does_not_drop_the_connection(peer: Peer) -> None:
     async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
         queue = await session.open_queue(URI + "paused", read=True, default_subscription=True)
         peer.connection.push(*range(10))
@@ -229,7 +229,7 @@ async def test_a_window_that_stays_closed_while_reading_is_paused_is_no_loss(pee
         await eventually(lambda: option(session, "TCP_USER_TIMEOUT") in (20_000, None))
 
 
-async def test_a_platform_without_these_options_needs_none(
+async def test_a_platform_without_socket_options_is_supported(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT"):

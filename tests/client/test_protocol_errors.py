@@ -61,7 +61,7 @@ def test_pauses_grow_and_end() -> None:
     assert pauses == [0.01, 0.51, 1.01, 2.01, 4.01, 8.01, 16.01, 30.01, 30.01]
 
 
-def test_a_useful_connection_ends_the_row_and_other_losses_do_not_count() -> None:
+def test_a_useful_connection_resets_the_count_of_violations() -> None:
     violations = Violations()
     error = bmq.ProtocolError("what")
     for _ in range(3):
@@ -191,9 +191,7 @@ async def test_an_unknown_status_of_an_acknowledgement_is_in_the_error(peer: Pee
         assert caught.value.status is bmq.AckStatus.UNKNOWN
 
 
-async def test_a_thing_that_is_skipped_again_and_again_is_logged_once(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_repeatedly_skipped_input_is_logged_once(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "bmq.client"):
         async with bmq.connect(peer.uri) as session:
             queue = await session.open_queue(WRITE, write=True)

@@ -127,7 +127,7 @@ async def test_the_first_attempt_follows_at_once_and_the_next_ones_back_off() ->
     assert max(delay for run in many for _, delay in run) <= 1
 
 
-async def test_attempts_go_on_until_the_broker_is_back() -> None:
+async def test_attempts_continue_until_the_broker_is_back() -> None:
     peer = Peer()
     await peer.start()
     async with session_with_events(peer, reconnect_delays=lambda: iter([0.005] * 10_000)) as (
@@ -182,7 +182,7 @@ async def test_another_address_takes_over() -> None:
     await second.stop()
 
 
-async def test_a_broker_that_accepts_and_closes_is_not_asked_all_the_time(peer: Peer) -> None:
+async def test_a_broker_that_accepts_and_closes_is_tried_less_often(peer: Peer) -> None:
     asked: list[int] = []
 
     def delays() -> Iterator[float]:
@@ -289,7 +289,7 @@ async def _collect(queue: bmq.Queue) -> list[bytes]:
     return [message.data async for message in queue]
 
 
-async def test_lost_again_while_being_restored(peer: Peer) -> None:
+async def test_a_connection_lost_during_restoration_is_restored(peer: Peer) -> None:
     async with session_with_events(peer, **AT_ONCE) as (session, happened):
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         for held in ("clientIdentity", "OpenQueue", "ConfigureStream", "PUT"):

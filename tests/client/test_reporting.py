@@ -83,7 +83,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return super().time() + self.ahead
 
 
-def test_without_any_configuration_a_lost_broker_is_two_lines() -> None:
+def test_a_lost_broker_is_logged_in_two_lines_by_default() -> None:
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     lost, restored = run.stderr.splitlines()
@@ -205,7 +205,7 @@ async def test_missing_broker_is_logged(said: Said) -> None:
     assert len(said.lines) == 2
 
 
-async def test_a_broker_that_stays_away(peer: Peer, said: Said) -> None:
+async def test_the_end_of_the_attempts_is_logged(peer: Peer, said: Said) -> None:
     async with bmq.connect(peer.uri, reconnect_timeout=0.05) as session:
         await peer.stop()
         _, over = await said.so_many(2)
@@ -232,13 +232,13 @@ async def test_no_log_line_if_the_caller_gets_the_error(said: Said) -> None:
     assert said.lines == []
 
 
-async def test_closing_says_nothing(peer: Peer, said: Said) -> None:
+async def test_closing_logs_no_line(peer: Peer, said: Said) -> None:
     session = await bmq.connect(peer.uri)
     await session.close()
     assert said.lines == []
 
 
-async def test_a_queue_that_does_not_come_back(peer: Peer, said: Said) -> None:
+async def test_a_queue_that_is_not_reopened_is_logged(peer: Peer, said: Said) -> None:
     async with bmq.connect(peer.uri) as session:
         await session.open_queue(URI, read=True)
         peer.refuse.add("OpenQueue")
@@ -250,7 +250,7 @@ async def test_a_queue_that_does_not_come_back(peer: Peer, said: Said) -> None:
         assert r"no\x1b[2J\r\nWARNING forged" in failed
 
 
-async def test_a_consumer_that_does_not_keep_up(peer: Peer, said: Said) -> None:
+async def test_a_slow_consumer_is_logged(peer: Peer, said: Said) -> None:
     async with bmq.connect(peer.uri, max_buffered_messages=10) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
 
@@ -270,7 +270,7 @@ async def test_a_consumer_that_does_not_keep_up(peer: Peer, said: Said) -> None:
         assert len(said.lines) == 2
 
 
-async def test_a_queue_out_of_service(peer: Peer, said: Said) -> None:
+async def test_a_suspended_queue_is_logged(peer: Peer, said: Said) -> None:
     health = bmq.health.HostHealth()
     async with bmq.connect(peer.uri, host_health=health) as session:
         await session.open_queue(URI, read=True, suspends_on_bad_host_health=True)

@@ -63,7 +63,7 @@ async def test_refusal_with_several_pending_changes_keeps_the_accepted_configura
         assert queue.consumers == [standing, changed, new]
 
 
-async def test_a_consumer_that_leaves_while_a_refusal_is_under_way_stays_away(peer: Peer) -> None:
+async def test_a_consumer_closed_during_a_refusal_stays_closed(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
         standing = await queue.subscribe("a > 1")

@@ -32,7 +32,7 @@ async def test_message_of_a_forgotten_subscription_goes_to_a_matching_consumer(p
         assert first.buffered == 0
 
 
-async def test_a_message_for_a_queue_without_subscriptions_waits_for_one(peer: Peer) -> None:
+async def test_a_message_waits_for_the_first_subscription(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
         peer.connection.send(peer.connection.script.push(0, [(guid(1), b"early")], (7,)))

@@ -46,7 +46,7 @@ def test_run_freezes_existing_objects_for_the_garbage_collector() -> None:
     assert len(gc.get_objects()) > before / 2
 
 
-def test_the_garbage_collector_is_as_before_after_a_failure() -> None:
+def test_a_failure_restores_the_garbage_collector() -> None:
     async def main() -> None:
         raise LookupError("of the application's")
 
@@ -91,7 +91,7 @@ QUIET = "try:\n    bmq.run(main())\nexcept KeyboardInterrupt:\n    print('interr
 @pytest.mark.parametrize(
     ("number", "status", "last"), [(signal.SIGTERM, 143, []), (signal.SIGINT, 0, ["interrupted"])]
 )
-def test_a_signal_closes_in_good_order_and_without_a_traceback(
+def test_a_signal_closes_the_session_without_a_traceback(
     before: str, number: signal.Signals, status: int, last: list[str]
 ) -> None:
     program = subprocess.Popen(
@@ -108,7 +108,7 @@ def test_a_signal_closes_in_good_order_and_without_a_traceback(
 
 
 @pytest.mark.parametrize("before", ["", "sys.modules['uvloop'] = None"], ids=["uvloop", "asyncio"])
-def test_two_interrupts_at_once_are_one(before: str) -> None:
+def test_two_simultaneous_interrupts_count_as_one(before: str) -> None:
     """Nothing is raised in the middle of a transport's work, wherever the loop is."""
     program = subprocess.Popen(
         [sys.executable, "-c", CONSUMER.format(before=before, run=QUIET)],
@@ -123,7 +123,7 @@ def test_two_interrupts_at_once_are_one(before: str) -> None:
     assert out.splitlines() == [f"leaving {bmq.SessionState.STARTED.value}", "interrupted"]
 
 
-def test_a_later_interrupt_is_another_and_ends_a_loop_that_hangs() -> None:
+def test_a_later_interrupt_ends_a_hung_loop() -> None:
     now = 0.0
     stops: list[float] = []
 
@@ -147,7 +147,7 @@ def test_a_later_interrupt_is_another_and_ends_a_loop_that_hangs() -> None:
     asyncio.run(main())
 
 
-def test_a_handler_of_the_application_stays() -> None:
+def test_signal_handlers_of_the_application_stay() -> None:
     async def main() -> object:
         return signal.getsignal(signal.SIGTERM)
 

@@ -166,14 +166,14 @@ async def test_tls_end_to_end(certificates: Certificates) -> None:
         await eventually(lambda: all(connection.transport is None for connection in peer.connections))
 
 
-async def test_a_context_is_enough_without_tcps(certificates: Certificates) -> None:
+async def test_an_ssl_context_enables_tls_without_tcps(certificates: Certificates) -> None:
     async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
         uri = peer.uri.replace("tcps", "tcp")
         async with bmq.connect(uri, ssl=certificates.context(ssl.Purpose.SERVER_AUTH)) as session:
             assert session.state is bmq.SessionState.STARTED
 
 
-async def test_tls_at_a_port_without_and_the_other_way_round(certificates: Certificates) -> None:
+async def test_a_mismatch_of_tls_is_an_error_with_advice(certificates: Certificates) -> None:
     async with bmq.broker.Broker() as plain:
         with pytest.raises(bmq.ConnectionFailed, match=r"is this its port for TLS\?"):
             await bmq.connect(f"tcps://127.0.0.1:{plain.port}")
@@ -199,7 +199,7 @@ async def test_an_unknown_authority_is_refused(certificates: Certificates) -> No
             await bmq.connect(peer.uri)
 
 
-async def test_the_name_is_verified_and_can_be_given(certificates: Certificates) -> None:
+async def test_the_server_name_is_verified_and_configurable(certificates: Certificates) -> None:
     async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
         context = certificates.context(ssl.Purpose.SERVER_AUTH)
         async with bmq.connect(peer.uri, ssl=context, server_hostname="broker.example"):
@@ -208,7 +208,7 @@ async def test_the_name_is_verified_and_can_be_given(certificates: Certificates)
             await bmq.connect(peer.uri, ssl=context, server_hostname="somebody.else")
 
 
-async def test_a_client_certificate_is_shown(certificates: Certificates) -> None:
+async def test_a_client_certificate_is_sent(certificates: Certificates) -> None:
     server = certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")
     server.verify_mode = ssl.CERT_REQUIRED
     async with Peer(server) as peer:
@@ -223,9 +223,7 @@ async def test_a_client_certificate_is_shown(certificates: Certificates) -> None
             await bmq.connect(peer.uri, ssl=certificates.context(ssl.Purpose.SERVER_AUTH))
 
 
-async def test_tls_to_a_broker_without_fails_and_the_other_way_round(
-    certificates: Certificates, peer: Peer
-) -> None:
+async def test_a_mismatch_of_tls_fails(certificates: Certificates, peer: Peer) -> None:
     peer.greeting = b""
     with pytest.raises(bmq.ConnectionFailed):
         await bmq.connect(peer.uri.replace("tcp", "tcps"), connect_timeout=0.2)

@@ -38,7 +38,7 @@ def lengths(caplog: pytest.LogCaptureFixture) -> int:
     return max((len(formatter.format(record)) for record in caplog.records), default=0)
 
 
-async def test_a_million_subscription_ids_make_no_longer_line(
+async def test_a_million_subscription_ids_do_not_lengthen_the_line(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -69,7 +69,7 @@ def _named(name: str, message: str = "", category: StatusCategory = StatusCatego
     )
 
 
-async def test_a_broker_with_long_names_and_long_reasons_makes_no_longer_lines(
+async def test_long_names_and_reasons_of_a_broker_are_truncated(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -91,7 +91,7 @@ async def test_a_broker_with_long_names_and_long_reasons_makes_no_longer_lines(
     assert lengths(caplog) < LONGEST_LINE
 
 
-async def test_a_refused_session_makes_no_longer_line(
+async def test_the_reason_of_a_refused_session_is_truncated(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -103,7 +103,7 @@ async def test_a_refused_session_makes_no_longer_line(
     assert lengths(caplog) < LONGEST_LINE
 
 
-async def test_bytes_that_are_no_protocol_make_no_longer_line(
+async def test_unreadable_bytes_are_truncated_in_the_log(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -134,7 +134,7 @@ def _made(kind: type[Error]) -> Any:
 
 
 @pytest.mark.parametrize("kind", _kinds(Error), ids=lambda kind: kind.__name__)
-def test_every_error_is_cut(kind: type[Error]) -> None:
+def test_every_error_text_is_truncated(kind: type[Error]) -> None:
     error = _made(kind)
     if error is not None:
         assert len(str(error)) < 2 * LONGEST_LINE

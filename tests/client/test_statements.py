@@ -57,7 +57,7 @@ async def test_five_hundred_confirmations_of_one_turn_are_one_event(peer: Peer) 
 
 
 @pytest.mark.statement("4.27")
-async def test_a_callback_hears_of_the_acknowledgement(peer: Peer) -> None:
+async def test_a_callback_receives_the_acknowledgement(peer: Peer) -> None:
     peer.hold.add("PUT")
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, write=True)

@@ -109,7 +109,7 @@ async def test_the_time_to_a_confirmation_begins_when_the_message_arrives(peer: 
         assert sum(below) == 0
 
 
-async def test_counters_go_on_over_a_reconnect(peer: Peer) -> None:
+async def test_counters_continue_after_a_reconnect(peer: Peer) -> None:
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.02)) as session:
         queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
         consumer = queue.consumers[0]
@@ -172,7 +172,7 @@ async def test_both_sides_count_the_same(broker: bmq.broker.Broker) -> None:
         assert (found.acknowledged, found.confirmed) == (mine.acknowledged, mine.confirmed) == (20, 20)
 
 
-async def test_every_consumer_counts_its_own(broker: bmq.broker.Broker) -> None:
+async def test_every_consumer_counts_its_own_messages(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         async with queue.subscribe("kind == 1") as ones, queue.subscribe("kind == 2") as twos:

@@ -101,7 +101,7 @@ if TABLES:
 
     @pytest.mark.parametrize("how", HOW)
     @pytest.mark.parametrize("count", [4, 400], ids=["message by message", "as columns"])
-    async def test_tables_that_shall_fail_raise_for_each_unreadable_message(
+    async def test_tables_with_on_invalid_fail_raise_for_each_unreadable_message(
         peer: Peer, how: str, count: int
     ) -> None:
         async with delivered(peer, how, count) as (queue, deliver), queue.tables(on_invalid="fail") as tables:
@@ -147,7 +147,7 @@ async def test_a_worker_continues_behind_an_unreadable_message(peer: Peer, how: 
         await asyncio.gather(working, return_exceptions=True)
 
 
-async def test_local_routing_treats_an_unreadable_message_as_one_without_properties(peer: Peer) -> None:
+async def test_local_routing_treats_an_unreadable_message_as_having_no_properties(peer: Peer) -> None:
     async with delivered(peer, "2") as (queue, deliver):
         async with queue.subscribe("x == 1") as consumer:
             deliver()

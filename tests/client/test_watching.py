@@ -41,7 +41,7 @@ async def test_events_are_values() -> None:
         events.Connected("a").broker = "b"  # type: ignore[misc]
 
 
-async def test_an_iterator_that_does_not_keep_up_loses_the_oldest(peer: Peer) -> None:
+async def test_a_slow_iterator_loses_the_oldest_events(peer: Peer) -> None:
     begin, said = asyncio.Event(), asyncio.Event()
 
     class Monitor:
@@ -184,7 +184,7 @@ async def test_unhealthy_host_suspends_queues_with_the_option(peer: Peer) -> Non
         assert (await queue.receive(timeout=20)).data == b"1"
 
 
-async def test_a_host_that_is_unhealthy_from_the_start(peer: Peer) -> None:
+async def test_a_host_unhealthy_from_the_start_suspends_its_queues(peer: Peer) -> None:
     health = bmq.health.HostHealth(healthy=False)
     async with bmq.connect(peer.uri, host_health=health) as session:
         seen = session.events()
@@ -210,9 +210,7 @@ async def test_sessions_may_share_a_monitor_that_outlives_them(peer: Peer) -> No
     health.set(True)
 
 
-async def test_any_iterable_is_a_monitor_and_one_that_fails_is_logged(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failing_health_monitor_is_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     class Monitor:
         async def __aiter__(self) -> AsyncIterator[bool]:
             yield False

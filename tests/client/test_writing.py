@@ -14,7 +14,7 @@ from tests.waiting import eventually
 URI = "bmq://bmq.test.mem.priority/q"
 
 
-async def test_posts_made_one_at_a_time_are_written_at_once_and_others_together(peer: Peer) -> None:
+async def test_single_posts_are_written_at_once_and_many_posts_together(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, write=True)
 

@@ -65,7 +65,7 @@ INT32_SEVEN = bmq.PropertyValue(bmq.PropertyType.INT32, 7)
     ],
     ids=str,
 )
-def test_a_value_comes_back_and_its_marked_fields_are_properties(
+def test_a_value_survives_a_round_trip_with_its_property_fields(
     of: Any, value: Any, properties: dict[str, Any]
 ) -> None:
     shape = Shape(of)
@@ -84,7 +84,7 @@ def test_json_payload_is_plain_json() -> None:
     assert json.loads(Shape(OrderModel).encode(OrderModel(customer=1, remark="r"))[0])["remark"] == "r"
 
 
-def test_json_gives_back_every_kind_of_field() -> None:
+def test_json_restores_every_kind_of_field() -> None:
     inner = Everything(
         datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
         date(2026, 1, 2),
@@ -120,7 +120,7 @@ def test_messagepack_encodes_all_types_of_msgspec(of: Any) -> None:
         note=st.none() | st.text(),
     )
 )
-def test_dataclasses_are_read_by_msgspec_where_that_is_wanted(order: Order) -> None:
+def test_msgspec_reads_dataclasses_on_request(order: Order) -> None:
     """Each codec reads the other's output, with equal results."""
     usual, other = Shape(Order), Shape(Order, bmq.codecs.MsgspecJson(Order))
     for written in (usual.encode(order), other.encode(order)):
@@ -235,7 +235,7 @@ def test_an_unknown_or_impossible_content_type_is_undecodable() -> None:
     assert (str(again), again.content_type) == (str(caught.value), "image/png")
 
 
-def test_a_check_of_the_type_itself_counts() -> None:
+def test_a_check_in_the_type_makes_a_message_undecodable() -> None:
     with pytest.raises(bmq.Undecodable, match="Positive: 0 is not positive"):
         Shape(Positive).decode(Received(b'{"number": 0}'))
 
@@ -319,7 +319,7 @@ class WithKeys:
     ],
     ids=str,
 )
-def test_a_type_that_cannot_travel_is_refused(of: Any, why: str) -> None:
+def test_an_unsupported_type_is_refused(of: Any, why: str) -> None:
     with pytest.raises(bmq.UsageError, match=why):
         Shape(of)
 
@@ -337,7 +337,7 @@ def test_a_type_that_cannot_travel_is_refused(of: Any, why: str) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_filters_that_fit(selector: Any) -> None:
+def test_filters_matching_the_type_are_accepted(selector: Any) -> None:
     Shape(Order).check(selector)
 
 
@@ -356,7 +356,7 @@ def test_filters_that_fit(selector: Any) -> None:
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore::bmq.ExpressionWarning")
-def test_filters_that_do_not_fit(selector: Any, why: str) -> None:
+def test_filters_contradicting_the_type_are_refused(selector: Any, why: str) -> None:
     with pytest.raises(bmq.InvalidExpression) as caught:
         Shape(Order).check(selector)
     assert why in str(caught.value)
@@ -419,12 +419,12 @@ def test_cloud_event_has_a_unique_id_and_the_required_attributes() -> None:
         ),
     ],
 )
-def test_other_messages_than_cloud_events_are_undecodable(properties: dict[str, Any], why: str) -> None:
+def test_messages_other_than_cloud_events_are_undecodable(properties: dict[str, Any], why: str) -> None:
     with pytest.raises(bmq.Undecodable, match=why):
         Shape(bmq.CloudEvent[dict]).decode(Received(b"{}", properties))  # type: ignore[type-arg]
 
 
-def test_filters_on_cloud_events() -> None:
+def test_filters_select_cloud_events_by_attribute() -> None:
     shape = Shape(bmq.CloudEvent[Order])
     shape.check('ce_type == "order.placed" && CustomerId == 7')
     shape.check('ce_partitionkey == "7"')

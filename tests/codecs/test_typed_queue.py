@@ -95,7 +95,7 @@ async def test_bytes_posted_by_others_are_decoded_by_the_default(queue: bmq.Queu
     assert (await queue.typed(OrderStruct).receive(timeout=10)).value == OrderStruct(5)
 
 
-async def test_cloud_events_through_a_broker(queue: bmq.Queue) -> None:
+async def test_cloud_events_pass_through_a_broker(queue: bmq.Queue) -> None:
     events = queue.typed(bmq.CloudEvent[Order])
     event = bmq.CloudEvent(type="order.placed", source="/shop", data=ORDER)
     async with events.subscribe('ce_type == "order.placed"') as placed:

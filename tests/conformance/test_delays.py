@@ -91,7 +91,9 @@ async def test_delayed_message_arrives_on_time_and_unchanged(
     assert mover.moved == 1
 
 
-async def test_in_the_order_of_their_times(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
+async def test_delayed_messages_arrive_in_the_order_of_their_times(
+    bmq_session: bmq.Session, queue: bmq.Queue
+) -> None:
     async with moving(bmq_session, queue.uri):
         now = datetime.now(UTC)
         await queue.post(b"0", not_before=time.time() - 60)
@@ -148,7 +150,7 @@ async def test_later_messages_wait_in_the_broker(
     assert queue.receive_nowait() is None
 
 
-async def test_the_broker_is_asked_seldom(
+async def test_the_mover_rarely_moves_its_horizon(
     bmq_connect: Connect, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each move of the horizon re-evaluates all waiting messages: four hours without due ones cause few
@@ -177,7 +179,7 @@ async def test_the_broker_is_asked_seldom(
     assert sum(ahead > 3600 for ahead in moves) <= 8
 
 
-async def test_many_that_are_due_at_one_time_later(
+async def test_many_messages_due_at_one_time_arrive(
     bmq_connect: Connect, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than may be held: the horizon stays before them, and is not moved again and again."""
@@ -256,7 +258,7 @@ async def test_mover_killed_before_the_confirmation_duplicates_no_message(
     assert sorted(found) == [b"0", b"1", b"2", b"3", b"4", b"end"]
 
 
-async def test_moved_twice_is_stored_once(
+async def test_a_message_moved_twice_is_stored_once(
     bmq_session: bmq.Session, bmq_connect: Connect, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
@@ -276,7 +278,9 @@ async def test_moved_twice_is_stored_once(
         await eventually(lambda: mover.moved == 6, 20)
 
 
-async def test_more_than_a_mover_may_hold(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
+async def test_messages_beyond_the_limit_of_a_mover_arrive(
+    bmq_session: bmq.Session, queue: bmq.Queue
+) -> None:
     """Late messages do not delay early ones."""
     async with moving(bmq_session, queue.uri, max_held=10, tick=0.2) as mover:
         for _ in range(100):
@@ -292,7 +296,7 @@ async def test_more_than_a_mover_may_hold(bmq_session: bmq.Session, queue: bmq.Q
         assert mover.held <= 20
 
 
-async def test_a_destination_that_is_full(
+async def test_a_full_destination_delays_its_messages(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Messages for a full destination are kept while others are passed on; they follow once space is free."""
@@ -311,7 +315,7 @@ async def test_a_destination_that_is_full(
         assert (await small.receive(timeout=10)).data == b"kept"
 
 
-async def test_without_a_destination(
+async def test_a_message_without_a_destination_follows_the_name_of_its_queue(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The name of the delay queue contains the destination; otherwise messages are put aside and logged."""
@@ -340,7 +344,7 @@ async def test_without_a_destination(
     assert mover.put_aside == 2
 
 
-async def test_consumers_that_look_at_the_time_themselves(
+async def test_due_messages_are_received_without_a_mover(
     bmq_session: bmq.Session, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     """No second queue, no mover: a filter on ``bmq_due``."""
@@ -408,7 +412,7 @@ async def test_problems_of_a_queue_are_reported(
         assert "is deleted after 2 s" in problems[0]
 
 
-async def test_an_app_moves_and_handles(bmq_broker: HasUri, bmq_queue_uri: str) -> None:
+async def test_an_app_runs_a_mover_and_handlers(bmq_broker: HasUri, bmq_queue_uri: str) -> None:
     app = bmq.App(bmq_broker.uri)
     found: list[tuple[bytes, float]] = []
 

@@ -27,7 +27,7 @@ async def opened(session: bmq.Session, uri: str, **options: object) -> bmq.Queue
     return await session.open_queue(uri, read=True, write=True, default_subscription=False, **options)  # type: ignore[arg-type]
 
 
-async def test_an_app_until_the_dead_letter(
+async def test_an_app_retries_until_the_dead_letter(
     bmq_broker: HasUri, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     """Other messages are handled meanwhile; the dead letter is unchanged, with the original GUID."""
@@ -162,7 +162,9 @@ async def test_retry_without_a_delay_queue_waits_in_the_worker(
     assert "waits here for its next attempt" in caplog.text
 
 
-async def test_not_of_one_application_of_several(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+async def test_durable_retries_of_a_fanout_application_are_refused(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
     uri = bmq_new_queue_uri("bmq.test.mem.fanout") + "?id=foo"
     with pytest.raises(bmq.UsageError, match="every application"):
         bmq.App().consumer(uri, retry=AGAIN)
@@ -231,7 +233,7 @@ async def test_full_queue_and_full_delay_queue_do_not_deadlock(
         assert await seen_by(await bmq_connect(), each) == []
 
 
-async def test_a_message_that_cannot_be_put_off_keeps_its_count_and_no_worker(
+async def test_an_undelayable_message_keeps_its_count_and_occupies_no_worker(
     bmq_broker: HasUri, bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
     """With a delay queue that is never emptied too: a mover may be away."""
@@ -261,7 +263,7 @@ async def test_a_message_that_cannot_be_put_off_keeps_its_count_and_no_worker(
     assert await seen_by(await bmq_connect(), uri) == []
 
 
-async def test_messages_that_wait_here_are_given_back_when_the_worker_ends(
+async def test_messages_waiting_in_the_worker_return_at_its_end(
     bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
     uri = bmq_new_queue_uri("bmq.test.small.priority")
@@ -287,7 +289,7 @@ async def test_messages_that_wait_here_are_given_back_when_the_worker_ends(
 
 
 @pytest.mark.parametrize("every", [0.02, 3600])
-async def test_messages_that_wait_here_outlive_a_reconnect(
+async def test_messages_waiting_in_the_worker_survive_a_reconnect(
     bmq_proxy: FaultProxy, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, every: float
 ) -> None:
     """``bmq_session`` goes through the proxy."""

@@ -91,7 +91,7 @@ async def test_every_number_has_a_bucket(
             message.confirm()
 
 
-async def test_each_bucket_goes_to_the_highest(
+async def test_each_bucket_goes_to_the_highest_priority(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
     groups = [(await open_reader()).group("k", member=name) for name in ("a", "b", "c")]
@@ -152,7 +152,7 @@ async def test_killed_member_returns_its_messages_before_new_ones(
     assert in_order(taken)
 
 
-async def test_a_member_that_comes_gets_its_share_from_then_on(
+async def test_a_joining_member_receives_its_share_of_later_messages(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
     first = (await open_reader()).group("k", member="a")

@@ -22,7 +22,7 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return await bmq_session.open_queue(bmq_queue_uri, write=True)
 
 
-async def test_many_at_once_each_gets_its_own(bmq_broker: HasUri, queue: bmq.Queue) -> None:
+async def test_each_of_many_requests_gets_its_own_reply(bmq_broker: HasUri, queue: bmq.Queue) -> None:
     app = bmq.App(bmq_broker.uri)
 
     @app.responder(queue.uri, concurrency=20)
@@ -37,7 +37,7 @@ async def test_many_at_once_each_gets_its_own(bmq_broker: HasUri, queue: bmq.Que
     assert [reply.properties["from"] for reply in replies] == list(range(100))
 
 
-async def test_requesters_that_share_a_reply_queue(
+async def test_requesters_may_share_a_reply_queue(
     bmq_broker: HasUri, bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
     uri, replies = bmq_new_queue_uri(), bmq_new_queue_uri()
@@ -59,7 +59,7 @@ async def test_requesters_that_share_a_reply_queue(
     assert {reply.queue_uri for reply in found} == {replies}
 
 
-async def test_an_error_is_an_error(bmq_broker: HasUri, queue: bmq.Queue) -> None:
+async def test_an_error_of_the_responder_reaches_the_requester(bmq_broker: HasUri, queue: bmq.Queue) -> None:
     app = bmq.App(bmq_broker.uri)
 
     @app.responder(queue.uri)
@@ -74,7 +74,7 @@ async def test_an_error_is_an_error(bmq_broker: HasUri, queue: bmq.Queue) -> Non
         assert (await queue.request(b"good", timeout=30)).properties["bmq_request"] != caught.value.guid
 
 
-async def test_no_broker_answers(queue: bmq.Queue) -> None:
+async def test_a_request_without_a_responder_times_out(queue: bmq.Queue) -> None:
     before = time.monotonic()
     with pytest.raises(bmq.TimedOut, match="was not answered"):
         await queue.request(b"x", timeout=0.3)
@@ -131,7 +131,7 @@ async def test_deadline_ends_the_responder_and_its_own_requests(
     assert sorted(ended) == ["inner", "outer"]
 
 
-async def test_cancelling_reaches_the_responder_at_work(bmq_broker: HasUri, queue: bmq.Queue) -> None:
+async def test_a_cancellation_reaches_the_running_responder(bmq_broker: HasUri, queue: bmq.Queue) -> None:
     app = bmq.App(bmq_broker.uri)
     began, ended = asyncio.Event(), asyncio.Event()
 
@@ -206,6 +206,6 @@ async def test_the_end_of_the_session_ends_requests(bmq_connect: Connect, bmq_qu
         await asyncio.wait_for(request, 20)
 
 
-def test_a_responder_is_async() -> None:
+def test_a_responder_must_be_async() -> None:
     with pytest.raises(bmq.UsageError, match="async def"):
         bmq.App().responder("bmq://d/q")(print)  # type: ignore[type-var]

@@ -58,7 +58,7 @@ def read(messages: list[bmq.Message]) -> dict[int, dict[str, Any]]:
 
 @pytest.mark.statement("4.15")
 @pytest.mark.parametrize("when", ["while it is read", "while it waits"])
-async def test_an_id_that_is_used_again(
+async def test_a_reused_schema_id_is_read_correctly(
     client: Callable[..., Awaitable[Raw]], bmq_connect: Connect, bmq_queue_uri: str, when: str
 ) -> None:
     raw = await client()
@@ -82,7 +82,7 @@ async def test_an_id_that_is_used_again(
 
 
 @pytest.mark.statement("4.15")
-async def test_a_filter_follows_an_id_that_is_used_again(
+async def test_a_filter_follows_a_reused_schema_id(
     client: Callable[..., Awaitable[Raw]], bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
     raw = await client()
@@ -98,7 +98,7 @@ async def test_a_filter_follows_an_id_that_is_used_again(
 
 
 @pytest.mark.statement("4.15")
-async def test_properties_are_read_by_their_names_whatever_the_id_says(
+async def test_properties_are_read_by_name_for_any_schema_id(
     client: Callable[..., Awaitable[Raw]], bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
     """A producer that breaks the rule: another sequence under a known id, without a word."""

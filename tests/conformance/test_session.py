@@ -52,14 +52,14 @@ class TestNegotiation:
         assert offered["MPS"] == {"MESSAGE_PROPERTIES_EX"}
         assert offered["SUBSCRIPTIONS"] == {"CONFIGURE_STREAM"}
 
-    async def test_a_client_without_a_type_is_turned_away_without_a_word(self, dialled: Connect) -> None:
+    async def test_a_client_without_a_type_is_disconnected_silently(self, dialled: Connect) -> None:
         """Negotiation: clientType E_UNKNOWN: connection closed without a word."""
         client = await dialled()
         with pytest.raises(ConnectionError):
             await client.negotiate(client_type=ClientType.E_UNKNOWN)
         await client.ended()
 
-    async def test_a_language_the_broker_does_not_know_likewise(self, dialled: Connect) -> None:
+    async def test_a_client_of_an_unknown_language_is_disconnected_silently(self, dialled: Connect) -> None:
         """Negotiation: sdkLanguage "E_PYTHON": connection closed without a word."""
         client = await dialled()
         client.send(
@@ -124,7 +124,7 @@ class TestRequests:
         ],
         ids=["no JSON", "nothing asked", "no rId", "unknown request", "empty"],
     )
-    async def test_nonsense_is_ignored_without_an_answer(
+    async def test_unreadable_requests_are_ignored(
         self, client: Connect, bmq_queue_uri: str, body: bytes
     ) -> None:
         """Control events that do not decode, or lack rId: no answer, the connection stays."""
@@ -143,7 +143,7 @@ class TestRequests:
         assert await raw.statuses(1) == [0]
 
     @pytest.mark.statement("4.14")
-    async def test_disconnect_is_answered_and_is_the_last(self, client: Connect, bmq_queue_uri: str) -> None:
+    async def test_disconnect_is_answered_last(self, client: Connect, bmq_queue_uri: str) -> None:
         """A disconnect is answered, and nothing after it."""
         raw = await client()
         assert await raw.ask(Disconnect()) == DisconnectResponse()
@@ -172,7 +172,7 @@ class TestOpen:
         [("bmq.test.mem.priority", 2), (FANOUT, 10), ("bmq.test.mem.broadcast", 7)],
     )
     @pytest.mark.statement("4.3")
-    async def test_the_answer_tells_the_mode(
+    async def test_the_answer_contains_the_mode(
         self, client: Connect, bmq_new_queue_uri: NewUri, domain: str, flags: int
     ) -> None:
         """Open: routingConfiguration flags 2, 10, 7; deduplicationTimeMs 300000."""

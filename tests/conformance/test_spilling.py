@@ -87,7 +87,7 @@ def foretold(subs: list[Sub], posted: list[int]) -> dict[str, list[int]]:
 
 @pytest.mark.statement("1.17")
 @pytest.mark.parametrize(("subs", "posted", "expected"), SCENARIOS.values(), ids=SCENARIOS)
-async def test_a_full_subscription(
+async def test_a_full_subscription_spills_as_measured(
     client: Callable[..., Awaitable[Raw]],
     bmq_queue_uri: str,
     subs: list[Sub],
@@ -132,7 +132,7 @@ VALUES: list[PropertyInput] = [-1, 0, 1, 2, 5, 6, 2**40, "", "a", 'a"b', "1", Tr
 
 @pytest.mark.statement("2.4", "2.6")
 @pytest.mark.parametrize("text", NEVER)
-async def test_expressions_that_never_match(
+async def test_never_matching_expressions_receive_no_message(
     client: Callable[..., Awaitable[Raw]], bmq_queue_uri: str, text: str
 ) -> None:
     raw = await client()

@@ -160,7 +160,7 @@ async def test_purging_asks_first(
     assert page.complaints == []
 
 
-async def test_a_broker_that_goes_away(
+async def test_the_page_reports_a_lost_broker(
     page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session
 ) -> None:
     await (await session.open_queue(ORDERS, write=True)).post(b"order")
@@ -174,7 +174,7 @@ async def test_a_broker_that_goes_away(
     await page.until("document.querySelector('#banner').hidden")
 
 
-async def test_a_console_that_goes_away(page: Page, broker: bmq.broker.Broker) -> None:
+async def test_the_page_reports_a_lost_console(page: Page, broker: bmq.broker.Broker) -> None:
     first = Console(Embedded(broker), interval=0.1)
     async with first:
         await page.open(first.url)
@@ -212,7 +212,9 @@ async def test_with_a_token(page: Page, broker: bmq.broker.Broker) -> None:
         assert "token" not in await page.js("location.href")
 
 
-async def test_for_looking_only(page: Page, broker: bmq.broker.Broker, session: bmq.Session) -> None:
+async def test_the_read_only_page_offers_no_actions(
+    page: Page, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
     await (await session.open_queue(ORDERS, write=True)).post(b"x")
     async with Console(RemoteBroker(broker.uri), interval=0.1, read_only=True) as console:
         await page.open(at(console, ORDERS))

@@ -208,7 +208,7 @@ _HEADERS: list[dict[str, str]] = [
 ]
 
 
-async def test_every_route_answers_json_whatever_is_asked(
+async def test_every_route_answers_every_request_in_json(
     http: aiohttp.ClientSession,
     broker: bmq.broker.Broker,
     session: bmq.Session,
@@ -275,7 +275,7 @@ async def test_unknown_queue_is_an_error(http: aiohttp.ClientSession, console: C
 # ---- readers that follow
 
 
-async def test_pages_that_follow_are_limited(
+async def test_the_number_of_open_pages_is_limited(
     http: aiohttp.ClientSession, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bmq.console.server._MOST_FOLLOWING", 2)
@@ -309,7 +309,7 @@ async def test_page_that_does_not_read_is_disconnected(serve: Serve, monkeypatch
     del reader
 
 
-async def test_pages_share_the_result_of_a_look(broker: bmq.broker.Broker, session: bmq.Session) -> None:
+async def test_pages_share_the_result_of_a_poll(broker: bmq.broker.Broker, session: bmq.Session) -> None:
     await session.open_queue(ORDERS, write=True)
     async with Console(Embedded(broker), interval=0.01) as console:
         watch = console._watch
@@ -334,7 +334,7 @@ async def test_pages_share_the_result_of_a_look(broker: bmq.broker.Broker, sessi
         assert watch.followers == 0
 
 
-async def test_slow_looks_are_less_frequent_and_rarest_without_viewers(
+async def test_slow_polls_are_less_frequent_and_rarest_without_viewers(
     broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []

@@ -197,7 +197,7 @@ async def test_looking_inside_messages_of_the_same_process_has_no_side_effect(
     assert found["messages"] == []
 
 
-async def test_looking_inside_messages_of_another_process_gives_them_back(
+async def test_looking_inside_messages_of_another_process_returns_them(
     http: aiohttp.ClientSession, serve: Serve, broker: bmq.broker.Broker, session: bmq.Session
 ) -> None:
     console = await serve()
@@ -364,7 +364,9 @@ async def test_foreign_page_cannot_change_state(
     assert len(held.queues[ORDERS]) == (0 if status == 200 else 1)
 
 
-async def test_its_own_page_may(http: aiohttp.ClientSession, serve: Serve, held: bmq.broker.Broker) -> None:
+async def test_the_own_page_may_change_state(
+    http: aiohttp.ClientSession, serve: Serve, held: bmq.broker.Broker
+) -> None:
     console = await serve()
     origin = f"http://{_host(console)}"
     assert await _purge_status(http, console, Origin=origin, Sec_Fetch_Site="same-origin") == 200
@@ -410,7 +412,9 @@ async def test_console_accepts_its_configured_host_names(http: aiohttp.ClientSes
         assert response.status == 409, "it was asked, and the broker has no such queue"
 
 
-async def test_for_looking_only(http: aiohttp.ClientSession, serve: Serve, held: bmq.broker.Broker) -> None:
+async def test_a_read_only_console_refuses_changes(
+    http: aiohttp.ClientSession, serve: Serve, held: bmq.broker.Broker
+) -> None:
     console = await serve(read_only=True)
     for path in ("api/purge", "api/post", "api/contents"):
         said = await _post(http, console, path, 403, uri=ORDERS, text="x", guids=[])
@@ -458,7 +462,7 @@ async def test_closing_ends_followed_streams(http: aiohttp.ClientSession, serve:
     await console.close()
 
 
-async def test_the_address_is_taken(serve: Serve) -> None:
+async def test_a_taken_address_is_an_error(serve: Serve) -> None:
     console = await serve()
     with pytest.raises(OSError, match="address already in use"):
         await serve(port=urlsplit(console.url).port)
@@ -483,7 +487,7 @@ async def test_a_broker_with_users_and_tls(http: aiohttp.ClientSession, tmp_path
         assert broker.queues[ORDERS].messages[0].guid == posted["guid"]
 
 
-async def test_users_of_the_broker_bring_a_token_on_loopback_too(http: aiohttp.ClientSession) -> None:
+async def test_a_broker_with_users_requires_a_token_on_loopback(http: aiohttp.ClientSession) -> None:
     """The page uses a user's password, so each visitor must present a token."""
     users = {"operator": "secret"}
     async with (
@@ -504,7 +508,7 @@ async def test_users_of_the_broker_bring_a_token_on_loopback_too(http: aiohttp.C
         assert len(broker.queues[ORDERS]) == 1
 
 
-async def test_no_token_is_no_choice_where_others_can_connect(broker: bmq.broker.Broker) -> None:
+async def test_a_token_is_required_where_others_can_connect(broker: bmq.broker.Broker) -> None:
     with pytest.raises(bmq.UsageError, match="token"):
         Console(Embedded(broker), host="0.0.0.0", token="")
 
@@ -555,7 +559,7 @@ async def test_bmq_broker_console(http: aiohttp.ClientSession) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["console", "--port", "0"], ["broker", "--port", "0", "--console"]])
-def test_without_the_extra(
+def test_a_missing_extra_is_named(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)

@@ -29,7 +29,7 @@ ORDERS = "bmq://bmq.test.mem.priority/orders"
 AT_ONCE = 16
 
 
-def test_every_framework_has_its_program() -> None:
+def test_every_framework_has_a_program() -> None:
     assert list(SHOWN) == ["FastAPI", "Starlette", "Litestar", "aiohttp"]
 
 
@@ -216,7 +216,7 @@ async def test_no_request_is_lost_and_no_message_handled_twice(
     await ends_in_order(lambda broker: Shown(port, broker, tmp_path), broker_uri, uri)
 
 
-async def test_the_service_that_only_posts(
+async def test_the_posting_service_loses_no_request(
     tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
 ) -> None:
     uri, port = fresh(), free_port()

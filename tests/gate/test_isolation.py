@@ -138,7 +138,7 @@ async def test_a_close_that_cannot_be_encoded_fails_alone(
     assert queue.closed
 
 
-async def test_a_reopen_that_cannot_be_encoded_costs_that_queue_only(
+async def test_a_reopen_that_cannot_be_encoded_closes_only_its_queue(
     bmq_broker: bmq.broker.Broker, session: bmq.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await session.open_queue(ONE, write=True)

@@ -98,7 +98,7 @@ def names(value: object) -> str:
 
 @pytest.mark.parametrize("kind", ["consumer", "batch_consumer", "responder"])
 @pytest.mark.parametrize(("handler", "message"), WRONG, ids=names)
-def test_a_shape_that_cannot_work_is_refused(kind: str, handler: Any, message: str) -> None:
+def test_a_handler_of_an_impossible_shape_is_refused(kind: str, handler: Any, message: str) -> None:
     app = bmq.App()
     with pytest.raises(bmq.UsageError, match=message):
         getattr(app, kind)(URI)(handler)
@@ -174,7 +174,7 @@ def test_handlers_of_two_types_do_not_share_messages(kind: str, handler: Any) ->
 
 
 @pytest.mark.parametrize("subscribe", [False, True])
-async def test_a_handler_that_takes_other_values_than_a_typed_queue_has_is_refused(
+async def test_a_handler_of_another_type_than_the_queue_is_refused(
     bmq_session: bmq.Session, subscribe: bool
 ) -> None:
     queue = await bmq_session.open_queue(URI, read=True)
@@ -210,7 +210,7 @@ async def test_a_handler_receives_the_values_of_a_typed_queue_by_its_codec(bmq_s
             await source.close()
 
 
-def test_an_attribute_that_the_state_does_not_have_is_named_with_the_nearest() -> None:
+def test_a_missing_attribute_of_the_state_is_named_with_the_nearest() -> None:
     app = bmq.App()
     with pytest.raises(
         AttributeError, match=r"app.state has no 'shipped': it has nothing yet. Set .*app.on_startup"

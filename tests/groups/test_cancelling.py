@@ -86,7 +86,7 @@ async def test_cancelled_join_leaves_no_state_after_the_close(bmq_connect: Conne
         await session.close()
 
 
-async def test_a_cancelled_join_takes_the_buckets_back(
+async def test_a_cancelled_join_withdraws_its_subscriptions(
     bmq_connect: Connect, bmq_session: bmq.Session, clean: None
 ) -> None:
     """Otherwise messages would wait at a member that receives nothing."""
@@ -126,7 +126,7 @@ async def test_a_cancelled_join_leaves_another_caller_alone(
 
 
 @pytest.mark.parametrize("call", ["receive", "iteration"])
-async def test_cancelled_receiving_loses_no_message_and_joins_all_the_same(
+async def test_cancelled_receiving_loses_no_message_and_completes_the_join(
     bmq_connect: Connect, bmq_session: bmq.Session, clean: None, call: str
 ) -> None:
     session = await bmq_connect()

@@ -49,7 +49,7 @@ def test_a_key_is_in_one_bucket(buckets: int, key: str) -> None:
 
 
 class TestWithASelector:
-    def test_both_have_to_match(self) -> None:
+    def test_bucket_and_expression_must_both_match(self) -> None:
         text = bucket_expression("k", 16, 3, 'country == "DE" || country == "AT"')
         expression = bmq.Expression(text)
         assert expression.matches({"k": 19, "country": "AT"})

@@ -50,7 +50,7 @@ async def take(group: bmq.groups.Group, count: int) -> list[int]:
 
 
 class TestSharing:
-    async def test_each_bucket_goes_to_the_one_that_the_ranking_names(
+    async def test_each_bucket_goes_to_the_member_named_by_the_ranking(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
         async with reader.group("k", member="a") as a, another.group("k", member="b") as b:
@@ -106,7 +106,7 @@ class TestSharing:
             assert await take(group, 1) == [1]
             assert group.receive_nowait() is None
 
-    async def test_two_of_one_name_do_not_mix(
+    async def test_two_members_of_one_name_share_no_bucket(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
         async with reader.group("k", member="twin") as one, another.group("k", member="twin") as two:
@@ -126,7 +126,7 @@ class TestSharing:
             await writer.post(b"2", properties={"k": 1, "vip": True})
             assert await take(group, 1) == [2]
 
-    async def test_the_order_in_each_bucket(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
+    async def test_messages_of_a_bucket_arrive_in_order(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
         async with reader.group("k", buckets=4) as group:
             await post(writer, *range(2000))
             taken = await take(group, 2000)
@@ -195,7 +195,7 @@ class TestHandover:
         await group.close()
         assert reader.closed
 
-    async def test_reconnect_drops_undelivered_messages_instead_of_doubling_them(
+    async def test_reconnect_drops_undelivered_messages_instead_of_duplicating_them(
         self, bmq_proxy: FaultProxy, bmq_broker: bmq.broker.Broker, bmq_connect: Connect, bmq_queue_uri: str
     ) -> None:
         happened: list[GroupEvent] = []
@@ -336,7 +336,9 @@ class TestWindows:
             message.confirm()
         return await group.receive(timeout=20)
 
-    async def test_the_default_is_quiet(self, reader: bmq.Queue, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_the_default_windows_cause_no_warning(
+        self, reader: bmq.Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with caplog.at_level(logging.WARNING):
             async with reader.group("k"):
                 pass
@@ -388,7 +390,7 @@ class TestMisuse:
             with pytest.raises(bmq.UsageError, match="has other subscriptions"):
                 await reader.group("k").open()
 
-    async def test_a_message_from_elsewhere(
+    async def test_a_message_of_another_queue_is_refused(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
         await post(writer, 1)
@@ -396,7 +398,7 @@ class TestMisuse:
         with pytest.raises(bmq.UsageError, match="not received from this group"):
             another.group("k").bucket_of(message)
 
-    async def test_a_queue_that_is_closed(self, reader: bmq.Queue) -> None:
+    async def test_a_closed_queue_ends_the_group(self, reader: bmq.Queue) -> None:
         group = reader.group("k")
         receiving = asyncio.create_task(group.receive())
         await eventually(lambda: reader.consumers)

@@ -36,7 +36,7 @@ def test_weights_are_shares() -> None:
         assert counts[name] == pytest.approx(MANY * weight / total, rel=0.2)
 
 
-def test_a_member_that_comes_takes_only_for_itself() -> None:
+def test_a_joining_member_takes_buckets_only_for_itself() -> None:
     for before, after in pairwise([NAMES[:count] for count in range(1, 9)]):
         old, new = owners(before, MANY), owners(after, MANY)
         moved = {bucket for bucket in old if old[bucket] != new[bucket]}
@@ -44,7 +44,7 @@ def test_a_member_that_comes_takes_only_for_itself() -> None:
         assert len(moved) == pytest.approx(MANY / len(after), rel=0.2)
 
 
-def test_two_of_one_name_do_not_draw_alike() -> None:
+def test_two_members_of_one_name_have_different_priorities() -> None:
     """Else the broker would give them messages in turn, and order would be gone."""
     one = [priority_of("twin", bucket, tie=b"1") for bucket in range(64)]
     two = [priority_of("twin", bucket, tie=b"2") for bucket in range(64)]

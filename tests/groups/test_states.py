@@ -203,7 +203,7 @@ def test_a_loss_during_a_wait_loads_again_before_the_first_message(wait: str, ba
 
 @pytest.mark.parametrize("offset", [-1e-10, 0.0, 1e-10])
 @pytest.mark.parametrize("wait", ["settle", "load"])
-def test_a_loss_in_the_turn_in_which_a_wait_ends_is_not_overlooked(wait: str, offset: float) -> None:
+def test_a_loss_in_the_last_turn_of_a_wait_is_noticed(wait: str, offset: float) -> None:
     """The lane goes on before the group has read of the loss; the bucket is not gained all the same."""
     options, pause, _ = WAITS[wait]
     app = Application(**options)
@@ -263,7 +263,7 @@ def test_a_load_that_runs_when_the_member_leaves_is_followed_by_drop() -> None:
 
 
 @pytest.mark.parametrize("end", ["session", "group"])
-def test_drop_does_not_wait_for_hands_once_nothing_can_be_confirmed(end: str) -> None:
+def test_drop_does_not_wait_once_messages_cannot_be_confirmed(end: str) -> None:
     app = Application()
 
     async def work() -> None:
@@ -283,7 +283,7 @@ def test_drop_does_not_wait_for_hands_once_nothing_can_be_confirmed(end: str) ->
     run_virtual(work())
 
 
-def test_unconfirmed_messages_do_not_pile_up() -> None:
+def test_unconfirmed_messages_do_not_accumulate() -> None:
     """One message stays in hand for ever, followed by a thousand others."""
     app = Application(1)
 
@@ -309,7 +309,7 @@ DEEDS += ["all", "cut", "back", "away", "home", "cancel", "end"]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_walk_keeps_every_message(seed: int) -> None:
+def test_no_random_walk_loses_a_message(seed: int) -> None:
     """Joins, leaves, losses, quiet times, slow hooks, and members that take over, at random."""
     rng = random.Random(seed)
     app = Application(3, settle=rng.choice([0.0, 0.0, 3.0]), grace=rng.choice([0.0, 10.0]))

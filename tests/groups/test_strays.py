@@ -76,7 +76,7 @@ def test_every_message_is_taken_exactly_once(
 
 
 @pytest.mark.parametrize("expression", ["exists(a)", "exists(a) && !exists(b)"])
-def test_the_opposite_of_an_expression_is_exact_where_there_is_one(expression: str) -> None:
+def test_the_complement_of_an_expression_is_exact_if_it_exists(expression: str) -> None:
     rest, exact = unselected_expressions(expression)
     assert exact
     for properties in ({}, {"a": 1}, {"b": 1}, {"a": 1, "b": 1}):
@@ -85,7 +85,7 @@ def test_the_opposite_of_an_expression_is_exact_where_there_is_one(expression: s
 
 
 class TestUnusableKeys:
-    async def test_each_is_handed_out_without_a_bucket_and_each_kind_is_logged_once(
+    async def test_strays_are_handed_out_without_a_bucket_and_logged_once(
         self, writer: bmq.Queue, open_reader: Open, caplog: pytest.LogCaptureFixture
     ) -> None:
         forged = [*FORGED, (-5, "a negative number")]
@@ -115,7 +115,7 @@ class TestUnusableKeys:
             assert len(await taken(group, len(values))) == len(values)
             assert group.receive_nowait() is None
 
-    async def test_ten_thousand_do_not_stand_in_front_of_a_good_message(
+    async def test_ten_thousand_strays_do_not_block_a_good_message(
         self, writer: bmq.Queue, open_reader: Open, caplog: pytest.LogCaptureFixture
     ) -> None:
         report = await writer.post_many(
@@ -128,7 +128,7 @@ class TestUnusableKeys:
             await eventually(lambda: group.stats().strays_held == 10_000, 20)
         assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 3
 
-    async def test_without_keyless_a_function_takes_them(
+    async def test_a_function_receives_strays_without_keyless(
         self, writer: bmq.Queue, open_reader: Open, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
         """As a dead letter queue would be used."""
@@ -216,7 +216,7 @@ class TestOtherOptions:
         assert len(await taken(right, 20)) == 20
         await right.close()
 
-    async def test_one_that_hands_them_out_gets_them_before_one_that_holds_them(
+    async def test_a_member_handing_strays_out_precedes_a_member_holding_strays(
         self, writer: bmq.Queue, open_reader: Open
     ) -> None:
         async with (
@@ -227,7 +227,7 @@ class TestOtherOptions:
             assert len(await taken(takes, 20)) == 20
             assert holds.stats().strays_held == 0
 
-    async def test_strays_can_be_left_to_others(self, writer: bmq.Queue, open_reader: Open) -> None:
+    async def test_strays_can_be_left_to_other_consumers(self, writer: bmq.Queue, open_reader: Open) -> None:
         async with (await open_reader()).group("k", expression="x == 1", strays="leave") as group:
             await writer.post(b"other", properties={"k": 1, "x": 2})
             await writer.post(b"mine", properties={"k": 1, "x": 1})

@@ -76,7 +76,7 @@ async def test_every_request_gets_its_own_answer(monkeypatch: pytest.MonkeyPatch
     assert len(list(history.events(op="effect", type="ok"))) > 20
 
 
-async def test_every_message_is_handled_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_message_is_eventually_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fails twice, and comes back; what was handled twice was delivered twice by a lost connection."""
     history = History()
     desk, shop = history.process("desk"), history.process("shop")

@@ -115,7 +115,7 @@ async def test_refused_payload_is_not_sent(queue: bmq.Queue) -> None:
     assert (await queue.receive(timeout=20)).data == b"good"
 
 
-async def test_opening_a_uri_twice(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
+async def test_opening_a_uri_twice_is_an_error(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
     with pytest.raises(bmq.StateError, match=f"{queue.uri} is already open"):
         await bmq_session.open_queue(queue.uri, read=True)
 

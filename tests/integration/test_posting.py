@@ -165,7 +165,7 @@ class TestPostMany:
         assert report.acknowledged == 1000
         assert await payloads(queue, 1000) == [b"%d" % number for number in range(1000)]
 
-    async def test_refused_ones_are_reported_each(
+    async def test_each_refused_item_is_reported(
         self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
     ) -> None:
         uri = bmq_new_queue_uri("bmq.test.small.priority")
@@ -179,7 +179,7 @@ class TestPostMany:
         assert caught.value.status is bmq.AckStatus.LIMIT_MESSAGES
 
 
-async def test_the_window_is_full(bmq_connect: Connect, bmq_queue_uri: str) -> None:
+async def test_a_full_window_is_an_error_of_post_nowait(bmq_connect: Connect, bmq_queue_uri: str) -> None:
     session = await bmq_connect(max_unacked_messages=10)
     queue = await session.open_queue(bmq_queue_uri, write=True)
     posts = [queue.post_nowait(b"x") for _ in range(10)]
@@ -237,7 +237,7 @@ async def test_python_values_take_the_natural_types(queue: bmq.Queue) -> None:
     assert dict(message.properties) == {"b": True, "i": 1, "l": 2**40, "s": "text", "raw": b"bytes"}
 
 
-async def test_255_properties(queue: bmq.Queue) -> None:
+async def test_a_message_has_up_to_255_properties(queue: bmq.Queue) -> None:
     properties = {f"p{number}": number for number in range(255)}
     await queue.post(b"x", properties=properties)
     (message,) = await take(queue, 1)
@@ -262,7 +262,7 @@ async def test_large_payloads(queue: bmq.Queue, size: int) -> None:
     message.confirm()
 
 
-async def test_large_and_small_ones_stay_in_order(queue: bmq.Queue) -> None:
+async def test_large_and_small_messages_stay_in_order(queue: bmq.Queue) -> None:
     sizes = [1, 3 * MIB, 10, 2 * MIB, 1000, MIB, 1]
     for number, size in enumerate(sizes):
         queue.post_nowait(bytes([number]) * size)
@@ -338,7 +338,7 @@ async def test_a_producer_without_reader_and_a_reader_in_another_session(
     assert await payloads(incoming, 2) == [b"early", b"late"]
 
 
-async def test_quota_refuses_and_takes_again_after_confirms(
+async def test_a_full_quota_refuses_posts_until_confirmations(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     uri = bmq_new_queue_uri("bmq.test.small.priority")

@@ -44,7 +44,9 @@ class TestOpen:
         assert queue.closed
         assert bmq_session.queues == []
 
-    async def test_again_after_closing(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+    async def test_a_queue_can_be_reopened_after_closing(
+        self, bmq_session: bmq.Session, bmq_queue_uri: str
+    ) -> None:
         for payload in (b"first", b"second"):
             queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
             await queue.post(payload)
@@ -181,7 +183,7 @@ class TestClose:
 
 
 class TestRedelivery:
-    async def test_to_the_consumer_that_stays(
+    async def test_unconfirmed_messages_go_to_the_remaining_consumer(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
         going = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, priority=2)
@@ -193,7 +195,7 @@ class TestRedelivery:
         assert [message.guid for message in messages] == guids
         assert all(message.redelivered for message in messages)
 
-    async def test_to_the_next_one_in_order(
+    async def test_unconfirmed_messages_go_to_the_next_consumer_in_order(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
         queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)

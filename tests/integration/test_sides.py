@@ -10,7 +10,7 @@ from tests.integration.steps import Connect, NewUri, left_in, payloads
 
 
 @pytest.mark.parametrize("reader_first", [True, False])
-async def test_reading_here_and_writing_there(
+async def test_a_queue_is_read_and_written_by_separate_objects(
     bmq_session: bmq.Session, bmq_queue_uri: str, reader_first: bool
 ) -> None:
     async def open_side(reading: bool) -> bmq.Queue:
@@ -55,7 +55,7 @@ async def test_closing_one_side_leaves_the_other(
     assert bmq_session.queues == []
 
 
-async def test_a_side_that_is_open_already_is_refused_with_advice(
+async def test_an_open_side_is_refused_with_advice(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     uri = bmq_new_queue_uri()
@@ -74,7 +74,7 @@ async def test_a_side_that_is_open_already_is_refused_with_advice(
 
 
 class TestConfirmingByGuid:
-    async def test_a_guid_that_another_session_was_given(
+    async def test_a_guid_of_another_session_is_confirmed(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
         first = await bmq_connect()
@@ -88,7 +88,7 @@ class TestConfirmingByGuid:
         await queue.close()
         assert await left_in(bmq_connect, bmq_queue_uri) == [b"1", b"2"]
 
-    async def test_messages_and_guids_together(
+    async def test_messages_and_guids_are_confirmed_together(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
         queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)

@@ -30,7 +30,7 @@ bmq.run(main())
 
 
 @pytest.mark.statement("1.29")
-async def test_a_subscription_with_room_gets_all_of_a_burst(
+async def test_a_subscription_with_room_receives_a_whole_burst(
     bmq_broker: Any, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     session = await bmq_connect(repeat_subscriptions_after=0.5)
@@ -72,9 +72,7 @@ async def test_a_burst_of_requests_does_not_wait_for_a_full_window(
         await asyncio.gather(*(queue.request(b"%d" % number, timeout=30) for number in range(1000)))
 
 
-async def test_filters_get_all_of_their_messages_once_one_that_left_is_back(
-    bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
+async def test_a_returning_filter_revives_the_others(bmq_connect: Connect, bmq_queue_uri: str) -> None:
     """One filter leaves under load with unconfirmed messages, and the other starves until it is back.
 
     Even then, a real broker keeps some of the other's messages until its subscriptions are repeated.

@@ -61,7 +61,7 @@ async def test_the_last_application_to_confirm_deletes_a_message(
 
 
 @pytest.mark.statement("1.21", "1.22", "1.23")
-async def test_the_confirmation_of_an_application_subscription_counts_like_any_other(
+async def test_an_application_subscription_confirms_like_a_consumer(
     admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     """foo takes `x == 1`, bar takes `x == 2`, baz takes everything: of x = 3 only baz has to confirm."""
@@ -93,7 +93,7 @@ async def test_an_application_subscription_of_a_priority_queue_is_for_all_consum
 
 
 @pytest.mark.statement("1.26")
-async def test_the_applications_subscription_is_asked_before_those_of_consumers(
+async def test_application_subscriptions_are_evaluated_before_consumer_subscriptions(
     admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     """`x > 0` for the application, then `x < 3` for a consumer of higher priority and `x < 5` for another."""
@@ -109,7 +109,7 @@ async def test_the_applications_subscription_is_asked_before_those_of_consumers(
 
 
 @pytest.mark.statement("1.15")
-async def test_of_one_expression_at_two_priorities_only_the_higher_gets_messages(
+async def test_of_equal_expressions_only_the_higher_priority_receives(
     bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     subscriptions: list[bmq.Consumer] = []

@@ -52,7 +52,7 @@ async def test_unwanted_messages_are_not_delivered(
         assert await payloads(late, 1) == [b"other"]
 
 
-async def test_a_consumer_from_the_beginning_can_be_changed_and_closed(
+async def test_a_consumer_of_open_queue_can_be_changed_and_closed(
     bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
     writer = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
@@ -115,9 +115,7 @@ async def test_compression_is_chosen_for_a_post_a_queue_or_a_session(
 
 
 @pytest.mark.statement("4.15")
-async def test_sequences_of_property_names_that_share_a_session_are_told_apart(
-    bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
+async def test_schemas_of_one_session_are_distinguished(bmq_connect: Connect, bmq_queue_uri: str) -> None:
     session = await bmq_connect()
     queue = await session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
     sequences = [("b", "a"), ("c", "a", "b"), ("a",), ("b", "c"), ("a", "b")]

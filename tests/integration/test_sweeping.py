@@ -101,7 +101,7 @@ async def test_returning_filter_receives_the_swept_messages(filters: Filters) ->
     assert await left_in(filters.connect, filters.uri) == []
 
 
-async def test_handing_back_uses_up_no_attempt(bmq_connect: Connect, bmq_new_queue_uri: NewUri) -> None:
+async def test_handing_back_uses_no_delivery_attempt(bmq_connect: Connect, bmq_new_queue_uri: NewUri) -> None:
     """The domain deletes a message after the loss of three consumers."""
     filters = Filters(bmq_connect, bmq_new_queue_uri("bmq.test.rda.priority"))
     await filters.begin()
@@ -183,6 +183,6 @@ async def test_sweeper_needs_its_own_session(bmq_session: bmq.Session, bmq_queue
         ({"hand_back_every": 0}, "more than 0"),
     ],
 )
-async def test_nonsense_is_refused(wrong: dict[str, Any], says: str) -> None:
+async def test_invalid_arguments_are_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(bmq.UsageError, match=says):
         Sweeper("bmq://bmq.test.mem.priority/q", **wrong)

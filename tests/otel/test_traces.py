@@ -54,7 +54,7 @@ def broker_of(session: bmq.Session) -> dict[str, str | int]:
     return {"server.address": host, "server.port": int(port)}
 
 
-async def test_from_one_service_through_a_queue_to_another(
+async def test_a_trace_continues_through_a_queue_to_another_service(
     service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
     shop, billing, mail = service("shop"), service("billing"), service("mail")
@@ -175,7 +175,7 @@ async def test_batches_have_one_span_with_links(
     assert parent(confirm) == id_of(receive)
 
 
-async def test_a_message_taken_inside_of_a_span_stays_there(
+async def test_a_message_taken_inside_a_span_belongs_to_the_span(
     service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     both = service()
@@ -224,7 +224,7 @@ async def test_each_message_of_a_loop_has_a_trace_of_its_own(
     ]
 
 
-async def test_contexts_are_left_alone_if_asked(
+async def test_attach_false_leaves_contexts_unchanged(
     service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
     both = service(attach=False)
@@ -367,7 +367,7 @@ async def test_message_without_room_has_no_trace_context(
     assert parent(both.one("receive")) is None
 
 
-async def test_baggage_travels_too(service: MakeService, bmq_connect: Connect, bmq_queue_uri: str) -> None:
+async def test_baggage_is_propagated(service: MakeService, bmq_connect: Connect, bmq_queue_uri: str) -> None:
     both = service()
     session = await bmq_connect(interceptors=[both.telemetry])
     queue = await session.open_queue(bmq_queue_uri, read=True, write=True)

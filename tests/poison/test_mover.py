@@ -99,7 +99,7 @@ async def test_poison_becomes_dead_letters(
 
 
 @pytest.mark.parametrize("same", [True, False])
-async def test_dead_letters_that_cannot_be_are_refused(
+async def test_impossible_dead_letter_queues_are_refused(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, waiting: bmq.Queue, same: bool
 ) -> None:
     other = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
@@ -179,7 +179,7 @@ async def test_open_destinations_are_bounded(
         await eventually(lambda: len(bmq_session.queues) - before <= 4)
 
 
-async def test_a_queue_that_others_have_open_is_not_closed(
+async def test_a_queue_open_elsewhere_is_not_closed(
     bmq_session: bmq.Session,
     bmq_new_queue_uri: NewUri,
     queue: bmq.Queue,

@@ -54,7 +54,7 @@ def errors(engine: Engine) -> list[str]:
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_a_bad_row_is_marked_and_the_others_are_posted_and_noted(
+async def test_a_bad_row_is_marked_and_the_remaining_rows_are_posted(
     engine: Engine, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     write(engine, b"before")
@@ -104,7 +104,7 @@ async def test_unpostable_message_is_refused_at_recording(
     assert left(engine) == 0
 
 
-async def test_a_database_that_fails_is_asked_again(
+async def test_a_failing_database_is_queried_again(
     engine: Engine, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.001)

@@ -79,7 +79,7 @@ async def test_invalid_guid_in_a_steering_property_is_forged(queue: bmq.Queue, v
         ("bmq://bmq.test.mem.priority.~tier/a", PoisonKind.MISDIRECTED),
     ],
 )
-async def test_a_queue_that_may_not_be_named(queue: bmq.Queue, value: object, kind: PoisonKind) -> None:
+async def test_a_forbidden_queue_is_misdirected(queue: bmq.Queue, value: object, kind: PoisonKind) -> None:
     message = await with_properties(queue, bmq_reply_to=value)
     with pytest.raises(Poison) as caught:
         queue_of(message, "bmq_reply_to", Allowed(None, OWN))
@@ -195,7 +195,7 @@ class _Mute(Exception):
         raise RuntimeError
 
 
-def test_the_text_of_an_error_is_bounded_and_always_there() -> None:
+def test_the_text_of_an_error_is_bounded_and_never_empty() -> None:
     assert len(error_text(ValueError("x" * 10_000))) == 1000
     assert len(described(ValueError("x" * 10_000))) < 350
     assert described(ValueError("a\nb\x1b[2J")) == "ValueError: a b\\x1b[2J"

@@ -44,7 +44,7 @@ async def workers(*arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["plain", "four", "batches"])
-async def test_three_deaths_then_a_dead_letter_and_the_others_are_done(
+async def test_a_message_becomes_a_dead_letter_after_three_deaths(
     bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri, kind: str
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
@@ -122,7 +122,7 @@ async def test_count_of_deaths_in_a_message_is_checked(
         ({"quarantine": bmq.DeadLetter("bmq://d/dead"), "ack": bmq.AckPolicy.ON_RECEIPT}, "ON_RECEIPT"),
     ],
 )
-def test_a_quarantine_that_cannot_be_is_refused(options: dict[str, Any], why: str) -> None:
+def test_an_impossible_quarantine_is_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(bmq.UsageError, match=why):
         bmq.App().consumer("bmq://d/q", **options)
     with pytest.raises(bmq.UsageError, match="every application"):

@@ -122,7 +122,7 @@ async def test_a_cancellation_inside_the_responder_is_an_answer(bmq_broker: Any,
     assert caught.value.kind == "CancelledError"
 
 
-async def test_errors_of_a_responder_are_one_line_a_kind(
+async def test_errors_of_a_responder_are_logged_once_per_kind(
     bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def bad(message: bmq.Message) -> None:
@@ -192,7 +192,7 @@ async def test_replies_that_cannot_be_used_are_dropped(
     assert len(lines(caplog)) <= 1
 
 
-async def test_an_error_of_a_responder_of_another_make_is_bounded(bmq_connect: Any, queue: bmq.Queue) -> None:
+async def test_an_error_of_a_foreign_responder_is_truncated(bmq_connect: Any, queue: bmq.Queue) -> None:
     other = await bmq_connect()
     reader = await other.open_queue(queue.uri, read=True)
     asking = asyncio.create_task(queue.request(b"x", timeout=30))

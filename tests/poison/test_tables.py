@@ -150,7 +150,7 @@ async def test_unreadable_message_is_named_by_an_error_and_omitted(
     await stored(bmq_broker.uri, queue.uri, 3)
 
 
-async def test_a_wait_has_an_end_though_messages_arrive_that_are_no_rows(queue: bmq.Queue) -> None:
+async def test_unreadable_messages_do_not_prolong_a_wait(queue: bmq.Queue) -> None:
     tables = await queue.tables(max_rows=10, max_unconfirmed_messages=1000)
     await flood(queue, [BAD] * 95)
     await eventually(lambda: tables.buffered == 95)
@@ -163,7 +163,7 @@ async def test_a_wait_has_an_end_though_messages_arrive_that_are_no_rows(queue: 
     assert values(await tables.receive(timeout=0)) == [GOOD]
 
 
-async def test_a_loop_ends_when_all_that_is_left_is_unreadable(queue: bmq.Queue) -> None:
+async def test_a_loop_ends_when_only_unreadable_messages_remain(queue: bmq.Queue) -> None:
     tables = await queue.tables()
     await queue.post(GOOD)
     found: list[bytes] = []
@@ -240,7 +240,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize(("confirm", "left"), [("next", 0), ("end", 0), ("never", 402)])
-async def test_source_reads_on_and_confirms_after_its_rows(
+async def test_source_continues_after_unreadable_messages_and_confirms_with_its_rows(
     bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, confirm: str, left: int
 ) -> None:
     await queue.post(GOOD)

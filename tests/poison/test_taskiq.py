@@ -67,7 +67,7 @@ async def test_ten_thousand_in_front_of_one_task(
         assert len([each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]) == 1
 
 
-async def test_messages_that_are_no_tasks_become_dead_letters(
+async def test_messages_other_than_tasks_become_dead_letters(
     bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
@@ -81,7 +81,7 @@ async def test_messages_that_are_no_tasks_become_dead_letters(
     assert kinds == {"unreadable", "undecodable"}
 
 
-async def test_dead_letters_that_would_come_back_are_refused(bmq_queue_uri: str) -> None:
+async def test_a_circular_dead_letter_queue_is_refused(bmq_queue_uri: str) -> None:
     for back in (bmq_queue_uri, f"{bmq_queue_uri}.delayed"):
         with pytest.raises(bmq.UsageError, match="would return"):
             BmqBroker("tcp://localhost:30114", bmq_queue_uri, dead_letters=back)

@@ -137,7 +137,7 @@ async def test_exception_without_a_text_stops_no_worker(bmq_session: bmq.Session
     await asyncio.wait([task])
 
 
-async def test_an_error_of_a_handler_has_one_line_its_place_and_one_traceback(
+async def test_an_error_of_a_handler_is_logged_with_its_place_and_one_traceback(
     bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
@@ -182,7 +182,7 @@ async def test_the_line_of_a_rejected_value_is_without_the_value(
 
 
 @pytest.mark.parametrize("name", ["numbers out of range", "numbers that are texts"])
-async def test_attempts_that_a_producer_sets_count_for_nothing(
+async def test_attempts_set_by_a_producer_are_ignored(
     bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri, name: str
 ) -> None:
     """The handler has all its attempts."""
@@ -223,7 +223,7 @@ async def test_attempts_that_a_producer_sets_count_for_nothing(
         ({"bmq_attempts": -1, "bmq_error": "E: x", "bmq_origin": "A" * 32}, 0),
     ],
 )
-async def test_how_many_attempts_a_message_is_believed(
+async def test_attempts_of_a_message_are_trusted_up_to_the_limit(
     bmq_session: bmq.Session, bmq_queue_uri: str, properties: dict[str, Any], expected: int
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
@@ -232,7 +232,7 @@ async def test_how_many_attempts_a_message_is_believed(
     assert attempts_so_far(message, bmq.Backoff(1, retries=5, durable=True)) == expected
 
 
-async def test_an_origin_that_is_no_text_keeps_no_message_from_the_dead_letters(
+async def test_an_invalid_origin_does_not_prevent_a_dead_letter(
     bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)

@@ -32,7 +32,7 @@ def run(program: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("parts", [("paths",), ("latency", "large")])
-def test_the_comparison_with_the_official_client(parts: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_comparison_with_the_official_client_runs(parts: tuple[str, ...], tmp_path: Path) -> None:
     output = tmp_path / "benchmark"
     few = ("--rounds", "1", "--count", "200", "--patience", "0")
     printed = run("run.py", *few, "--output", str(output), "--only", *parts)
@@ -54,13 +54,13 @@ def first_column(printed: str) -> dict[str, str]:
     return {line[1]: line[2] for line in cells if len(line) > 3}
 
 
-def test_programs() -> None:
+def test_the_benchmark_of_programs_runs() -> None:
     rows = first_column(run("programs.py", "--messages", "100", "--rounds", "1"))
     for name in ("post_many, values", "async for, values", "consume, concurrency=64, key"):
         assert float(rows[name].replace(",", "")) > 0
 
 
-def test_requests_beside_posts() -> None:
+def test_the_benchmark_of_requests_runs() -> None:
     printed = run("answers.py", "--rounds", "1")
     assert re.match(r"a request takes [\d.]+ times as long as a post", printed)
 
@@ -83,7 +83,7 @@ def test_benchmark_of_observability_runs(tmp_path: Path) -> None:
             assert runs[f"{case} {way}"][0]["cpu_us"] > 0
 
 
-def test_without_asyncio(tmp_path: Path) -> None:
+def test_the_benchmark_without_asyncio_runs(tmp_path: Path) -> None:
     output = tmp_path / "blocking"
     printed = run("blocking.py", "--rounds", "1", "--count", "200", "--output", str(output))
     assert "the core over a blocking socket" in printed
@@ -94,7 +94,7 @@ def test_without_asyncio(tmp_path: Path) -> None:
         assert runs[f"bmq.blocking: {case}"][0]["rate"] > 0
 
 
-def test_faults() -> None:
+def test_the_benchmark_of_faults_runs() -> None:
     printed = run("soak.py", "--only", "ours", "--seconds", "6", "--lap", "6", "--seed", "4")
     rows = first_column(printed)
     assert int(rows["posted"].replace(",", "")) > 0
@@ -103,7 +103,7 @@ def test_faults() -> None:
     assert rows["cut to restored, 90 %"].endswith(" s")
 
 
-def test_failover_with_an_embedded_broker_in_the_place_of_the_cluster() -> None:
+def test_the_benchmark_of_failover_runs_with_an_embedded_broker() -> None:
     rows = first_column(run("failover.py", "--only", "ours", "--down", "0.3", "--traffic", "0.5"))
     posted = int(rows["posted"].replace(",", ""))
     assert rows["acknowledged"] == f"{posted:,}"
@@ -140,7 +140,7 @@ asyncio.run(main(pathlib.Path(sys.argv[3])))
 """
 
 
-def test_failover_of_processes(tmp_path: Path) -> None:
+def test_the_benchmark_of_failover_kills_processes(tmp_path: Path) -> None:
     """The victim has no clients: the stand-ins keep everything in memory."""
     program = tmp_path / "broker"
     program.write_text(f"#!{sys.executable}\n{STAND_IN}")
@@ -154,7 +154,7 @@ def test_failover_of_processes(tmp_path: Path) -> None:
     assert "the third node, SIGKILL; strong consistency" in rows
 
 
-def test_handovers_of_a_group() -> None:
+def test_the_benchmark_of_groups_runs() -> None:
     printed = run("groups.py", "handover", "--rate", "200", "--only", "two leave")
     round_ = next(line for line in printed.splitlines() if line.startswith("two leave"))
     posted, lost, twice, disorder = (int(each.replace(",", "")) for each in round_.split()[2:6])

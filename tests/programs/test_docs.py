@@ -319,7 +319,7 @@ def _words(entry: dict[str, str]) -> str:
 
 
 @pytest.mark.timeout(300)
-def test_the_site_builds_strictly_and_fetches_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_the_site_builds_strictly_and_loads_no_external_resource(tmp_path: Path) -> None:
     build = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
         cwd=ROOT,
@@ -370,7 +370,7 @@ def test_metrics_and_properties_of_the_glossary_are_those_of_their_pages() -> No
     assert named - documented == set()
 
 
-def test_addresses_of_elsewhere_are_whole() -> None:
+def test_external_addresses_are_complete() -> None:
     """Addresses are checked without the network: they must be well formed, and not an example's."""
     for page in PROSE:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):

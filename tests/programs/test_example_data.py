@@ -32,7 +32,7 @@ def test_rows_are_in_order_and_unique(departures: list[dict[str, str]]) -> None:
     assert datetime.fromisoformat(keys[0][0]).tzinfo is not None
 
 
-def test_unknown_values_are_where_the_readme_says(departures: list[dict[str, str]]) -> None:
+def test_unknown_values_match_the_readme(departures: list[dict[str, str]]) -> None:
     assert Counter(row["status"] for row in departures) == {"arrived": 3701, "cancelled": 267, "diverted": 47}
     for row in departures:
         assert (row["dep_delay"] == "") == (row["status"] == "cancelled")

@@ -80,7 +80,7 @@ async def stored(queue: bmq.Queue) -> list[bytes]:
     return found[:-1]
 
 
-def test_which_databases_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_untested_databases_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """Report the databases that were not tested."""
     missing = "" if postgresql.PROGRAMS else "; PostgreSQL was not tried: there is no initdb and pg_ctl here"
     with capsys.disabled():
@@ -101,7 +101,7 @@ async def test_committed_rows_are_posted(engine: Engine, queue: bmq.Queue) -> No
     assert left(engine) == 0
 
 
-async def test_a_relay_that_dies_between_posting_and_noting(
+async def test_a_relay_dying_between_posting_and_marking_duplicates_no_message(
     engine: Engine, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payloads = [b"%d" % number for number in range(700)]
@@ -119,7 +119,7 @@ async def test_a_relay_that_dies_between_posting_and_noting(
     assert await stored(queue) == payloads
 
 
-async def test_several_relays(engine: Engine, queue: bmq.Queue) -> None:
+async def test_several_relays_post_each_row_once(engine: Engine, queue: bmq.Queue) -> None:
     """Each row arrives once, though both have posted it; rows written meanwhile arrive too."""
     write(engine, *(b"%d" % number for number in range(50)))
     relays = [asyncio.create_task(outbox.relay(engine, "shop", queue, pause=0.05)) for _ in range(2)]
@@ -152,7 +152,7 @@ async def test_refused_messages_wait(
     assert left(engine) == 0
 
 
-async def test_two_outboxes_do_not_mix(engine: Engine, queue: bmq.Queue) -> None:
+async def test_two_outboxes_have_different_guids(engine: Engine, queue: bmq.Queue) -> None:
     write(engine, b"x")
     assert await outbox.relay_some(engine, "shop", queue) == 1
     outbox.metadata.drop_all(engine)

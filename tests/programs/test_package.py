@@ -46,7 +46,7 @@ def targets(text: str) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", text)
 
 
-def test_without_a_repository_the_readme_links_nothing_in_it(hatch_build: ModuleType) -> None:
+def test_without_a_repository_the_readme_has_no_links_into_it(hatch_build: ModuleType) -> None:
     text = hatch_build.readme((ROOT / "README.md").read_text(encoding="utf-8"), {}, "1.2.3")
     assert targets(text)
     assert [each for each in targets(text) if not each.startswith(("https://", "#"))] == []
@@ -133,7 +133,7 @@ def test_wheel_has_its_metadata(metadata: email.message.Message) -> None:
     ]
 
 
-def test_the_wheel_has_the_package_and_nothing_of_its_tests(wheel: Path) -> None:
+def test_the_wheel_contains_the_package_without_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
         tops = {name.split("/")[0] for name in files.namelist()}
     assert {name for name in tops if not name.endswith(".dist-info")} == {"bmq", "pyspark_bmq"}
@@ -180,7 +180,7 @@ def test_workflows_agree_on_the_commit_of_an_action() -> None:
     assert {action: each for action, each in commits.items() if len(each) > 1} == {}
 
 
-def test_tools_of_a_release_are_pinned_by_hash_and_installed_so() -> None:
+def test_tools_of_a_release_are_pinned_and_installed_by_hash() -> None:
     folder = ROOT / ".ci"
     pinned = (folder / "release-tools.txt").read_text(encoding="utf-8")
     entries = re.findall(

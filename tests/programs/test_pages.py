@@ -41,7 +41,7 @@ def test_outputs_are_compared(expected: str, printed: str, same: bool) -> None:
     assert pages.matches(expected, printed) is same
 
 
-def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
+def test_a_wrong_page_is_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text('```python title="a.py"\nprint(1)\n```\n\n```console\n$ python a.py\n2\n```\n')
     with pytest.raises(AssertionError, match="printed\n1"):
@@ -77,7 +77,7 @@ def test_the_index_lists_every_answer_and_every_answer_runs() -> None:
     assert len(answers) >= 40
 
 
-def test_a_deployment_waits_longer_than_its_service_and_asks_the_right_probes(tmp_path: Path) -> None:
+def test_a_deployment_waits_longer_than_its_service_and_uses_the_right_probes(tmp_path: Path) -> None:
     pages.run(DOCS / "deployment.md", tmp_path)
     grace = int(re.findall(r"grace=(\d+)", (tmp_path / "service.py").read_text(encoding="utf-8"))[0])
     pod = yaml.safe_load((tmp_path / "deployment.yaml").read_text(encoding="utf-8"))["spec"]["template"][

@@ -87,7 +87,7 @@ def test_annotations_describe_the_bytes(annotated: ModuleType) -> None:
     assert "reserved 0, status 5 (status: UNKNOWN)" in refused
 
 
-def test_both_encodings_say_the_same(annotated: ModuleType) -> None:
+def test_both_encodings_have_the_same_values(annotated: ModuleType) -> None:
     properties = {"a": PropertyValue(PropertyType.SHORT, -2), "b": "", "c": b"\0\1", "d": True}
     said = []
     for new in (False, True):
@@ -101,7 +101,7 @@ def test_both_encodings_say_the_same(annotated: ModuleType) -> None:
     ]  # fmt: skip
 
 
-def test_every_field_has_a_meaning_and_nothing_else_has_one(generate: ModuleType) -> None:
+def test_exactly_the_fields_have_a_meaning(generate: ModuleType) -> None:
     declared = {name: [m.name for m in layout.subcon.subcons] for name, layout in LAYOUTS.items()}
     for name, cls in vars(messages).items():
         if isinstance(cls, type) and issubclass(cls, Structure) and cls.MEMBERS:

@@ -41,10 +41,11 @@ def test_a_killed_pipeline_counts_every_flight_once(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stdout + run.stderr
     said = books(run.stdout)
-    assert said["records in the file"] == said["counted in the windows that came out"] == 4015
-    assert said["windows, counted without Spark"] == said["windows that came out"] == 674
-    assert said["left in the first queue"] == said["that came out twice"] == said["with wrong numbers"] == 0
-    assert said["batches that a killed driver left half done"] == said["done again after the restart"]
+    assert said["records in the file"] == said["counted in the resulting windows"] == 4015
+    assert said["windows, counted without Spark"] == said["resulting windows"] == 674
+    assert said["left in the first queue"] == said["windows posted twice"] == 0
+    assert said["windows with wrong numbers"] == said["windows missing"] == 0
+    assert said["batches interrupted by a kill"] == said["batches repeated after the restart"]
     assert len(re.findall("The driver was killed", run.stdout)) == 1
     assert re.search(
         r"^Throughput: [\d,]+ records a second with .*\. Lag: [\d,]+ records at most, 0 at the end\.$",
@@ -52,7 +53,7 @@ def test_a_killed_pipeline_counts_every_flight_once(tmp_path: Path) -> None:
         re.M,
     )
     assert run.stdout.splitlines()[-2:] == [
-        "The books are balanced: nothing was lost, and nothing came twice.",
+        "The books are balanced: no record was lost, and none was counted twice.",
         f"Throughput and lag over time: {drawn}",
     ]
     assert "\x1b" not in run.stdout
@@ -76,7 +77,7 @@ HOURS = {("2013-07-08T09:00", "Delta"): (3, 1, 0), ("2013-07-08T10:00", "Delta")
         (5, {}, (), 1, False),
     ],
 )
-def test_books_that_do_not_balance_are_noticed(
+def test_unbalanced_books_are_reported(
     demo: ModuleType,
     acknowledged: int,
     changed: dict[tuple[str, str], tuple[int, int, int] | None],
@@ -99,7 +100,7 @@ def test_books_that_do_not_balance_are_noticed(
     assert demo.balance(console, acknowledged, expected, found, driver, left) is balanced
     said = console.export_text()
     assert ("The books are balanced" in said) is balanced
-    assert books(said)["done again after the restart"] == 1
+    assert books(said)["batches repeated after the restart"] == 1
 
 
 def test_picture_shows_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:

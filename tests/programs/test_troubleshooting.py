@@ -63,7 +63,7 @@ def test_every_explained_line_is_on_the_page(generate: ModuleType, troubles: dic
         assert found["remedy"] in page
 
 
-def test_lines_are_found_however_they_are_written(generate: ModuleType, tmp_path: Path) -> None:
+def test_lines_are_found_in_every_spelling(generate: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(
         "logger.warning('%s is slow', a)\n"
         "self._limit.error('kind', 'broken: %s', a)\n"

@@ -159,7 +159,9 @@ async def test_function_returns_the_current_session(bmq_connect: Connect, bmq_qu
         assert of(read(collector.exposition()), "bmq_posted_messages_total", queue=bmq_queue_uri) == 1
 
 
-async def test_the_server_of_prometheus_client(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+async def test_the_server_of_prometheus_client_serves_the_metrics(
+    bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
     """The server collects in a separate thread."""
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
     await exchange(queue)
@@ -182,7 +184,7 @@ async def test_the_server_of_prometheus_client(bmq_session: bmq.Session, bmq_que
         thread.join()
 
 
-async def test_an_app_serves_them(bmq_broker: Any, bmq_queue_uri: str) -> None:
+async def test_an_app_serves_the_metrics(bmq_broker: Any, bmq_queue_uri: str) -> None:
     collector = SessionCollector()
     app = bmq.App(bmq_broker.uri, health="127.0.0.1:0", metrics=collector.exposition)
     collector.add(lambda: app.session)
@@ -212,7 +214,7 @@ async def test_an_app_serves_them(bmq_broker: Any, bmq_queue_uri: str) -> None:
     assert of(read(collector.exposition()), "bmq_posted_messages_total", queue=bmq_queue_uri) == 1
 
 
-def test_a_loop_that_is_gone_or_hangs_leaves_the_last_values() -> None:
+def test_a_closed_or_hung_loop_leaves_the_last_values() -> None:
     async def work(uri: str) -> tuple[SessionCollector, bytes]:
         async with bmq.connect(uri) as session:
             collector = SessionCollector(session)

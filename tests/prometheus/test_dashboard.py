@@ -63,7 +63,7 @@ async def test_every_metric_by_queue_is_shown(
     assert messages - shown == {"bmq_acknowledged_messages_total"}  # posted ones that were not refused
 
 
-def test_variables_are_asked_of_a_metric_that_has_them() -> None:
+def test_variables_query_a_metric_with_their_label() -> None:
     queries = {each["name"]: each.get("definition") for each in DASHBOARD["templating"]["list"]}
     assert queries == {
         "datasource": None,

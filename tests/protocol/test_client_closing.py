@@ -48,7 +48,7 @@ def test_a_writer_is_only_closed() -> None:
 
 
 @pytest.mark.statement("4.30")
-def test_only_the_last_of_several_applications_is_the_final_one() -> None:
+def test_only_the_last_application_sends_the_final_close() -> None:
     bench = connected()
     queues = [bench.open(f"bmq://d/q?id={app}", READ) for app in ("foo", "bar", "baz")]
     final = []
@@ -61,7 +61,7 @@ def test_only_the_last_of_several_applications_is_the_final_one() -> None:
     assert final == [False, False, True]
 
 
-def test_of_applications_closed_at_the_same_time_one_is_the_final_one() -> None:
+def test_applications_closed_together_send_one_final_close() -> None:
     bench = connected()
     queues = [bench.open(f"bmq://d/q?id={app}", READ) for app in ("foo", "bar", "baz")]
     for queue in queues:
@@ -184,7 +184,7 @@ def test_closing_ends_the_changes_that_wait() -> None:
     assert bench.answer_all() == ["ConfigureStream", "ConfigureStream", "CloseQueue"]
 
 
-def test_closing_twice_is_refused_as_is_anything_else_with_a_closing_queue() -> None:
+def test_a_closing_queue_refuses_every_call() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.close(queue)

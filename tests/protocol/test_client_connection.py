@@ -57,7 +57,7 @@ def test_a_client_introduces_itself_and_is_connected_when_the_broker_agrees() ->
     assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
 
 
-def test_features_of_the_broker_are_believed() -> None:
+def test_features_of_the_broker_are_respected() -> None:
     bench = Bench()
     bench.connect(features="PROTOCOL_ENCODING:JSON")
     assert not bench.core.new_properties
@@ -284,7 +284,7 @@ def test_a_lost_connection_is_the_cause_of_a_request_that_times_out() -> None:
     assert "fragmented events" in str(error)
 
 
-def test_trouble_long_ago_is_not_the_cause_of_a_timeout() -> None:
+def test_an_old_trouble_is_not_the_cause_of_a_timeout() -> None:
     bench = connected()
     bench.send(b"\xff" * 8)
     bench.lose("fragmented")
@@ -357,7 +357,7 @@ def test_heartbeats_of_the_broker_are_answered_once_a_turn() -> None:
     assert bench.broker.log.count("HEARTBEAT_RSP") == 1
 
 
-def test_a_silent_broker_is_asked_and_then_given_up() -> None:
+def test_a_silent_broker_is_probed_and_then_given_up() -> None:
     bench = Bench()
     bench.connect(interval_ms=3000, max_missed=2)
     bench.wait(3.0)
@@ -391,7 +391,7 @@ def test_a_broker_without_heartbeats_may_be_silent_for_ever() -> None:
 
 
 @pytest.mark.parametrize("max_missed", [0, 1])
-def test_while_reading_is_paused_silence_means_nothing_and_the_broker_hears_from_us(max_missed: int) -> None:
+def test_paused_reading_ignores_silence_and_sends_heartbeats(max_missed: int) -> None:
     bench = Bench()
     bench.connect(interval_ms=3000, max_missed=max_missed)
     bench.core.pause_reading(True, bench.now)
@@ -447,7 +447,7 @@ def test_a_short_lifetime_is_renewed_half_way_and_not_in_a_busy_loop() -> None:
     assert bench.failures == []
 
 
-def test_a_lifetime_that_ends_closes_the_connection() -> None:
+def test_an_expired_lifetime_closes_the_connection() -> None:
     bench = authenticated(10_000)
     bench.wait(10)
     (error,) = bench.failures
@@ -455,7 +455,7 @@ def test_a_lifetime_that_ends_closes_the_connection() -> None:
     assert error.retryable  # a new connection authenticates anew
 
 
-def test_credentials_that_cannot_be_had_are_asked_for_again_while_there_is_time() -> None:
+def test_unavailable_credentials_are_requested_again_in_time() -> None:
     bench = authenticated(600_000)
     asked: list[float] = []
     while not bench.failures:

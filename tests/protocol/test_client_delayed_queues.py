@@ -201,7 +201,7 @@ def test_a_change_made_while_a_queue_is_delayed_ends_at_its_deadline(refuse: Cal
     assert queue.in_use
 
 
-def test_the_other_queues_do_not_wait_for_a_delayed_one() -> None:
+def test_other_queues_do_not_wait_for_a_delayed_queue() -> None:
     bench = connected()
     queue, other = bench.open(URI, WRITE), bench.open(OTHER, WRITE)
     bench.post(queue, 1)
@@ -280,7 +280,7 @@ def test_the_error_of_a_reopening_without_an_answer_names_the_queue(
     assert URI in str(delayed.error)
 
 
-def test_the_posts_of_other_queues_do_not_wait_for_an_answer_that_never_comes() -> None:
+def test_posts_of_other_queues_do_not_wait_for_a_missing_answer() -> None:
     bench = connected(CoreOptions(reopen_timeout=TIMEOUT))
     queue, other = bench.open(URI, WRITE), bench.open(OTHER, WRITE)
     bench.post(queue, 1)
@@ -316,7 +316,7 @@ def test_a_late_answer_reopens_the_queue(sides: QueueFlags, sent_again: bool) ->
     assert queue.state is QueueState.OPEN
 
 
-def test_a_late_refusal_decides() -> None:
+def test_a_late_refusal_closes_the_queue() -> None:
     for category, stays in ((NOT_READY, True), (StatusCategory.E_INVALID_ARGUMENT, False)):
         bench, queue = reconnected()
         (late,) = not_answer_opening(bench)

@@ -65,7 +65,7 @@ def test_health_without_queues_is_only_reported() -> None:
     assert bench.names[1:] == ["HostUnhealthy", "HostHealthRestored"]
 
 
-def test_a_writer_suspends_without_a_word_to_the_broker() -> None:
+def test_a_writer_suspends_without_a_request() -> None:
     bench = connected()
     bench.open(URI, WRITE, suspends=True)
     bench.core.host_health(False)

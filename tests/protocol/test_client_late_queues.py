@@ -27,7 +27,7 @@ def _lost(queues: int, posts: int) -> Bench:
     return bench
 
 
-def test_posts_to_a_queue_that_is_reopened_late_do_not_wait_for_the_others() -> None:
+def test_posts_to_a_late_queue_do_not_wait_for_other_queues() -> None:
     bench = _lost(3, 2)
     assert not bench.broker.puts
     bench.answer()
@@ -57,6 +57,6 @@ def _calls(queues: int) -> int:
     return count
 
 
-def test_reopening_many_queues_looks_at_each_post_a_few_times() -> None:
+def test_reopening_many_queues_visits_each_post_a_few_times() -> None:
     few, many = _calls(20), _calls(80)
     assert many < 5 * few, f"{few} calls for 20 queues, {many} for 80"

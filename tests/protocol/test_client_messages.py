@@ -89,7 +89,7 @@ def test_a_confirmation_lost_with_its_connection_makes_the_redelivery_recognisab
     assert [c.guid for c in bench.broker.confirms] == [guid(1)] * 2
 
 
-def test_redeliveries_can_be_wanted() -> None:
+def test_redeliveries_are_delivered_on_request() -> None:
     bench = connected(CoreOptions(drop_confirmed_redeliveries=False))
     queue = bench.open(URI)
     bench.push(queue, 1)
@@ -169,7 +169,7 @@ def test_many_redeliveries_are_recognised_after_a_pause_of_the_broker() -> None:
     assert bench.again == [("default", 200)]
 
 
-def test_many_redeliveries_are_recognised_at_once_where_they_begin_as_the_confirmations_did() -> None:
+def test_many_redeliveries_in_the_order_of_confirmations_are_recognised_at_once() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.push(queue, *range(1000))
@@ -191,7 +191,7 @@ def test_many_redeliveries_are_recognised_after_reading_was_paused() -> None:
     assert bench.again == [("default", 500)]
 
 
-def test_columns_are_not_handed_out_again_either() -> None:
+def test_confirmed_messages_in_columns_are_not_handed_out_again() -> None:
     bench = connected()
     queue = bench.open(URI)
     queue.subscriptions.wanted[0].columns = True
@@ -303,7 +303,7 @@ def test_a_hundred_thousand_confirmations_keep_the_latest_32768_at_least() -> No
     assert bench.numbers_received == [1]
 
 
-def test_confirmations_of_a_closed_queue_go_nowhere() -> None:
+def test_confirmations_of_a_closed_queue_are_dropped() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.push(queue, 1)

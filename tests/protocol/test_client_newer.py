@@ -117,7 +117,7 @@ EDITS: dict[str, Any] = {
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("words", [2, 3, 7, 255])
 @pytest.mark.statement("3.17", "8.3")
-def test_a_whole_session_with_answers_of_a_newer_broker(edit: str, words: int) -> None:
+def test_a_session_survives_answers_of_a_newer_broker(edit: str, words: int) -> None:
     """From credentials and negotiation through a reconnect to the end, with every answer changed."""
 
     def newer(event: bytes) -> bytes:
@@ -168,7 +168,7 @@ def test_a_whole_session_with_answers_of_a_newer_broker(edit: str, words: int) -
 
 
 @pytest.mark.parametrize("credentials", [None, Credentials.basic("ann", "secret")])
-def test_news_during_the_handshake_are_skipped(credentials: Credentials | None) -> None:
+def test_unknown_input_during_the_handshake_is_skipped(credentials: Credentials | None) -> None:
     bench = Bench()
     bench.open_channel(credentials)
     for kind in (0, *range(16, 64)):

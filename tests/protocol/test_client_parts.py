@@ -82,7 +82,7 @@ def test_requests_count_up_and_resolve_once() -> None:
     assert requests.deadlines.first() == 10.0
 
 
-def test_late_responses_resolve_and_only_so_many_are_waited_for() -> None:
+def test_late_responses_resolve_up_to_a_limit() -> None:
     requests = Requests(Outbox(Confirmations(enabled=True)))
     sent = [requests.send(RequestKind.CONFIGURE, Disconnect(), "q", 1.0) for _ in range(1500)]
     assert requests.expire(0.9) == []

@@ -279,7 +279,7 @@ def test_without_queues_the_state_is_restored_at_once() -> None:
     assert bench.names == ["Connected", "ConnectionLost", "Reconnected", "StateRestored"]
 
 
-def test_posting_to_a_queue_that_is_open_again_while_others_are_not_keeps_the_order() -> None:
+def test_posting_to_a_reopened_queue_keeps_the_order() -> None:
     bench = connected()
     queue, other = bench.open(URI), bench.open(OTHER)
     bench.post(queue, 1)
@@ -331,7 +331,7 @@ def test_a_stream_that_cannot_be_restored_fails_its_queue_alone() -> None:
     assert queue.state is QueueState.CLOSED
 
 
-def test_a_queue_that_takes_long_to_reopen_does_not_hold_up_the_others() -> None:
+def test_a_slowly_reopening_queue_does_not_delay_other_queues() -> None:
     bench = connected(CoreOptions(reopen_timeout=60))
     slow, quick = bench.open(URI), bench.open(OTHER)
     bench.post(slow, 1)
@@ -442,7 +442,7 @@ def test_sent_posts_are_not_resent_without_deduplication() -> None:
     assert sent(bench) == [2]
 
 
-def test_posts_made_together_that_stay_unanswered_are_timeouts_too() -> None:
+def test_unanswered_posts_made_together_time_out() -> None:
     bench = connected()
     queue = bench.begin_open(URI, WRITE)
     bench.answer_all(dedup_ms=10_000)

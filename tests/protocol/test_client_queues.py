@@ -59,7 +59,7 @@ def asks_for_nothing(bench: Bench) -> bool:
     return only.consumers[0].max_unconfirmed_messages == only.consumers[0].max_unconfirmed_bytes == 0
 
 
-def test_a_reader_without_subscriptions_has_one_without_room() -> None:
+def test_a_reader_without_subscriptions_sends_a_placeholder_without_room() -> None:
     """A node that does not own the queue, and a proxy, drop posts through a handle without subscriptions."""
     bench = connected()
     queue = bench.begin_open(URI, READ | WRITE, subscriptions=())
@@ -137,7 +137,7 @@ def test_applications_of_one_queue_share_its_id() -> None:
     assert bench.numbers_received == [1, 1]
 
 
-def test_a_refused_open_fails_with_the_brokers_words_and_can_be_repeated() -> None:
+def test_a_refused_open_fails_with_the_brokers_reason_and_can_be_repeated() -> None:
     bench = connected()
     queue = bench.begin_open(URI)
     bench.refuse(StatusCategory.E_NOT_READY)
@@ -200,7 +200,7 @@ def test_an_open_repeated_after_a_timeout_is_sent_again() -> None:
 
 
 @pytest.mark.parametrize("late", [0, 1], ids=["the first answered first", "the second answered first"])
-def test_of_two_answers_the_first_opens_and_the_other_is_taken_back(late: int) -> None:
+def test_the_first_of_two_answers_opens_and_the_second_is_undone(late: int) -> None:
     """A broker counts how often a queue was opened: closing it once would not be enough."""
     bench = connected()
     bench.begin_open(URI, timeout=5)
@@ -227,7 +227,7 @@ def test_of_two_answers_the_first_opens_and_the_other_is_taken_back(late: int) -
 
 
 @pytest.mark.parametrize("late", [0, 1], ids=["the first refused", "the second refused"])
-def test_of_two_answers_one_may_be_a_refusal(late: int) -> None:
+def test_one_of_two_answers_may_be_a_refusal(late: int) -> None:
     bench = connected()
     bench.begin_open(URI, timeout=5)
     bench.wait(5)
@@ -257,7 +257,7 @@ def test_cleanup_of_a_refused_open_spares_a_later_open() -> None:
     assert queue.state is QueueState.OPEN
 
 
-def test_an_open_repeated_while_the_first_still_has_time_takes_its_answer() -> None:
+def test_an_open_repeated_before_the_timeout_takes_the_first_answer() -> None:
     bench = connected()
     first = bench.begin_open(URI, timeout=5)
     bench.core.abandon_queue(first, bench.now, bench.now + 60)
@@ -440,7 +440,7 @@ def test_changes_made_in_one_turn_go_out_together() -> None:
     assert [bench.completed[name] for name in "abc"] == [[None]] * 3
 
 
-def test_a_refused_configuration_leaves_the_one_before() -> None:
+def test_a_refused_configuration_keeps_the_previous_configuration() -> None:
     bench = connected()
     queue = bench.open(URI)
     (old,) = bench.broker.s_ids[queue.q_id]
@@ -469,7 +469,7 @@ def test_a_refused_configuration_takes_no_time_from_the_next_connection() -> Non
     assert len(bench.completed[("x > 1",)]) == 1
 
 
-def test_a_configuration_that_comes_late_is_brought_back_in_line() -> None:
+def test_a_late_configuration_is_reverted() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.configure(queue, "x > 1", timeout=5)

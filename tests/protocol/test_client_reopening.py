@@ -178,7 +178,7 @@ def test_an_open_that_waits_ends_at_its_own_deadline(begin: Callable[[Bench], No
 
 
 @every_undoing
-def test_cancelling_again_and_again_leaves_nothing(begin: Callable[[Bench], None]) -> None:
+def test_repeated_cancelling_leaves_no_state(begin: Callable[[Bench], None]) -> None:
     bench = connected()
     begin(bench)
     before = held(bench.core)
@@ -209,7 +209,7 @@ def test_first_of_several_waiting_opens_wins_and_the_others_fail(
     assert [queue.state for queue in queues] == [QueueState.OPEN, QueueState.CLOSED, QueueState.CLOSED]
 
 
-def test_an_open_behind_one_that_fails_is_made_itself() -> None:
+def test_an_open_behind_a_failed_open_is_sent() -> None:
     bench = connected()
     bench.begin_open(URI, token="first")
     bench.begin_open(URI, token="second")

@@ -135,7 +135,7 @@ def connect(replay: Replay, credentials: Credentials | None = None) -> None:
     replay.broker_says()
 
 
-def test_a_whole_session() -> None:
+def test_a_recorded_session_is_replayed() -> None:
     replay = Replay("json-session")
     bench = replay.bench
     connect(replay)
@@ -250,7 +250,9 @@ def test_a_session_with_credentials_renews_them() -> None:
 
 
 @pytest.mark.parametrize(("connection", "credentials", "code"), [(2, BAD, -11), (3, Credentials("NOPE"), -2)])
-def test_refused_credentials(connection: int, credentials: Credentials, code: int) -> None:
+def test_recorded_refused_credentials_are_replayed(
+    connection: int, credentials: Credentials, code: int
+) -> None:
     replay = Replay("json-authentication", connection)
     connect(replay, credentials)
     (error,) = replay.bench.failures
@@ -260,13 +262,13 @@ def test_refused_credentials(connection: int, credentials: Credentials, code: in
 
 
 @pytest.mark.parametrize(("connection", "credentials"), [(4, Credentials.anonymous()), (5, None)])
-def test_anonymous_sessions(connection: int, credentials: Credentials | None) -> None:
+def test_recorded_anonymous_sessions_are_replayed(connection: int, credentials: Credentials | None) -> None:
     replay = Replay("json-authentication", connection)
     connect(replay, credentials)
     assert replay.bench.state is SessionState.STARTED
 
 
-def test_a_refused_session() -> None:
+def test_a_recorded_refused_session_is_replayed() -> None:
     replay = Replay("json-authentication", 8)
     connect(replay, GOOD)
     (error,) = replay.bench.failures

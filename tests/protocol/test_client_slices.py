@@ -120,7 +120,7 @@ def test_unanswered_rows_time_out() -> None:
     assert settled(bench)
 
 
-def test_a_reader_and_a_closed_queue_take_none() -> None:
+def test_a_reader_and_a_closed_queue_refuse_slices() -> None:
     bench = connected()
     queue = bench.open(URI, READ)
     with pytest.raises(UsageError, match="not opened for writing"):
@@ -132,7 +132,7 @@ def test_a_reader_and_a_closed_queue_take_none() -> None:
     assert settled(bench)
 
 
-def test_they_fill_the_window() -> None:
+def test_slices_fill_the_window() -> None:
     bench = connected(CoreOptions(max_unacked_messages=4, max_unacked_bytes=1 << 20))
     queue = bench.open(URI)
     posts = bench.core.posts

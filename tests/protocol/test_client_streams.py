@@ -86,7 +86,7 @@ def test_revived_messages_are_counted_reported_once_and_soon_requested_again() -
     assert bench.happened.count(DeliveryRevived(URI)) == 1
 
 
-def test_messages_that_had_waited_are_asked_for_again_at_once() -> None:
+def test_postponed_messages_are_requested_again_at_once() -> None:
     bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
     queue = reader(bench, "x == 1", "x == 2")
     assert len(quiet(bench, 1.1)) == 1
@@ -98,7 +98,7 @@ def test_messages_that_had_waited_are_asked_for_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("answered_first", [True, False])
-def test_a_broker_that_takes_long_to_answer_is_asked_again_as_soon(answered_first: bool) -> None:
+def test_a_slow_broker_receives_the_next_repetition_as_soon(answered_first: bool) -> None:
     """A broker looks at each message of a deep backlog before it answers, or delivers."""
     bench = connected(CoreOptions(repeat_after=10, repeat_every=60))
     queue = reader(bench, "x == 1")
@@ -114,7 +114,7 @@ def test_a_broker_that_takes_long_to_answer_is_asked_again_as_soon(answered_firs
     assert len(quiet(bench, 0.2)) == 1
 
 
-def test_pauses_grow_again_after_the_last_message_that_had_waited() -> None:
+def test_pauses_grow_again_after_the_last_postponed_message() -> None:
     bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
     queue = reader(bench, "x == 1")
     assert len(quiet(bench, 1.1)) == 1
@@ -137,7 +137,7 @@ def test_a_full_window_after_a_long_silence_is_watched_closely_again(arrived: in
     assert len(quiet(bench, 1.1)) == repeated
 
 
-def test_a_subscription_that_is_not_quiet_is_left_alone() -> None:
+def test_an_active_subscription_is_not_repeated() -> None:
     bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
     queue = reader(bench, "x == 1")
     for number in range(1, 20):
@@ -168,7 +168,7 @@ def test_refused_repetition_changes_no_state() -> None:
 
 
 @pytest.mark.statement("4.17")
-def test_a_broker_that_deprecates_the_client_is_heard() -> None:
+def test_a_deprecation_of_the_client_is_reported() -> None:
     bench = Bench()
     bench.open_channel()
     bench.send(

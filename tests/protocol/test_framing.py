@@ -139,7 +139,7 @@ def test_tiny_chunks_take_no_more_memory_than_their_bytes() -> None:
     assert framer.buffered == size - 2
 
 
-def test_memory_is_given_back_after_a_large_event() -> None:
+def test_memory_is_released_after_a_large_event() -> None:
     size = 1_000_000
     tracemalloc.start()
     try:
@@ -177,7 +177,7 @@ def header(length: int, byte4: int = 0x44, words: int = 2) -> bytes:
     ],
 )
 @pytest.mark.parametrize("whole", [True, False], ids=["at once", "byte by byte"])
-def test_a_header_that_cannot_be_ends_the_stream(
+def test_an_impossible_header_ends_the_stream(
     bad: bytes, field: str, offset: int, message: str, whole: bool
 ) -> None:
     good = [HEARTBEAT_REQ, event(1000)]
@@ -238,7 +238,7 @@ def test_a_damaged_stream_is_events_or_an_error(pieces: list[bytes], sizes: list
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_a_broker_skips_events_whose_header_makes_no_sense(size: int) -> None:
+def test_a_broker_skips_events_with_an_invalid_header(size: int) -> None:
     senseless = [
         header(5)[:5],
         header(7)[:7],
@@ -259,7 +259,7 @@ def test_a_broker_skips_events_whose_header_makes_no_sense(size: int) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 4, 1001, 8 | 1 << 31])
-def test_a_broker_closes_on_a_length_that_cannot_be(length: int) -> None:
+def test_a_broker_closes_on_an_impossible_length(length: int) -> None:
     framer = Framer(max_event_size=1000, tolerant=True)
     events, error = framer.feed(HEARTBEAT_REQ + header(length))
     assert [e.data for e in events] == [HEARTBEAT_REQ]

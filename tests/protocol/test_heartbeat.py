@@ -24,7 +24,7 @@ def run(heartbeat: Heartbeat, heard: list[bool], interval: float = 3.0) -> list[
     return pulses
 
 
-def test_a_silent_peer_is_asked_max_missed_times_and_then_given_up() -> None:
+def test_a_silent_peer_is_probed_max_missed_times_and_then_given_up() -> None:
     assert run(Heartbeat(3.0, 2, now=0.0), [False] * 3) == [SEND, SEND, DEAD]
     assert run(Heartbeat(3.0, 10, now=0.0), [False] * 11) == [SEND] * 10 + [DEAD]
 
@@ -34,11 +34,11 @@ def test_any_event_starts_the_count_again() -> None:
     assert run(Heartbeat(3.0, 2, now=0.0), heard) == [SEND, SEND, NOTHING, SEND, SEND, DEAD]
 
 
-def test_a_peer_that_answers_every_request_lives() -> None:
+def test_a_peer_that_answers_every_request_is_kept() -> None:
     assert run(Heartbeat(3.0, 1, now=0.0), [False, True] * 50) == [SEND, NOTHING] * 50
 
 
-def test_a_busy_peer_is_never_asked() -> None:
+def test_a_busy_peer_is_never_probed() -> None:
     assert run(Heartbeat(3.0, 2, now=0.0), [True] * 20) == [NOTHING] * 20
 
 

@@ -98,7 +98,7 @@ def test_the_sentence_names_the_queue_the_number_and_the_age() -> None:
     assert "2,401 posts to 2 queues" in bench.core.stalls(bench.now)["posts"]
 
 
-def test_a_deep_window_behind_which_acknowledgements_flow_is_no_stall() -> None:
+def test_a_full_window_with_flowing_acknowledgements_is_no_stall() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.post(queue, *range(100))
@@ -109,7 +109,7 @@ def test_a_deep_window_behind_which_acknowledgements_flow_is_no_stall() -> None:
     assert stalls(bench) == []
 
 
-def test_one_queue_that_is_stuck_shows_although_another_one_moves() -> None:
+def test_a_stuck_queue_is_reported_beside_a_moving_queue() -> None:
     bench = connected()
     stuck, moving = bench.open(URI), bench.open("bmq://d/moving")
     bench.post(stuck, 0)
@@ -231,7 +231,7 @@ def test_stalls_are_not_watched_without_a_limit() -> None:
     assert bench.core.silence(bench.now) is None
 
 
-def test_an_idle_session_is_woken_by_nothing_but_heartbeats() -> None:
+def test_only_heartbeats_wake_an_idle_session() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.post(queue, 1)

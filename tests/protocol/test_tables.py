@@ -48,7 +48,7 @@ def test_every_state_can_be_reached_and_left_for_the_end(
 
 
 @every_machine
-def test_every_input_is_possible_somewhere_and_no_other(
+def test_the_tables_use_exactly_the_declared_inputs(
     machine: type[Machine], inputs: type[Enum], start: Enum, end: Enum
 ) -> None:
     assert {event for _, event in machine.TRANSITIONS} == set(inputs)
@@ -88,7 +88,7 @@ def test_the_end_of_the_session_and_of_the_connection_is_possible_in_every_state
             assert down.next_state in (QueueState.CLOSED, QueueState.WAITING, QueueState.LOST)
 
 
-def test_whatever_waits_for_an_answer_can_be_answered_in_three_ways() -> None:
+def test_every_waiting_state_handles_three_kinds_of_answer() -> None:
     waiting = {state for state, event in QueueCore.TRANSITIONS if event is QueueInput.REFUSED}
     assert waiting == set(QueueState) - {
         QueueState.CLOSED,

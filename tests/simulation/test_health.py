@@ -179,7 +179,7 @@ async def test_lost_connection_ends_the_stalls(peer: Peer) -> None:
 
 
 @simulated_peer
-async def test_messages_that_are_held_on_purpose_have_an_age_and_degrade_nothing(peer: Peer) -> None:
+async def test_held_messages_have_an_age_and_do_not_degrade_the_session(peer: Peer) -> None:
     async with bmq.connect(peer.uri, liveness=0.1) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1)

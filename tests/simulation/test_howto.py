@@ -50,7 +50,7 @@ def test_bug_is_found_and_reproduced_by_its_seed(simulate: Any, version: str, fo
     assert str(again.value) == text
 
 
-def test_the_right_version_keeps_every_promise(simulate: Any) -> None:
+def test_the_correct_version_keeps_every_promise(simulate: Any) -> None:
     assert first_failure(lambda seed: simulate.simulate(simulate.VERSIONS["is_right"], seed), 10) == (-1, "")
 
 

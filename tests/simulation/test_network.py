@@ -207,7 +207,7 @@ def test_waiting_writer_continues_when_the_window_grows(unread: bool) -> None:
     over(check, window=1)
 
 
-def test_an_end_of_the_stream_may_leave_the_other_direction_open() -> None:
+def test_the_end_of_a_stream_leaves_the_other_direction_open() -> None:
     async def check(pair: Pair) -> None:
         pair.peer.keep_open = True
         assert pair.near.can_write_eof()
@@ -296,7 +296,7 @@ def test_a_buffered_protocol_gets_its_bytes() -> None:
     over(check)
 
 
-def test_streams_work() -> None:
+def test_asyncio_streams_work_in_a_simulation() -> None:
     sim = Simulation(1)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -584,7 +584,7 @@ def test_machine_without_power_is_silent_until_its_restart() -> None:
     over(check)
 
 
-def test_a_paused_process_is_connected_to_by_its_kernel_alone() -> None:
+def test_the_kernel_of_a_paused_process_accepts_connections() -> None:
     async def check(pair: Pair) -> None:
         pair.server.pause()
         _, writer = await asyncio.open_connection("server", 1000)
@@ -601,7 +601,7 @@ def test_a_paused_process_is_connected_to_by_its_kernel_alone() -> None:
     over(check)
 
 
-def test_heal_takes_every_fault_back() -> None:
+def test_heal_ends_every_fault() -> None:
     async def check(pair: Pair) -> None:
         network = pair.sim.network
         network.set(latency=(5.0, 5.0), rate=1.0, segment=(1, 1), window=1)

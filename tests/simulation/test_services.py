@@ -40,6 +40,6 @@ def test_a_service_keeps_every_promise(name: str, first: int) -> None:
         ("shop", 70),  # a relay was cancelled while its database failed
     ],
 )
-def test_a_seed_that_has_failed(name: str, seed: int) -> None:
+def test_formerly_failing_seeds_pass(name: str, seed: int) -> None:
     sim = Simulation(seed)
     sim.run(SERVICES[name], sim)

@@ -152,7 +152,7 @@ def test_sessions_of_a_failed_run_are_collected_without_a_warning(recwarn: pytes
     assert [each for each in recwarn if each.category is ResourceWarning] == []
 
 
-def test_polling_a_clock_comes_to_an_end() -> None:
+def test_polling_a_clock_advances_the_time() -> None:
     async def main() -> int:
         until, turns = time.monotonic() + 0.001, 0
         while time.monotonic() < until:
@@ -359,7 +359,7 @@ def test_exception_of_main_is_raised_unchanged() -> None:
         Simulation(1).run(main)
 
 
-def test_processes_that_still_run_are_ended_in_good_order() -> None:
+def test_remaining_processes_are_ended_cleanly() -> None:
     sim = Simulation(1)
     ended: list[str] = []
 

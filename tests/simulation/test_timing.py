@@ -89,7 +89,7 @@ def test_delayed_messages_arrive_when_they_are_due() -> None:
     simulate(main)
 
 
-def test_messages_that_a_changing_cluster_refuses_are_passed_on_soon(
+def test_messages_refused_by_a_changing_cluster_are_moved_soon(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A broker refuses with UNKNOWN while its primary changes. The log has one line for all of them."""

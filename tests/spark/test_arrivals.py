@@ -45,7 +45,7 @@ def test_each_row_but_the_first_of_a_message_in_a_queue_is_found(
     assert arrivals.repeated().tolist() == expected
 
 
-def test_guids_whose_mixed_halves_agree_are_told_apart() -> None:
+def test_guids_with_equal_mixed_halves_are_distinguished() -> None:
     """The quick look is at 64 of the 128 bits."""
     spread = 0x9E3779B97F4A7C15
     one = (1).to_bytes(8, "little") + spread.to_bytes(8, "little")

@@ -72,13 +72,15 @@ def fail_once(context: TaskContext) -> None:
         raise RuntimeError("half way, on purpose")
 
 
-def test_tasks_that_fail_half_way(cluster: SparkSession, broker: BrokerThread, queue: str) -> None:
+def test_tasks_failing_half_way_lose_no_row(cluster: SparkSession, broker: BrokerThread, queue: str) -> None:
     write = bmq.spark.write_partition(queue=queue, broker=broker.uri, properties=["n"])
     shuffled(cluster).foreachPartition(Disturbed(write, fail_once))
     assert got(broker, queue) == EXPECTED
 
 
-def test_a_speculative_duplicate(cluster: SparkSession, broker: BrokerThread, queue: str) -> None:
+def test_a_speculative_duplicate_adds_no_message(
+    cluster: SparkSession, broker: BrokerThread, queue: str
+) -> None:
     """Two copies of a task at the same time, on two executors, each with the rows in its own order.
 
     Spark starts no speculative copy on the host of the original, and here all is one host: so both are tasks.
@@ -96,7 +98,7 @@ def test_a_speculative_duplicate(cluster: SparkSession, broker: BrokerThread, qu
     assert got(broker, queue) == EXPECTED
 
 
-def test_tasks_of_the_data_source_that_fail_half_way(
+def test_tasks_of_the_data_source_failing_half_way_lose_no_row(
     cluster: SparkSession, broker: BrokerThread, queue: str
 ) -> None:
     def failing(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
@@ -109,7 +111,7 @@ def test_tasks_of_the_data_source_that_fail_half_way(
     assert got(broker, queue) == EXPECTED
 
 
-def test_a_restart_from_the_checkpoint(
+def test_a_restart_from_the_checkpoint_loses_no_row(
     cluster: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     cluster.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")  # else nothing is half way

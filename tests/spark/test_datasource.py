@@ -118,7 +118,7 @@ def test_a_column_of_ids_is_used_for_guids(broker: BrokerThread, queue: str) -> 
     assert len(broker.drain(queue, expect=5)) == 5
 
 
-def test_batches_may_differ_in_how_their_columns_are_stored(broker: BrokerThread, queue: str) -> None:
+def test_batches_may_differ_in_the_storage_of_their_columns(broker: BrokerThread, queue: str) -> None:
     """Empty ones, dictionaries, wide strings, views; 1 byte, and 60 MiB."""
     texts = pa.array(["ä", None, "𝄞"])
     longest = "x" * (60 << 20)
@@ -172,7 +172,7 @@ def test_maps_of_many_keys_are_spread(broker: BrokerThread, queue: str) -> None:
     assert {kind.name for m in got for kind in m.property_types.values()} == {"INT64"}
 
 
-def test_a_key_that_is_no_name_is_refused_with_its_row(broker: BrokerThread, queue: str) -> None:
+def test_an_illegal_property_name_is_refused_with_its_row(broker: BrokerThread, queue: str) -> None:
     entries = [[("a", 1)]] * 70 + [[("-b", 1)]]
     batch = pa.RecordBatch.from_arrays(
         [pa.array(["x"] * 71), pa.array(entries, pa.map_(pa.string(), pa.int64()))],
@@ -252,7 +252,7 @@ def test_buckets_of_columns_are_those_of_keys(texts: list[str | None], blobs: li
 
 
 @given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
-def test_buckets_of_integers(keys: list[int | None]) -> None:
+def test_integer_keys_have_the_buckets_of_their_digits(keys: list[int | None]) -> None:
     expected = [None if key is None else key_bucket(key) for key in keys]
     assert bucket_column(pa.array(keys, pa.int64())).to_pylist() == expected
 
@@ -362,7 +362,7 @@ def post_bad_between(broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [b"too"])
 
 
-def test_a_message_that_cannot_be_decoded_is_a_row_with_its_reason(broker: BrokerThread, queue: str) -> None:
+def test_an_undecodable_message_is_a_row_with_its_reason(broker: BrokerThread, queue: str) -> None:
     post_bad_between(broker, queue)
     rows = rows_of(source(broker=broker.uri, queue=queue, idleTimeoutMs=200))
     assert [row["value"] for row in rows] == [b"good", BAD, b"too"]
@@ -371,7 +371,7 @@ def test_a_message_that_cannot_be_decoded_is_a_row_with_its_reason(broker: Broke
     assert len(rows[1]["guid"]) == 32
 
 
-def test_a_message_that_cannot_be_decoded_is_left_out(
+def test_drop_omits_an_undecodable_message(
     broker: BrokerThread, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     post_bad_between(broker, queue)
@@ -380,13 +380,13 @@ def test_a_message_that_cannot_be_decoded_is_left_out(
     assert f"of {queue} cannot be decoded, and is omitted" in caplog.text
 
 
-def test_a_message_that_cannot_be_decoded_is_named(broker: BrokerThread, queue: str) -> None:
+def test_fail_names_an_undecodable_message(broker: BrokerThread, queue: str) -> None:
     post_bad_between(broker, queue)
     with pytest.raises(bmq.ProtocolError, match=f"message [0-9A-F]{{32}} of {queue} cannot be decoded"):
         rows_of(source(broker=broker.uri, queue=queue, idleTimeoutMs=200, onInvalidMessage="fail"))
 
 
-def test_a_message_that_cannot_be_decoded_is_put_aside(
+def test_dead_letters_receive_an_undecodable_message(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     post_bad_between(broker, queue)
@@ -401,7 +401,7 @@ def test_a_message_that_cannot_be_decoded_is_put_aside(
 
 
 @pytest.mark.timeout(30)
-def test_a_count_of_good_messages_ends_a_read_that_puts_others_aside(
+def test_max_messages_counts_only_decodable_messages(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     for _ in range(10):
@@ -567,7 +567,9 @@ def test_stream_confirms_committed_messages_only(broker: BrokerThread, queue: st
     assert left_in(broker, queue) == numbers(6, 10)
 
 
-def test_no_more_than_a_trigger_takes(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+def test_a_batch_has_at_most_max_messages_per_trigger(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     post_numbers(broker, queue, 0, 10)
     assert [query.batch() for _ in range(4)] == [numbers(0, 4), numbers(4, 8), numbers(8, 10), []]
@@ -581,7 +583,9 @@ def test_engine_receives_the_limits_of_a_trigger(tmp_path: Path) -> None:
     assert reader.getDefaultReadLimit() == ReadMaxRows(4)
 
 
-def test_asking_again_gives_the_same_answer(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+def test_a_repeated_request_for_a_batch_gives_the_same_batch(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
     query = Query(broker, queue, tmp_path)
     post_numbers(broker, queue, 0, 3)
     assert query.latest() == {"messages": 3}
@@ -620,7 +624,7 @@ def test_uncommitted_messages_are_read_again(broker: BrokerThread, queue: str, t
     assert left_in(broker, queue) == again.unproven(numbers(0, 5))
 
 
-def test_a_lost_connection_neither_loses_nor_doubles(
+def test_a_lost_connection_neither_loses_nor_duplicates_messages(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=6)
@@ -666,7 +670,7 @@ def test_a_batch_is_split_into_partitions(broker: BrokerThread, queue: str, tmp_
     query.runner.stop()
 
 
-def test_no_more_bytes_than_a_trigger_takes(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+def test_a_batch_has_at_most_max_bytes_per_trigger(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     texts = ["a" * 1000, "b" * 1000, "c" * 5000, "d" * 600, "e" * 400, "f", "g"]
     broker.post(queue, [text.encode() for text in texts])
     query = Query(broker, queue, tmp_path, maxBytesPerTrigger="2k")
@@ -728,7 +732,7 @@ def test_available_messages_are_not_held_back(broker: BrokerThread, queue: str, 
         ({"minMessagesPerTrigger": "7", "maxMessagesPerTrigger": "6"}, "no batch has so many"),
     ],
 )
-def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path, options: dict[str, str], text: str) -> None:
+def test_impossible_limits_are_refused(tmp_path: Path, options: dict[str, str], text: str) -> None:
     with pytest.raises(bmq.UsageError, match=text):
         source(queue=f"bmq://{DOMAIN}/q", checkpointLocation=tmp_path, **options).streamReader(
             WHOLE
@@ -896,9 +900,7 @@ def test_progress_counts_received_messages(broker: BrokerThread, queue: str, tmp
     query.runner.stop()
 
 
-def test_a_log_that_is_gone_is_an_error_and_not_a_gap(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
+def test_a_missing_log_is_an_error(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     query = Query(broker, queue, tmp_path)
     with pytest.raises(bmq.StateError, match=r"messages 3 to 9 .* are in its checkpoint, but not in"):
         query.runner.partitions({"messages": 3}, {"messages": 9})
@@ -995,7 +997,7 @@ def test_a_wait_for_silence_starts_again_after_a_reconnect() -> None:
     sim.run(main)
 
 
-def test_a_broker_that_is_gone_is_no_drained_queue(broker: BrokerThread, queue: str) -> None:
+def test_a_lost_broker_is_no_drained_queue(broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [b"x"])
     settings, limits = read_settings(
         Options(

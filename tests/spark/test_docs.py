@@ -24,7 +24,7 @@ def section(heading: str) -> str:
     return PAGE.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def test_the_guarantees_stand_in_the_same_words() -> None:
+def test_page_and_docstring_state_the_same_guarantees() -> None:
     docstring = inspect.getdoc(write_partition) or ""
     bullets = docstring.split("\n* ")[1:]
     bullets[-1] = bullets[-1].split("\n\n")[0]

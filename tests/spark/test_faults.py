@@ -179,7 +179,7 @@ def drained(uri: str, queue: str, history: History) -> set[int]:
     return found
 
 
-def test_out_of_spark_every_row_once(
+def test_killed_drivers_write_every_row_once(
     uri: str, queue: str, drivers: list[Driver], history: History, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -199,7 +199,7 @@ def test_out_of_spark_every_row_once(
     print(f"\nout: {ROWS:,} rows in {BATCHES} batches, killed {driver.kills}, {took:.0f} s in all")
 
 
-def test_into_spark_every_message_once(
+def test_killed_drivers_read_every_message_once(
     spark: SparkSession, uri: str, queue: str, drivers: list[Driver], history: History, tmp_path: Path
 ) -> None:
     posted(uri, queue, history)

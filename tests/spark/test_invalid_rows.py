@@ -84,7 +84,7 @@ ORDERS = {
 
 
 @both
-def test_they_are_dropped_and_counted(
+def test_invalid_rows_are_dropped_and_counted(
     write: Write, broker: BrokerThread, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "bmq.spark"):
@@ -100,7 +100,9 @@ def test_they_are_dropped_and_counted(
 
 
 @both
-def test_they_become_dead_letters_with_the_reason(write: Write, broker: BrokerThread, queue: str) -> None:
+def test_invalid_rows_become_dead_letters_with_the_reason(
+    write: Write, broker: BrokerThread, queue: str
+) -> None:
     dead = f"{queue}.dead"
     options = {"propertyColumns": "n,kind", "onInvalidRow": "deadLetters", "deadLetterQueue": dead}
     report = write(broker, queue, ORDERS, **options)
@@ -131,7 +133,7 @@ def test_they_become_dead_letters_with_the_reason(write: Write, broker: BrokerTh
 
 
 @both
-def test_queues_ids_and_times(write: Write, broker: BrokerThread, queue: str) -> None:
+def test_invalid_queues_ids_and_times_are_found(write: Write, broker: BrokerThread, queue: str) -> None:
     dead = f"{queue}.dead"
     there = [queue, "no uri", f"{queue}?id=foo", None, queue, queue, queue]
     columns = {
@@ -163,7 +165,7 @@ def test_queues_ids_and_times(write: Write, broker: BrokerThread, queue: str) ->
 
 
 @both
-def test_keys_of_maps(write: Write, broker: BrokerThread, queue: str) -> None:
+def test_invalid_keys_of_maps_are_found(write: Write, broker: BrokerThread, queue: str) -> None:
     many = [(f"k{n:03}", n) for n in range(300)]
     maps = [[("a", 1)], [("-b", 2), ("c", 3)], None, many, [("bmq_dead_queue", 4), ("d", 5)]]
     columns = {
@@ -215,7 +217,7 @@ def test_oversized_rows_become_dead_letters(write: Write, broker: BrokerThread, 
     assert letters[1].properties["p"] == "y" * 100
 
 
-def test_values_that_no_column_has(broker: BrokerThread, queue: str) -> None:
+def test_unsupported_values_are_found(broker: BrokerThread, queue: str) -> None:
     """Rows of Python may be of any type where no schema is given."""
     dead = f"{queue}.dead"
     rows = [

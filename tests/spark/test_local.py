@@ -81,7 +81,7 @@ def test_impossible_jobs_fail_before_the_start(spark: SparkSession, broker: Brok
     assert broker.drain(queue, idle=0.1) == []
 
 
-def test_a_broker_that_is_away_fails_the_job_by_name(spark: SparkSession, queue: str) -> None:
+def test_an_unreachable_broker_fails_the_job_by_name(spark: SparkSession, queue: str) -> None:
     frame = orders(spark, 5).write.format("bmq").mode("append").option("broker", "tcp://127.0.0.1:1")
     frame = frame.options(queue=queue, connectTimeoutMs="300", valueColumn="body")
     with pytest.raises(Exception, match=r"the broker at tcp://127\.0\.0\.1:1 was not to be reached"):
@@ -152,7 +152,9 @@ def test_killed_task_is_repeated_without_duplicates(
 
 
 @pytest.mark.statement("8.5")
-def test_a_batch_read_drains(spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+def test_a_batch_read_drains_the_queue(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
     broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(500)])
     options = {"broker": broker.uri, "queue": queue, "checkpointLocation": str(tmp_path)}
     reader = spark.read.format("bmq").options(**options, idleTimeoutMs="500")
@@ -330,7 +332,7 @@ def test_stream_with_a_killed_driver_loses_no_message(
     assert broker.drain(queue) == []
 
 
-def test_schema(spark: SparkSession, queue: str) -> None:
+def test_a_load_has_the_documented_schema(spark: SparkSession, queue: str) -> None:
     schema = spark.read.format("bmq").option("queue", queue).load().schema
     assert isinstance(schema, StructType)
     assert schema.simpleString() == (

@@ -100,7 +100,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_between_batches_neither_loses_nor_doubles(
+def test_a_change_between_batches_neither_loses_nor_duplicates_messages(
     broker: BrokerThread, queue: str, tmp_path: Path, change: str
 ) -> None:
     query = Query(broker, queue, tmp_path)
@@ -120,7 +120,7 @@ def test_a_change_between_batches_neither_loses_nor_doubles(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_in_the_middle_of_a_batch_neither_loses_nor_doubles(
+def test_a_change_in_a_batch_neither_loses_nor_duplicates_messages(
     broker: BrokerThread, queue: str, tmp_path: Path, change: str
 ) -> None:
     query = Query(broker, queue, tmp_path)
@@ -168,9 +168,7 @@ def test_committed_messages_of_a_removed_queue_are_confirmed(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_new_schema_decodes_the_batch_that_is_half_done(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
+def test_a_new_schema_decodes_the_interrupted_batch(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     from pyspark.sql.types import BinaryType, LongType, StringType
 
     broker.post(queue, [bmq.PutMessage(b"x", {"n": 7, "kind": "new"})])
@@ -208,7 +206,7 @@ def test_missing_log_is_refused_before_any_duplicate(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_log_that_is_gone_is_gone_once_where_loss_is_no_failure(
+def test_a_missing_log_is_reported_once_without_fail_on_data_loss(
     broker: BrokerThread, queue: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = Query(broker, queue, tmp_path)
@@ -228,7 +226,7 @@ def test_a_log_that_is_gone_is_gone_once_where_loss_is_no_failure(
 
 
 @pytest.mark.usefixtures("quick")
-def test_half_a_batch_whose_log_is_gone_comes_later_where_loss_is_no_failure(
+def test_an_interrupted_batch_without_its_log_is_read_later(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     query = Query(broker, queue, tmp_path)
@@ -336,7 +334,7 @@ def test_ending_query_confirms_committed_batches(
     assert left_in(broker, queue) == []
 
 
-def test_sources_of_one_query_are_told_apart_by_name(
+def test_sources_of_one_query_are_distinguished_by_name(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     """Spark's checkpoint has an offset of each source; a source does not take the other's offset."""
@@ -381,7 +379,7 @@ def test_unreadable_checkpoint_confirms_no_message(
     assert left_in(broker, queue) == numbers(0, 3)
 
 
-def test_others_that_read_the_same_queue_are_named(
+def test_other_readers_of_the_queue_are_named(
     broker: BrokerThread, queue: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fanout = f"bmq://bmq.test.mem.fanout/{queue.rpartition('/')[2]}"
@@ -399,7 +397,7 @@ def test_others_that_read_the_same_queue_are_named(
         each.stop()
 
 
-def test_a_queue_can_be_kept_to_oneself(
+def test_exclusive_refuses_other_readers(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_state, "_LEAVING", 0.3)
@@ -505,7 +503,7 @@ def test_purged_messages_are_in_the_progress(
 
 
 @pytest.mark.parametrize("kind", ["fanout", "subscribed"])
-def test_messages_that_are_nowhere_are_no_loss_where_no_reader_was_to_have_them(
+def test_messages_without_a_reader_are_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(_state, "_SETTLED", 0.0)

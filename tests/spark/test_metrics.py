@@ -70,7 +70,7 @@ def test_batches_rows_lag_and_failures_are_counted() -> None:
     assert (stats.batches, stats.lag, stats.running, stats.failures) == (3, {}, 0, 1)
 
 
-def test_queries_without_names_are_known_by_their_ids_and_too_many_are_others() -> None:
+def test_queries_without_names_have_their_ids_as_labels() -> None:
     metrics = QueryMetrics(max_queries=1)
     one = str(uuid.uuid4())
     first = Query(metrics, None, one)
@@ -86,7 +86,7 @@ def test_queries_without_names_are_known_by_their_ids_and_too_many_are_others() 
         QueryMetrics(max_queries=-1)
 
 
-def test_prometheus_reads_them() -> None:
+def test_prometheus_reads_the_metrics() -> None:
     metrics = QueryMetrics()
     query = Query(metrics)
     query.progress(100, 200, json.dumps({"lag": {QUEUE: 7}}), written=90)
@@ -109,7 +109,7 @@ def test_prometheus_reads_them() -> None:
         assert line in lines
 
 
-def test_opentelemetry_reads_them() -> None:
+def test_opentelemetry_reads_the_metrics() -> None:
     reader = InMemoryMetricReader()
     metrics = QueryMetrics()
     metrics.observe(MeterProvider([reader]))

@@ -77,7 +77,7 @@ NAMES = EVERY.fieldNames()
 @both
 @sorting
 @pytest.mark.timeout(120)
-def test_values_arrive_as_they_were(write: Write, on_invalid: str, broker: BrokerThread, queue: str) -> None:
+def test_values_arrive_unchanged(write: Write, on_invalid: str, broker: BrokerThread, queue: str) -> None:
     """1 byte and 60 MiB, unicode, the least and the greatest numbers, nothing at all; null in places."""
     rows: list[list[Any]] = [
         ["x", True, -(1 << 15), -(1 << 31), -(1 << 63), "", b""],
@@ -163,7 +163,7 @@ def test_empty_values_are_found_in_every_storage(broker: BrokerThread, queue: st
 
 
 @both
-def test_rows_before_one_that_fails_are_posted_once(write: Write, broker: BrokerThread, queue: str) -> None:
+def test_rows_before_a_failing_row_are_posted_once(write: Write, broker: BrokerThread, queue: str) -> None:
     """A slice fails half-way; the repeated task finds one value and adds only the rest."""
     texts: list[str | None] = [f"{n}" for n in range(5000)]
     schema = struct(value=StringType(), n=LongType())
@@ -199,7 +199,7 @@ def test_rows_before_one_that_fails_are_posted_once(write: Write, broker: Broker
     ],
     ids=lambda value: str(value)[:30].encode("ascii", "replace").decode(),
 )
-def test_a_value_that_is_no_property_is_named_with_its_row(
+def test_an_unsupported_value_is_named_with_its_row(
     broker: BrokerThread, queue: str, value: Any, text: str
 ) -> None:
     rows = [Row(value="x", p=1)] * 3 + [Row(value="x", p=value), Row(value="x", p=2)]

@@ -66,7 +66,7 @@ def test_a_queue_is_named_once() -> None:
         source(queue="bmq://d/q, bmq://d/q").schema()
 
 
-def test_options_of_one_way_pass_together() -> None:
+def test_options_of_one_direction_pass_together() -> None:
     assert "value BINARY" in source(**QUEUE).schema()
     assert "value BINARY" in source(**QUEUE, checkpointLocation="/x", lag="true").schema()
     assert "value BINARY" in source(**QUEUE, jobId="j", propertyColumns="n").schema()
@@ -89,14 +89,14 @@ def test_each_option_of_kafka_and_pulsar_has_an_answer(name: str) -> None:
         (READ_OPTIONS, "lag", "lag is an option of spark.readStream"),
     ],
 )
-def test_an_option_of_another_way_is_named_as_such(
+def test_an_option_of_the_other_direction_is_named(
     known: tuple[bmq.spark._options.Option, ...], key: str, text: str
 ) -> None:
     with pytest.raises(bmq.UsageError, match=text):
         Options({key: "1"}, known)
 
 
-def test_create_table_says_that_its_options_are_lost() -> None:
+def test_create_table_refuses_options() -> None:
     """Spark asks for the columns with the properties of the table, among them its provider."""
     with pytest.raises(bmq.UsageError, match="CREATE TEMPORARY VIEW"):
         source(**QUEUE, provider="bmq", owner="me").schema()

@@ -205,7 +205,7 @@ def test_inexact_filters_stay_in_spark(broker: BrokerThread, condition: Filter) 
     assert reader._settings == before
 
 
-def test_filters_and_subscriptions_hold_together(broker: BrokerThread, queue: str) -> None:
+def test_filters_and_subscriptions_both_apply(broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [bmq.PutMessage(b"%d" % n, {"n": n, "s": "ab"[n % 2]}) for n in range(20)])
     reader = reader_of(broker, queue, expression='{"low": "!(n > 9)", "either": "n > 14 || n == 12"}')
     conditions = [IsNotNull(of("s")), EqualTo(of("s"), "b"), IsNull(of("i"))]
@@ -224,7 +224,7 @@ def test_filters_beyond_the_brokers_limits_stay_in_spark(broker: BrokerThread, q
     assert reader._settings.subscriptions == (("", 's=="b"'),)
 
 
-def test_streams_have_none() -> None:
+def test_streams_push_no_filters() -> None:
     source = BmqDataSource(CaseInsensitiveDict({"queue": f"bmq://{DOMAIN}/q", "pushFilters": "true"}))
     with pytest.raises(bmq.UsageError, match="Spark pushes no filters into streams"):
         source.streamReader(SCHEMA).initialOffset()

@@ -71,7 +71,7 @@ def test_unconfirmed_read_is_repeated_exactly(
     assert left_in(broker, queue) == texts(5, 8)
 
 
-def test_rows_are_there_though_their_messages_expired_or_went_to_others(
+def test_rows_survive_the_loss_of_their_messages(
     broker: BrokerThread, queue: str, options: dict[str, str]
 ) -> None:
     post(broker, queue, 0, 5)
@@ -133,7 +133,7 @@ def test_unsent_confirmations_are_sent_by_the_next_call(
     assert left_in(broker, queue) == []
 
 
-def test_dead_drivers_rows_are_neither_lost_nor_doubled(
+def test_rows_of_a_dead_driver_are_neither_lost_nor_duplicated(
     broker: BrokerThread, queue: str, options: dict[str, str]
 ) -> None:
     post(broker, queue, 0, 5)
@@ -202,7 +202,7 @@ def test_a_read_can_be_given_up(broker: BrokerThread, queue: str, options: dict[
     assert sorted(values_of(**options), key=int) == texts(0, 5)
 
 
-def test_reads_that_are_planned_at_the_same_time_are_one(
+def test_reads_planned_at_the_same_time_share_their_rows(
     broker: BrokerThread, queue: str, options: dict[str, str]
 ) -> None:
     post(broker, queue, 0, 30)
@@ -268,7 +268,7 @@ def test_a_program_without_spark_may_confirm(
     assert bmq.spark.confirm(options) == 3
 
 
-def test_applications_are_processes_that_run() -> None:
+def test_an_application_lasts_as_long_as_its_process() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert HERE.runs
@@ -294,7 +294,7 @@ def test_the_rows_of_a_confirmed_read_last_until_the_next_read(
         read(reader, part)
 
 
-def test_an_empty_queue_is_no_read(queue: str, options: dict[str, str]) -> None:
+def test_a_read_of_an_empty_queue_is_not_stored(queue: str, options: dict[str, str]) -> None:
     assert values_of(**options) == []
     assert bmq.spark.confirm(options) == 0
     assert Reads(options["checkpointLocation"]).describe() is None
@@ -365,12 +365,12 @@ def test_unconfirmable_arguments_are_refused(queue: str, tmp_path: Path) -> None
         bmq.spark.confirm(7)  # type: ignore[arg-type]
 
 
-def test_a_place_that_pyarrow_does_not_know_is_named(options: dict[str, str]) -> None:
+def test_an_unsupported_file_system_is_named(options: dict[str, str]) -> None:
     with pytest.raises(bmq.UsageError, match="nosuch://x/bmq-reads is in no file system supported"):
         values_of(**{**options, "checkpointLocation": "nosuch://x"})
 
 
-def test_a_temporary_folder_is_this_users_and_goes_with_its_application(
+def test_a_temporary_folder_is_private_and_removed_with_its_application(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

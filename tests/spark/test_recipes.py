@@ -58,13 +58,15 @@ def post(broker: BrokerThread, queue: str, *messages: bmq.PutMessage) -> None:
 
 
 @pytest.mark.parametrize("heading", ["JSON", "Avro", "Protocol Buffers"])
-def test_both_ways(heading: str, spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
+def test_recipes_write_and_read_each_format(
+    heading: str, spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
     (tmp_path / "orders_pb2.py").write_text(ORDERS_PB2)
     found = run(program(heading, broker, tmp_path), spark)["back"]
     assert sorted(map(tuple, found.collect())) == ORDERS
 
 
-def test_event_time(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
+def test_the_recipe_of_event_time_runs(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
     minute = 60_000
     times = [0, 1, 4, 5, 11]
     post(
@@ -79,7 +81,7 @@ def test_event_time(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -
     assert [(row.start // minute, row.cents) for row in found] == [(0, 305), (5, 105), (10, 111)]
 
 
-def test_joined_with_a_table(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
+def test_the_recipe_of_a_join_runs(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
     queue = "bmq://bmq.test.mem.priority/flights"
     post(broker, queue, *(bmq.PutMessage(c.encode(), properties={"carrier": c}) for c in ("AA", "DL", "XX")))
     run(program("A stream joined with a table", broker, tmp_path), spark)

@@ -76,11 +76,11 @@ def made() -> bmq.Credentials:
     return bmq.Credentials.basic("ann", SECRET)
 
 
-def test_a_password_and_certificates(guarded: BrokerThread, tls: dict[str, str]) -> None:
+def test_a_job_uses_a_password_and_certificates(guarded: BrokerThread, tls: dict[str, str]) -> None:
     assert post(guarded, user="ann", password=SECRET, **tls) == 1
 
 
-def test_a_password_of_the_environment(
+def test_a_job_reads_the_password_from_the_environment(
     guarded: BrokerThread, tls: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", SECRET)
@@ -91,7 +91,9 @@ def test_a_password_of_the_environment(
 
 
 @pytest.mark.parametrize("name", ["made", "Made"])
-def test_credentials_of_a_function_or_class(name: str, guarded: BrokerThread, tls: dict[str, str]) -> None:
+def test_credentials_come_from_a_function_or_class(
+    name: str, guarded: BrokerThread, tls: dict[str, str]
+) -> None:
     assert post(guarded, credentials=f"{__name__}:{name}", **tls) == 1
 
 
@@ -124,7 +126,7 @@ def test_conflicting_options_are_refused_before_the_job(options: dict[str, str],
         write_partition(queue=QUEUE, **options)
 
 
-def test_a_job_both_ways_and_no_plan_has_the_password(
+def test_no_plan_of_a_job_shows_the_password(
     spark: SparkSession, guarded: BrokerThread, tls: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = camel({**tls, "user": "ann", "password": SECRET}) | {"broker": guarded.uri, "queue": QUEUE}

@@ -66,7 +66,7 @@ def test_batch_repeated_with_other_partitions_adds_no_message(
     assert sorted(m.properties["n"] for m in broker.drain(queue, expect=100)) == list(range(100))
 
 
-def test_the_partition_counts_for_rows_of_no_message(broker: BrokerThread, queue: str) -> None:
+def test_guids_of_rows_without_a_message_depend_on_the_partition(broker: BrokerThread, queue: str) -> None:
     rows = [Row(guid=None if n % 2 else guid(n), value="tick", n=0) for n in range(20)]
     for _ in range(2):
         post(broker, queue, rows, 4)
@@ -109,7 +109,7 @@ def test_the_same_message_goes_to_several_queues_and_back(broker: BrokerThread, 
             row = [Row(guid=message.guid, value="x", n=1)]
 
 
-def test_named_writes_of_one_message_are_several(broker: BrokerThread, queue: str) -> None:
+def test_named_writes_of_one_message_are_different_messages(broker: BrokerThread, queue: str) -> None:
     for name in ("first", "second", "first"):
         post(broker, queue, ROWS[:3], 1, write_name=name)
     assert len(broker.drain(queue, expect=6)) == 6
@@ -142,7 +142,7 @@ def test_dead_letters_are_the_same_with_other_partitions(broker: BrokerThread, q
     assert sorted(m.properties["n"] for m in broker.drain(queue, expect=6)) == [0, 2, 4, 6, 8, 10]
 
 
-def test_an_arrow_table_has_them_too(broker: BrokerThread, queue: str) -> None:
+def test_an_arrow_table_has_source_guids(broker: BrokerThread, queue: str) -> None:
     """A batch as Spark hands it over, in slices, and from a restart with its rows elsewhere."""
     given = {"queue": queue, "broker": broker.uri, "propertycolumns": "n"}
     settings = sink_settings(Options(given, WRITE_OPTIONS), ["guid", "value", "n"])

@@ -43,7 +43,7 @@ def catalog(spark: SparkSession) -> Iterator[SparkSession]:
         spark.sql(f"DROP TABLE IF EXISTS {table}")
 
 
-def test_the_statements_of_the_page(catalog: SparkSession, broker: BrokerThread) -> None:
+def test_the_statements_of_the_page_run(catalog: SparkSession, broker: BrokerThread) -> None:
     empty = run(catalog, broker, "Read")
     assert empty[-1] == []
     run(catalog, broker, "Write")

@@ -114,7 +114,7 @@ def test_neighbours_may_have_values_of_different_types(broker: BrokerThread, que
     assert [dict(m.properties) for m in got] == [*plain, {"a": 1}, {"a": "x"}, {"c": False}, {"p": 2}] * 20
 
 
-def test_entries_of_several_maps_are_told_apart_row_by_row(broker: BrokerThread, queue: str) -> None:
+def test_entries_of_several_maps_are_distinguished_by_row(broker: BrokerThread, queue: str) -> None:
     rows = [
         Row(body="x", one={"a": 1}, two={"b": 2}, b=None),
         Row(body="y", one={"b": 3}, two={"a": "4", "b": 5}, b=None),
@@ -132,7 +132,7 @@ def test_a_column_names_the_queue(broker: BrokerThread, queue: str) -> None:
     assert [m.data for m in broker.drain(f"{queue}-1", expect=5)] == [b"1", b"3", b"5", b"7", b"9"]
 
 
-async def test_an_empty_partition_is_fine_and_connects_nowhere() -> None:
+async def test_an_empty_partition_opens_no_connection() -> None:
     async with Peer() as peer:
         write = write_partition(queue=f"bmq://{DOMAIN}/q", broker=peer.uri)
         report = await asyncio.to_thread(write.post, iter([]), Scope("job", 7, attempt=2))
@@ -200,7 +200,7 @@ def test_repeated_task_in_any_order_adds_no_message(broker: BrokerThread, queue:
     [(Scope("other", 3), {}), (Scope("job", 4), {}), (Scope("job", 3), {"write_name": "second"})],
     ids=["another job", "another partition", "another write"],
 )
-def test_equal_rows_of_another_write_are_other_messages(
+def test_equal_rows_of_another_write_are_different_messages(
     broker: BrokerThread, queue: str, other: Scope, options: dict[str, str]
 ) -> None:
     sink(broker, queue).post(iter(ORDERS[:100]), Scope("job", 3))
@@ -208,16 +208,16 @@ def test_equal_rows_of_another_write_are_other_messages(
     assert len(broker.drain(queue, expect=200)) == 200
 
 
-def test_rows_that_differ_in_the_names_of_their_properties_are_other_messages(
-    broker: BrokerThread, queue: str
-) -> None:
+def test_rows_with_different_property_names_are_different_messages(broker: BrokerThread, queue: str) -> None:
     for name in ("weight", "height"):
         write = write_partition(queue=queue, broker=broker.uri, value="body", properties=[name])
         write.post(iter([Row(**{"body": "x", name: 1})]), Scope("job", 3))
     assert [dict(m.properties) for m in broker.drain(queue, expect=2)] == [{"weight": 1}, {"height": 1}]
 
 
-def test_entries_of_maps_are_told_apart_by_name_in_a_repeated_task(broker: BrokerThread, queue: str) -> None:
+def test_entries_of_maps_are_distinguished_by_name_in_a_repeated_task(
+    broker: BrokerThread, queue: str
+) -> None:
     one, other = Row(body="x", more={"weight": 1}), Row(body="x", more={"height": 1})
     write = write_partition(queue=queue, broker=broker.uri, value="body", properties=["more"])
     write.post(iter([one]), Scope("job", 3, attempt=0))  # died here
@@ -257,7 +257,7 @@ def test_a_row_without_an_id_is_named(broker: BrokerThread, queue: str) -> None:
         write_partition(queue=queue, broker=broker.uri, value="body", id_column="key")(iter(rows))
 
 
-def test_rows_are_taken_as_they_are_posted(broker: BrokerThread, queue: str) -> None:
+def test_rows_are_read_as_they_are_posted(broker: BrokerThread, queue: str) -> None:
     """A partition may be larger than memory."""
     count = 40_000
     stored: list[int] = []
@@ -281,7 +281,7 @@ def test_a_rate_holds_rows_back(broker: BrokerThread, queue: str) -> None:
         sink(broker, queue, rate=0.0)
 
 
-def test_an_id_that_comes_twice_is_one_message_and_is_counted(broker: BrokerThread, queue: str) -> None:
+def test_a_repeated_id_is_one_message_and_is_counted(broker: BrokerThread, queue: str) -> None:
     rows = [Row(body=f"{n}", key=n % 10) for n in range(30)]
     write = write_partition(queue=queue, broker=broker.uri, value="body", id_column="key")
     report = write.post(iter(rows), Scope("job"))
@@ -307,7 +307,7 @@ def test_guids_carry_the_version_of_clients(broker: BrokerThread, queue: str) ->
 # failures
 
 
-def test_a_broker_that_is_away_is_named_within_the_deadline() -> None:
+def test_an_unreachable_broker_is_named_within_the_deadline() -> None:
     write = write_partition(queue=f"bmq://{DOMAIN}/q", broker="tcp://127.0.0.1:1", connect_timeout=0.5)
     started = time.monotonic()
     with pytest.raises(bmq.ConnectionFailed, match=r"tcp://127\.0\.0\.1:1 .*within 0\.5 s"):
@@ -348,7 +348,7 @@ async def test_rows_that_are_posted_again_keep_their_order() -> None:
     assert peer.posted == list(range(1, 50, 2))
 
 
-async def test_a_row_that_is_refused_again_and_again_is_named() -> None:
+async def test_a_repeatedly_refused_row_is_named() -> None:
     async with Peer() as peer:
         peer.hold.add("PUT")
         write = write_partition(
@@ -461,7 +461,7 @@ def test_a_row_that_cannot_be_posted_is_named(broker: BrokerThread, queue: str, 
     assert text in str(info.value)
 
 
-def test_the_session_is_still_good_after_a_failure(broker: BrokerThread, queue: str) -> None:
+def test_the_session_works_after_a_failure(broker: BrokerThread, queue: str) -> None:
     write = sink(broker, queue, properties=[])
     with pytest.raises(bmq.InvalidPayload):
         write(iter([Row(body=None)]))

@@ -88,7 +88,7 @@ from bmq.subscriptions._syntax import Binary, Integer, Property, String
     ],
     ids=str,
 )
-def test_renders_to_the_least(built: Filter, text: str, operators: int) -> None:
+def test_filters_render_to_the_shortest_text(built: Filter, text: str, operators: int) -> None:
     assert str(built) == text
     expression = built.expression()
     assert expression == Expression(text)
@@ -119,7 +119,7 @@ def test_refusal_of_a_name_describes_legal_names() -> None:
 
 
 @pytest.mark.parametrize("text", ['"', 'a"b', "back\\slash", "\\", "nul\0"])
-def test_strings_that_no_literal_means_are_refused(text: str) -> None:
+def test_strings_without_a_literal_are_refused(text: str) -> None:
     with pytest.raises(
         InvalidExpression, match="cannot be written in an expression: escapes are not decoded"
     ) as e:
@@ -181,7 +181,9 @@ def test_values_cannot_inject_expressions(name: str, value: Any) -> None:
         (lambda: {P.a == 1}, "unhashable"),
     ],
 )
-def test_pythons_traps_are_errors_that_help(trap: Callable[[], object], message: str) -> None:
+def test_misused_python_operators_are_errors_with_the_remedy(
+    trap: Callable[[], object], message: str
+) -> None:
     with pytest.raises(TypeError, match=message):
         trap()
 
@@ -209,7 +211,7 @@ def test_impossible_size_is_refused_at_once() -> None:
     assert str(~~~~(P.x == 1)) == "x==1"
 
 
-def test_one_expression_or_an_error() -> None:
+def test_a_filter_is_one_expression_or_an_error() -> None:
     three = P.x.one_of(1, 2, 3)
     assert three.expression().operators == 8
     with pytest.raises(InvalidExpression, match=r"^too many operators \(11\)"):

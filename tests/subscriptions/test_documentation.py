@@ -23,18 +23,18 @@ def failures(examples: doctest.DocTest) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_sessions_on_a_page(page: Path) -> None:
+def test_sessions_on_a_page_run(page: Path) -> None:
     text = "\n".join(SESSION.findall(page.read_text(encoding="utf-8")))
     assert ">>>" in text
     assert failures(doctest.DocTestParser().get_doctest(text, {}, page.stem, str(page), 0)) == ""
 
 
 @pytest.mark.parametrize("module", [_filters, _tags], ids=lambda module: module.__name__)
-def test_sessions_in_docstrings(module: ModuleType) -> None:
+def test_sessions_in_docstrings_run(module: ModuleType) -> None:
     shown = [test for test in doctest.DocTestFinder().find(module) if test.examples]
     assert shown
     assert "".join(map(failures, shown)) == ""
 
 
-def test_every_page_is_here() -> None:
+def test_every_page_is_tested() -> None:
     assert [page.stem for page in PAGES] == ["filters", "language", "routing"]

@@ -159,7 +159,7 @@ def test_the_last_entry_of_an_app_wins() -> None:
     assert delivered(explain_domain(given, {"x": 2})) == {"foo": True}
 
 
-def test_entries_without_effect() -> None:
+def test_entries_without_effect_are_warnings() -> None:
     assert delivered(explain_domain(domain("fanout", entry("foo", ""), apps=("foo",)), None)) == {"foo": True}
     given = domain("fanout", entry("qux", "x == 1"), apps=("foo",))
     assert delivered(explain_domain(given, None)) == {"foo": True}
@@ -167,7 +167,7 @@ def test_entries_without_effect() -> None:
 
 @pytest.mark.parametrize("mode", ["priority", "broadcast"])
 @pytest.mark.parametrize("app_id", ["", None, "anything"])
-def test_without_app_ids_the_one_entry_is_for_everybody(mode: str, app_id: str | None) -> None:
+def test_without_app_ids_the_entry_applies_to_all_consumers(mode: str, app_id: str | None) -> None:
     given = domain(mode, entry(app_id, "x > 0"))
     assert delivered(explain_domain(given, {"x": 1})) == {"": True}
     assert delivered(explain_domain(given, {"x": -1})) == {"": False}
@@ -191,7 +191,7 @@ def test_finding_describes_a_real_broker_with_several_entries() -> None:
         assert "its process ends" in finding.message
 
 
-def test_an_expression_that_is_surely_not_meant_is_a_warning() -> None:
+def test_an_expression_with_an_unintended_meaning_is_a_warning() -> None:
     entry = {"appId": "", "expression": {"version": "E_VERSION_1", "text": "x == 1 && x == 2"}}
     (finding,) = check_domain({"mode": {"priority": {}}, "subscriptions": [entry]})
     assert (finding.severity, finding.where) == ("warning", "subscriptions[0].expression.text")

@@ -48,13 +48,13 @@ def test_the_compiled_function_agrees_with_the_reference(node: Node, message: di
 
 
 @given(st.one_of(trees, conditions), messages)
-def test_a_message_that_was_read_at_once_matches_as_any_other(node: Node, message: dict[str, Any]) -> None:
+def test_a_message_read_at_once_matches_like_others(node: Node, message: dict[str, Any]) -> None:
     plain = {name: value for name, value in message.items() if type(value) in (bool, int, str)}
     assert compile_matcher(node)(plain) is (outcome(node, plain) is True)
 
 
 @given(st.lists(st.one_of(st.none(), trees, conditions), max_size=5), messages)
-def test_a_chain_finds_the_first_that_matches(nodes: list[Node | None], message: dict[str, Any]) -> None:
+def test_a_chain_finds_the_first_match(nodes: list[Node | None], message: dict[str, Any]) -> None:
     places = [i for i, node in enumerate(nodes) if node is None or outcome(node, message) is True]
     assert compile_chain(nodes)(message) == (places[0] if places else -1)
 
@@ -185,7 +185,7 @@ def test_any_text_is_an_expression_or_a_clear_error(text: str) -> None:
     ],
     ids=["parentheses", "junctions", "minus", "closed", "zeros", "digits"],
 )
-def test_texts_of_any_size_cost_no_stack(text: str, message: str) -> None:
+def test_texts_of_any_size_need_no_recursion(text: str, message: str) -> None:
     assert re.search(message, planned(text))
 
 

@@ -17,7 +17,7 @@ def error_of(text: str) -> InvalidExpression:
     return caught.value
 
 
-def test_the_whole_message() -> None:
+def test_an_error_shows_text_position_and_remedy() -> None:
     assert str(error_of("CustomerId = 42")) == (
         "syntax error, unexpected invalid character at offset 11\n"
         "    CustomerId = 42\n"
@@ -99,7 +99,7 @@ def test_syntax_error_lists_legal_continuations(text: str, legal: str) -> None:
     assert str(error_of(text)).endswith(f"Legal here: {legal}.")
 
 
-def test_the_caret_stands_under_the_place_whatever_the_text_holds() -> None:
+def test_the_caret_stands_under_the_mistake_in_any_text() -> None:
     lines = str(error_of("x == 1\n\t&& y = 2")).split("\n")
     assert lines[1] == "    x == 1␊␉&& y = 2"
     assert lines[2] == "    " + " " * 13 + "^ column 14"
@@ -114,7 +114,7 @@ def test_a_very_long_text_is_shown_around_the_place() -> None:
     assert lines[2].endswith("^ column 129")
 
 
-def test_the_error_is_the_callers_and_carries_its_facts() -> None:
+def test_the_error_has_its_facts_as_attributes() -> None:
     error = error_of("x = 1")
     assert isinstance(error, UsageError)
     assert isinstance(error, ValueError)

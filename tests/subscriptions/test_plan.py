@@ -84,11 +84,11 @@ def texts(selector: Any) -> list[str]:
     ],
     ids=str,
 )
-def test_plans(selector: Any, expected: list[str]) -> None:
+def test_filters_are_split_into_the_expected_parts(selector: Any, expected: list[str]) -> None:
     assert texts(selector) == expected
 
 
-def test_hundreds_of_alternatives() -> None:
+def test_hundreds_of_alternatives_are_planned() -> None:
     parts = plan(P.CustomerId.one_of(*range(500)))
     assert len(parts) == 167
     for customer in (0, 250, 499):
@@ -141,14 +141,14 @@ def test_unsplittable_filter_names_limit_and_remedy(
     assert caught.value.code == code
 
 
-def test_a_plan_of_absurd_size_is_refused() -> None:
+def test_an_oversized_plan_is_refused() -> None:
     with pytest.raises(InvalidExpression, match="more than 1000 subscriptions"):
         plan(P.x.one_of(*range(4000)))
     with pytest.raises(InvalidExpression, match="a filter of 2000000 characters is beyond planning"):
         plan("x" * 2_000_000)
 
 
-def test_a_syntax_error_is_one_in_a_plan_too() -> None:
+def test_a_plan_reports_a_syntax_error() -> None:
     with pytest.raises(InvalidExpression, match="unexpected invalid character at offset 2"):
         plan("x = 1")
     with pytest.raises(InvalidExpression, match="does not use any properties"):
@@ -189,7 +189,7 @@ def test_plan_matches_the_same_messages_as_the_filter(node: Node, message: dict[
 
 
 @given(_big, _junctions, st.booleans(), messages)
-def test_a_plan_of_something_big_does_too(
+def test_a_plan_of_a_large_filter_matches_the_same_messages(
     nodes: list[Node], junction: Junction, negated: bool, message: dict[str, Any]
 ) -> None:
     node = join(junction, nodes)

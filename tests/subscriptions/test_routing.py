@@ -44,7 +44,7 @@ def test_without_a_match_the_message_stays() -> None:
     assert "NAME error" in ORDERS.route(None).steps[0].verdict
 
 
-def test_no_expression_takes_everything() -> None:
+def test_no_expression_receives_all_messages() -> None:
     table = RoutingTable([("x == 1", 1, "one"), (None, 0, "rest")])
     assert names(table, {"x": 1}) == ("one",)
     assert names(table, {"x": 2}) == ("rest",)
@@ -73,7 +73,7 @@ def test_of_equal_texts_only_the_highest_priority_is_active() -> None:
 @pytest.mark.parametrize(
     ("low", "probe"), [("x >= 0", "different expression"), ("x >= 1", "same expression")]
 )
-def test_between_two_priorities_nothing_spills_over(low: str, probe: str) -> None:
+def test_no_message_spills_over_between_two_priorities(low: str, probe: str) -> None:
     table = RoutingTable([Route(Expression("x >= 1"), 2, "high", full=True), (low, 1, "low")])
     decision = table.route({"x": 1})
     assert decision.waits
@@ -141,7 +141,7 @@ def test_a_full_subscription_stops_all_or_spills_over(
 
 
 @pytest.mark.statement("1.17")
-def test_of_one_priority_a_match_goes_over_at_once() -> None:
+def test_a_match_of_the_same_priority_receives_at_once() -> None:
     assert names(RoutingTable([FULL, Route(Expression("x > -1"), 10, "B")]), {"x": 1}) == ("B",)
 
 

@@ -95,7 +95,7 @@ class TestEncoding:
         assert tag_properties({"urgent", "eu"}) == {"t.eu": True, "t.urgent": True}
         assert tag_properties([]) == {}
 
-    def test_other_properties_are_no_tags(self) -> None:
+    def test_only_prefixed_properties_are_tags(self) -> None:
         message = {"t.a": True, "t.b": 0, "t.c": "", "t.d": b"x", "tag": True, "T.e": True, "x": 1}
         assert tags_of(message) == {"a", "b", "c"}
         assert tags_of(None) == frozenset()
@@ -110,7 +110,7 @@ class TestEncoding:
         any_of=st.sets(st.sampled_from(["a", "ä", "z", "d"])),
         all_of=st.sets(st.sampled_from(["b", "紧急", "d"])),
     )
-    def test_a_filter_takes_a_message_that_came_as_one_that_goes(
+    def test_a_filter_matches_received_and_outgoing_messages_alike(
         self, count: int, tags: set[str], any_of: set[str], all_of: set[str]
     ) -> None:
         message = properties_of(tags) | {f"other{number}": number for number in range(count)} | {"t.d": b""}
@@ -119,7 +119,7 @@ class TestEncoding:
         for _ in range(3):
             assert wanted.matches(first_properties(area, True)) is wanted.matches(message)
 
-    def test_of_a_message_that_cannot_be_read_there_are_none(self) -> None:
+    def test_an_unreadable_message_has_no_tags(self) -> None:
         area = encode_properties(tag_properties({"a"}), new=True)
         broken = first_properties(area[:6] + b"\xff" + area[7:], True)
         assert not TagFilter(any_of=["a"]).matches(broken)
@@ -141,7 +141,7 @@ class TestEncoding:
         with pytest.raises(InvalidProperty, match="half a character"):
             tag_name("\ud800")
 
-    def test_the_longest_tag_can_be_asked_for_and_discarded(self) -> None:
+    def test_the_longest_tag_can_be_selected_and_discarded(self) -> None:
         wanted = TagFilter(any_of=["x" * 117])
         assert takes(wanted, {"x" * 117})
         assert [len(each.text) for each in wanted.complement().expressions] == [128]
@@ -309,7 +309,7 @@ class TestPulsarAsItIs:
         assert not rest.may_discard({"tag1": "urgent"})
         assert complement(PulsarTags(keys=KEYS)).subscriptions() == []
 
-    def test_is_a_value(self) -> None:
+    def test_a_filter_is_a_value(self) -> None:
         wanted = PulsarTags(any_of={"a"}, all_of={"b"}, keys=["tag1", "tag0"])
         assert pickle.loads(pickle.dumps(wanted)) == wanted == eval(repr(wanted))
         assert hash(wanted) == hash(PulsarTags(any_of={"a"}, all_of={"b"}, keys=["tag0", "tag1"]))
@@ -328,7 +328,7 @@ class TestCmq:
     def test_six_tags_take_two_subscriptions(self) -> None:
         assert len(CmqTags(*CMQ[-1][1]).subscriptions()) == 2
 
-    def test_is_a_tag_filter(self) -> None:
+    def test_cmq_tags_are_a_tag_filter(self) -> None:
         assert CmqTags("b", "a") == TagFilter(any_of=["a", "b"])
         assert CmqTags("b", "a").tags == {"a", "b"}
         assert repr(CmqTags("b", "a")) == "CmqTags('a', 'b')"
@@ -362,7 +362,7 @@ class TestBudget:
         assert takes(wanted, {"c" * 60})
 
     @pytest.mark.statement("5.4")
-    def test_more_than_five_all_tags_are_an_error_with_ways_out(self) -> None:
+    def test_more_than_five_all_tags_are_an_error_with_alternatives(self) -> None:
         wanted = TagFilter(all_of=["a", "b", "c", "d", "e", "f"])
         with pytest.raises(InvalidExpression) as caught:
             wanted.subscriptions()
@@ -380,7 +380,7 @@ class TestBudget:
         with pytest.raises(InvalidExpression, match="expression is too long"):
             TagFilter(any_of=["c" * 60], all_of=["a" * 60]).subscriptions()
 
-    def test_the_product_of_primes_the_error_speaks_of(self) -> None:
+    def test_the_alternative_with_primes_works(self) -> None:
         primes = {"a": 2, "b": 3, "c": 5, "d": 7, "e": 11, "f": 13}
         everything = Expression("tp % 30030 == 0")
         assert everything.matches({"tp": 30030 * 17})

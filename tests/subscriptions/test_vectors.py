@@ -185,7 +185,7 @@ def test_no_vector_is_missing() -> None:
 
 @pytest.mark.parametrize("vector", REFUSED, ids=ids)
 @pytest.mark.statement("2.8")
-def test_refused_with_the_brokers_message(vector: tuple[int, str, str, str]) -> None:
+def test_invalid_vectors_are_refused_with_the_brokers_message(vector: tuple[int, str, str, str]) -> None:
     _, text, code, message = vector
     with pytest.raises(InvalidExpression) as caught:
         Expression(text)
@@ -204,7 +204,7 @@ def test_uncompilable_expression_matches_every_message(vector: tuple[int, str, s
 
 @pytest.mark.parametrize("vector", EVALUATED, ids=ids)
 @pytest.mark.statement("2.1")
-def test_evaluated(vector: tuple[int, str, bool | ErrorKind]) -> None:
+def test_vectors_evaluate_as_recorded(vector: tuple[int, str, bool | ErrorKind]) -> None:
     _, text, expected = vector
     check(Expression(text), MESSAGE, expected)
 
@@ -262,7 +262,7 @@ _FROM_BYTES = {
 
 @pytest.mark.parametrize("probe", probes()["expressions"], ids=lambda probe: f"{probe[0]} {probe[1]}")
 @pytest.mark.statement("2.6")
-def test_as_a_real_broker_answered(probe: tuple[str, dict[str, tuple[int, str]], bool]) -> None:
+def test_results_equal_those_of_a_real_broker(probe: tuple[str, dict[str, tuple[int, str]], bool]) -> None:
     text, wire, delivered = probe
     properties: dict[str, Any] = {}
     for name, (kind, hexadecimal) in wire.items():

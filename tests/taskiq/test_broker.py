@@ -147,7 +147,7 @@ async def test_each_application_of_a_fanout_queue_receives_the_task(broker_uri: 
             await foo.kick(kicked(delay=1))
 
 
-async def test_a_message_that_is_no_task_arrives_too(broker: BmqBroker, session: bmq.Session) -> None:
+async def test_a_message_other_than_a_task_arrives(broker: BmqBroker, session: bmq.Session) -> None:
     await (await session.open_output(str(broker._uri))).post(b"wrong")
     assert (await first(broker)).data == b"wrong"
 
@@ -187,7 +187,7 @@ async def test_unacknowledged_tasks_go_to_the_next_worker(broker_uri: str, uri: 
         assert (await first(broker)).data == b"some"
 
 
-async def test_continues_after_a_lost_connection(broker_uri: str, uri: str) -> None:
+async def test_a_listener_continues_after_a_lost_connection(broker_uri: str, uri: str) -> None:
     async with FaultProxy(broker_uri) as proxy, started(proxy.uri, uri) as broker:
         listening = broker.listen()
         for number in range(3):
@@ -262,7 +262,7 @@ async def test_a_task_runs_and_its_result_is_saved(broker: BmqBroker) -> None:
 
 
 @pytest.mark.parametrize("when", list(AcknowledgeType))
-async def test_each_way_to_acknowledge(broker_uri: str, uri: str, when: AcknowledgeType) -> None:
+async def test_each_ack_type_confirms_at_its_time(broker_uri: str, uri: str, when: AcknowledgeType) -> None:
     """Numbers of messages while the task runs, when its result is saved, and at the end."""
     expected = {
         AcknowledgeType.WHEN_RECEIVED: [0, 0],
@@ -353,7 +353,7 @@ async def test_a_task_that_fails_is_retried_by_the_middlewares(
 # ---- life
 
 
-async def test_events_are_told_apart_and_have_a_session(broker_uri: str, uri: str) -> None:
+async def test_worker_and_client_events_are_distinguished(broker_uri: str, uri: str) -> None:
     told: list[str] = []
     for worker in (True, False):
         broker = BmqBroker(broker_uri, uri)

@@ -61,7 +61,9 @@ async def running(
             await process.wait()
 
 
-async def test_the_program_shown_runs(tmp_path: Path, broker_uri: str, fresh: Callable[..., str]) -> None:
+async def test_the_documented_program_runs(
+    tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+) -> None:
     shown = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[0]
     (tmp_path / "service.py").write_text(at_broker(shown, broker_uri).replace(TASKS, fresh()))
     log = tmp_path / "log"
@@ -79,7 +81,9 @@ async def test_the_program_shown_runs(tmp_path: Path, broker_uri: str, fresh: Ca
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-async def test_the_worker_shown_takes_the_task_shown(broker_uri: str, fresh: Callable[..., str]) -> None:
+async def test_the_documented_worker_runs_the_documented_task(
+    broker_uri: str, fresh: Callable[..., str]
+) -> None:
     shown = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[1]
     names: dict[str, Any] = {"__name__": __name__}
     exec(at_broker(shown, broker_uri).replace(TASKS, fresh()), names)

@@ -100,7 +100,7 @@ async def test_missing_queue_is_not_drained() -> None:
             broker.assert_posted("bmq://d.e/q")
 
 
-async def test_app_that_cannot_start_raises_and_leaves_nothing(app: bmq.App) -> None:
+async def test_an_app_that_cannot_start_raises_and_leaves_no_task(app: bmq.App) -> None:
     @app.on_startup
     def fail() -> None:
         raise OSError("no database")
@@ -111,7 +111,7 @@ async def test_app_that_cannot_start_raises_and_leaves_nothing(app: bmq.App) -> 
     assert app._settings.broker == "tcp://broker.example:30114"
 
 
-async def test_the_fixture_s_broker_keeps_posts(
+async def test_the_broker_of_the_fixture_keeps_posts(
     bmq_broker: Broker, bmq_session: bmq.Session, app: bmq.App
 ) -> None:
     async with TestApp(app, bmq_broker) as test:
@@ -122,7 +122,9 @@ async def test_the_fixture_s_broker_keeps_posts(
     assert [each.payload for each in bmq_broker.posted(SHIPPED)] == [b"shipped 5"]
 
 
-async def test_a_compressed_post_and_a_refused_one(bmq_broker: Broker, bmq_session: bmq.Session) -> None:
+async def test_compressed_and_refused_posts_are_recorded(
+    bmq_broker: Broker, bmq_session: bmq.Session
+) -> None:
     queue = await bmq_session.open_queue(ORDERS, write=True)
     await queue.post(b"x" * 5000, compression=bmq.Compression.ZLIB, properties={"a": 1})
     bmq_broker.faults.nack(count=1)

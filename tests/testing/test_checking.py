@@ -846,7 +846,7 @@ def broken_by(tell: Story) -> tuple[set[str], bmq.testing.Verdict]:
 @pytest.mark.parametrize(
     ("rule", "tell"), [(rule, tell) for rule, (bad, _) in STORIES.items() for tell in bad]
 )
-def test_a_history_that_breaks_a_rule_is_found(rule: str, tell: Story) -> None:
+def test_a_history_that_breaks_a_rule_is_rejected(rule: str, tell: Story) -> None:
     broken, verdict = broken_by(tell)
     assert rule in broken
     problem = next(problem for problem in verdict.problems if problem.rule == rule)
@@ -862,7 +862,7 @@ def test_a_history_that_breaks_a_rule_is_found(rule: str, tell: Story) -> None:
 @pytest.mark.parametrize(
     ("rule", "tell"), [(rule, tell) for rule, (_, good) in STORIES.items() for tell in good]
 )
-def test_a_history_that_comes_close_is_passed(rule: str, tell: Story) -> None:
+def test_a_history_that_nearly_breaks_a_rule_passes(rule: str, tell: Story) -> None:
     broken, verdict = broken_by(tell)
     assert rule not in broken, str(verdict)
 
@@ -898,7 +898,7 @@ def test_rules_are_chosen_and_left_out() -> None:
         check(scene.history, rules=["lsot"])
 
 
-def test_queues_that_are_not_named_are_not_judged() -> None:
+def test_unnamed_queues_are_not_checked() -> None:
     scene = Scene()
     scene.posted("1")
     scene.posted("2", queue="bmq://d/other")
@@ -952,7 +952,7 @@ def test_time_is_linear_in_the_number_of_events() -> None:
     assert calls(4000) <= 4.01 * calls(1000)
 
 
-def test_ended_messages_leave_a_number_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_finished_message_is_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bmq.testing._checker._RECENT", 100)
     checker = Checker(rules=list(DEFAULT_RULES))
     many(5000, checker)

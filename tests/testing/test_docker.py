@@ -97,12 +97,12 @@ class TestCompose:
             assert image[1] == "BMQ_BROKER_IMAGE"
             assert image[2].endswith(f":{tag}")
 
-    def test_the_configuration_of_each_is_there(self, compose: dict[str, Any]) -> None:
+    def test_every_service_has_its_configuration(self, compose: dict[str, Any]) -> None:
         for service in real(compose).values():
             for name in ("bmqbrkrcfg.json", "clusters.json", "domains"):
                 assert (configuration_of(service) / name).exists()
 
-    def test_each_node_is_one_of_its_cluster(self, compose: dict[str, Any]) -> None:
+    def test_each_node_belongs_to_its_cluster(self, compose: dict[str, Any]) -> None:
         for service in real(compose).values():
             (cluster,) = json.loads((configuration_of(service) / "clusters.json").read_text())["myClusters"]
             assert service["hostname"] in {node["name"] for node in cluster["nodes"]}
@@ -173,7 +173,7 @@ class TestBrokerImage:
             status, _ = await self.healthy(broker.uri)
         assert status == 0
 
-    async def test_one_that_accepts_and_says_nothing_is_not(self) -> None:
+    async def test_a_silent_broker_is_not_healthy(self) -> None:
         connected: list[asyncio.StreamWriter] = []
         server = await asyncio.start_server(lambda _, writer: connected.append(writer), "127.0.0.1", 0)
         async with server:
@@ -184,7 +184,7 @@ class TestBrokerImage:
         assert status == 1
         assert complaint.startswith(f"tcp://127.0.0.1:{port} did not answer within 0.")
 
-    async def test_one_that_is_not_there_is_not(self) -> None:
+    async def test_a_missing_broker_is_not_healthy(self) -> None:
         async with Broker() as broker:
             uri = broker.uri
         status, complaint = await self.healthy(uri)
@@ -202,7 +202,7 @@ def domains(name: str) -> list[Path]:
 
 class TestConfiguration:
     @pytest.mark.parametrize("name", CONFIGURATIONS)
-    def test_subscriptions_are_switched_on(self, name: str) -> None:
+    def test_subscriptions_are_enabled(self, name: str) -> None:
         app = configuration(name, "bmqbrkrcfg.json")["appConfig"]
         assert app["configureStream"] is True
         assert app["advertiseSubscriptions"] is True
@@ -248,7 +248,7 @@ class TestConfiguration:
         spec.loader.exec_module(module)
         assert {path.name: path.read_text() for path in domains(name)} == module.contents(name)
 
-    async def test_an_embedded_broker_reads_the_very_same_directory(self) -> None:
+    async def test_an_embedded_broker_reads_the_same_directory(self) -> None:
         async with Broker(config_dir=DOCKER / "single-node" / "etc") as broker:
             assert set(broker._hub.source.names()) == set(builtin_domains())
 
@@ -298,7 +298,7 @@ class TestMakeIntegration:
         assert run.returncode == 1
         assert "needs a running Docker engine" in run.stderr
 
-    def test_with_the_compose_plugin(self, tmp_path: Path) -> None:
+    def test_the_compose_plugin_is_used(self, tmp_path: Path) -> None:
         path = path_with(tmp_path, docker=ENGINE, python=PYTHON)
         run = integration(path, SAID=str(tmp_path / "said"))
         assert run.returncode == 0, run.stderr
@@ -308,7 +308,7 @@ class TestMakeIntegration:
             "compose down --volumes",
         ]
 
-    def test_with_the_older_program(self, tmp_path: Path) -> None:
+    def test_the_older_compose_program_is_used(self, tmp_path: Path) -> None:
         path = path_with(
             tmp_path, docker=f"[[ $1 == compose ]] && exit 1\n{ENGINE}", docker_compose=ENGINE, python=PYTHON
         )

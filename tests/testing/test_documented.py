@@ -15,7 +15,7 @@ CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("name", ["testing", "simulation"])
-def test_every_test_shown_passes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_documented_test_passes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(PAGES.parent))
     shown = [code for code in CODE_BLOCK.findall((PAGES / f"{name}.md").read_text()) if "def test_" in code]

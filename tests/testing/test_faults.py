@@ -17,7 +17,7 @@ def test_the_same_seed_plans_the_same() -> None:
     assert plan_faults(1, 50) != plan_faults(2, 50)
 
 
-def test_every_kind_is_drawn_sooner_or_later() -> None:
+def test_every_kind_of_fault_is_drawn() -> None:
     assert {fault.kind for fault in plan_faults(1, 500)} == set(FAULTS)
     assert {fault.kind for fault in plan_faults(1, 5, kinds=["corrupt"])} == {"corrupt"}
 
@@ -49,7 +49,7 @@ async def test_yielded_faults_equal_the_plan() -> None:
     assert done == plan_faults(9, 20, **QUICK)  # type: ignore[arg-type]
 
 
-async def test_leaving_early_heals() -> None:
+async def test_leaving_early_heals_the_proxy() -> None:
     async with upstream() as up, FaultProxy(up.uri) as proxy:
         async with aclosing(
             replay_faults(proxy, [Fault(0, "split", 0.001, amount=1), Fault(9, "cut")])
@@ -61,7 +61,7 @@ async def test_leaving_early_heals() -> None:
             assert await (await up.connection()).read(1) == b"x"
 
 
-async def test_cancelling_heals() -> None:
+async def test_a_cancellation_heals_the_proxy() -> None:
     async with upstream() as up, FaultProxy(up.uri) as proxy:
         task = asyncio.ensure_future(Fault(0, "refuse", 3600).apply(proxy))
         await asyncio.sleep(0)

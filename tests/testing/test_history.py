@@ -211,7 +211,7 @@ with desk.effect("charge 2"):
 """
 
 
-def test_a_killed_program_leaves_every_event_behind(tmp_path: Path) -> None:
+def test_a_killed_program_keeps_every_recorded_event(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False)
     assert done.returncode < 0

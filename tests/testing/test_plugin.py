@@ -69,11 +69,11 @@ async def test_round_trip(bmq_broker, bmq_session, bmq_queue_uri):
 
 
 class TestModes:
-    def test_auto(self, suite: Suite) -> None:
+    def test_fixtures_work_in_auto_mode(self, suite: Suite) -> None:
         run = suite.run(ROUND_TRIP.format(mark=""))
         assert "1 passed" in run.stdout, run.stdout
 
-    def test_strict(self, suite: Suite) -> None:
+    def test_fixtures_work_in_strict_mode(self, suite: Suite) -> None:
         run = suite.run(ROUND_TRIP.format(mark="@pytest.mark.asyncio"), ini="asyncio_mode = strict")
         assert "1 passed" in run.stdout, run.stdout
 
@@ -97,7 +97,7 @@ class TestModes:
         assert "1 passed, 1 error" in run.stdout, run.stdout
         assert "bmq_broker needs pytest-asyncio, which is not installed" in run.stdout
 
-    def test_without_an_event_loop(self, suite: Suite) -> None:
+    def test_the_background_broker_needs_no_event_loop(self, suite: Suite) -> None:
         code = (
             "import asyncio, bmq\n\n"
             "def test_it(bmq_background_broker):\n"
@@ -128,7 +128,7 @@ class TestNamedBroker:
             run = suite.run(code)
         assert "1 passed" in run.stdout, run.stdout
 
-    def test_code_that_is_tested_goes_through_the_proxy_too(
+    def test_the_code_under_test_connects_through_the_proxy(
         self, suite: Suite, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         code = (
@@ -161,7 +161,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("embedded")
 class TestFixtures:
-    async def test_domains(
+    async def test_bmq_domain_creates_domains(
         self,
         bmq_domain: Callable[..., str],
         bmq_new_queue_uri: Callable[..., str],
@@ -169,7 +169,7 @@ class TestFixtures:
     ) -> None:
         domain = bmq_domain("fanout", app_ids=["billing", "audit"], subscriptions={"billing": "paid == 1"})
         uri = bmq_new_queue_uri(domain)
-        assert uri.startswith(f"bmq://{domain}/test_domains")
+        assert uri.startswith(f"bmq://{domain}/test_bmq_domain_creates_domains")
         writer = await bmq_session.open_queue(uri, write=True)
         billing = await bmq_session.open_queue(f"{uri}?id=billing", read=True)
         audit = await bmq_session.open_queue(f"{uri}?id=audit", read=True)
@@ -178,7 +178,7 @@ class TestFixtures:
         assert (await billing.receive(timeout=10)).data == b"paid"
         assert [(await audit.receive(timeout=10)).data for _ in range(2)] == [b"free", b"paid"]
 
-    async def test_each_domain_is_another_one(self, bmq_domain: Callable[..., str]) -> None:
+    async def test_each_domain_is_separate(self, bmq_domain: Callable[..., str]) -> None:
         assert bmq_domain() != bmq_domain()
 
     @pytest.mark.parametrize(
@@ -188,13 +188,13 @@ class TestFixtures:
             ({"ttl": 5}, "no setting ttl; known names: .*message_ttl"),
         ],
     )
-    async def test_domains_that_cannot_be(
+    async def test_impossible_domains_are_refused(
         self, bmq_domain: Callable[..., str], arguments: dict[str, Any], sentence: str
     ) -> None:
         with pytest.raises(bmq.UsageError, match=sentence):
             bmq_domain(**arguments)
 
-    async def test_the_session_goes_through_the_proxy(
+    async def test_the_session_connects_through_the_proxy(
         self, bmq_proxy: FaultProxy, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
         queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
@@ -207,7 +207,7 @@ class TestFixtures:
         assert (await queue.receive(timeout=10)).data == b"after"
         assert bmq_proxy.accepted == 2
 
-    async def test_around_the_proxy(
+    async def test_a_session_may_bypass_the_proxy(
         self, bmq_proxy: FaultProxy, bmq_broker: Broker, bmq_connect: Callable[..., Any]
     ) -> None:
         await bmq_connect(bmq_broker.uri)
@@ -222,7 +222,7 @@ class TestOptions:
         monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
         return {"auth": {"me": "secret"}}
 
-    async def test_the_broker_has_them(self, bmq_connect: Callable[..., Any]) -> None:
+    async def test_the_broker_has_the_users_of_its_options(self, bmq_connect: Callable[..., Any]) -> None:
         with pytest.raises(bmq.AuthenticationError):
             await bmq_connect(credentials=bmq.Credentials("BASIC", b"me:wrong"))
 

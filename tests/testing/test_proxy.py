@@ -99,11 +99,11 @@ class TestPlain:
         assert proxy.connections == []
         assert proxy.bytes_to_broker == 4
 
-    async def test_without_a_broker_the_client_sees_its_connection_end(self, broker: Upstream) -> None:
+    async def test_without_a_broker_the_clients_connection_ends(self, broker: Upstream) -> None:
         async with FaultProxy("tcp://127.0.0.1:1") as proxy, client(proxy) as near:
             assert await ended(near) == b""
 
-    async def test_a_reader_that_does_not_read_holds_the_writer_up(self, ends: tuple[End, End]) -> None:
+    async def test_a_slow_reader_blocks_the_writer(self, ends: tuple[End, End]) -> None:
         near, far = ends
         far.reader._transport.pause_reading()  # type: ignore[attr-defined]
         near.send(bytes(64 * 1024 * 1024))
@@ -124,7 +124,7 @@ class TestLife:
             assert await ended(far) == b""
             assert proxy.connections == []
 
-    async def test_close_does_not_wait_for_anything_stalled(
+    async def test_close_does_not_wait_for_stalled_connections(
         self, proxy: FaultProxy, ends: tuple[End, End]
     ) -> None:
         near, _ = ends
@@ -159,7 +159,7 @@ class TestLife:
         with pytest.raises(InvalidURI):
             FaultProxy("localhost")
 
-    async def test_tls_is_led_on_as_tls(self) -> None:
+    async def test_tls_passes_through_the_proxy(self) -> None:
         async with FaultProxy("tcps://127.0.0.1:1") as proxy:
             assert proxy.uri == f"tcps://127.0.0.1:{proxy.port}"
 
@@ -172,20 +172,22 @@ class TestLife:
 
 
 class TestCut:
-    async def test_both_sides_see_the_end(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_cut_ends_the_connection_for_both_sides(
+        self, proxy: FaultProxy, ends: tuple[End, End]
+    ) -> None:
         near, far = ends
         proxy.cut()
         assert await ended(near) == b""
         assert await ended(far) == b""
         assert proxy.connections == []
 
-    async def test_a_reset_is_a_reset(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_cut_may_send_a_reset(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, _ = ends
         proxy.cut(reset=True)
         with pytest.raises(ConnectionResetError):
             await near.rest()
 
-    async def test_later_connections_are_whole(
+    async def test_later_connections_are_unaffected_by_a_cut(
         self, broker: Upstream, proxy: FaultProxy, ends: tuple[End, End]
     ) -> None:
         proxy.cut()
@@ -194,7 +196,9 @@ class TestCut:
             assert await (await broker.connection()).read(1) == b"x"
         assert proxy.accepted == 2
 
-    async def test_only_the_client_notices(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_cut_may_be_noticed_by_the_client_only(
+        self, proxy: FaultProxy, ends: tuple[End, End]
+    ) -> None:
         near, far = ends
         proxy.cut(Side.CLIENT)
         assert await ended(near) == b""
@@ -209,7 +213,9 @@ class TestCut:
         far.close()
         await connection.wait()
 
-    async def test_only_the_broker_notices(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_cut_may_be_noticed_by_the_broker_only(
+        self, proxy: FaultProxy, ends: tuple[End, End]
+    ) -> None:
         near, far = ends
         proxy.cut(Side.BROKER)
         assert await ended(far) == b""
@@ -218,7 +224,9 @@ class TestCut:
         proxy.cut()
         assert await ended(near) == b""
 
-    async def test_one_of_several(self, broker: Upstream, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_cut_may_end_one_of_several_connections(
+        self, broker: Upstream, proxy: FaultProxy, ends: tuple[End, End]
+    ) -> None:
         near, _ = ends
         async with client(proxy) as second:
             far = await broker.connection()
@@ -227,7 +235,7 @@ class TestCut:
             second.send(b"x")
             assert await far.read(1) == b"x"
 
-    async def test_after_bytes(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_cut_after_counts_bytes(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         near.send(b"first")
         await far.read(5)
@@ -236,7 +244,7 @@ class TestCut:
         assert await far.rest() == bytes(range(10))
 
     @pytest.mark.parametrize("split", [None, 1, 7])
-    async def test_after_events_at_the_very_end_of_the_last(
+    async def test_cut_after_events_cuts_at_the_end_of_the_last_event(
         self, proxy: FaultProxy, ends: tuple[End, End], split: int | None
     ) -> None:
         near, far = ends
@@ -256,7 +264,7 @@ class TestCut:
                 near.writer.write_eof()
                 assert await far.rest() == expected
 
-    async def test_one_sided_after_bytes_lets_nothing_slip_through(
+    async def test_a_one_sided_cut_after_bytes_passes_no_further_byte(
         self, proxy: FaultProxy, ends: tuple[End, End]
     ) -> None:
         near, far = ends
@@ -321,7 +329,9 @@ class TestStall:
             proxy.heal()
             assert await far.read(1) == b"x"
 
-    async def test_the_end_of_the_stream_waits_too(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_a_stall_delays_the_end_of_the_stream(
+        self, proxy: FaultProxy, ends: tuple[End, End]
+    ) -> None:
         near, far = ends
         proxy.stall()
         near.writer.write_eof()
@@ -329,7 +339,7 @@ class TestStall:
         proxy.resume()
         assert await far.rest() == b""
 
-    async def test_inside_an_event(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_a_stall_may_begin_inside_an_event(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.when(UP, lambda connection: connection.stall(UP), nbytes=6)
         near.send(event(b"payload"))
@@ -360,7 +370,7 @@ class TestSwallow:
 
 
 class TestDelay:
-    async def test_bytes_come_later_and_in_order(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_delayed_bytes_arrive_in_order(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         delay, data = 0.1, bytes(range(200))
         proxy.delay(delay, jitter=delay / 2)
@@ -384,7 +394,7 @@ class TestDelay:
 
 
 class TestSplit:
-    async def test_single_bytes(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_split_sends_single_bytes(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.split()
         near.send(b"hello")
@@ -410,7 +420,9 @@ class TestSplit:
             ((0, 2), "a bound of size .* from 1 to"),
         ],
     )
-    async def test_sizes_are_sizes(self, proxy: FaultProxy, size: int | tuple[int, int], says: str) -> None:
+    async def test_invalid_piece_sizes_are_refused(
+        self, proxy: FaultProxy, size: int | tuple[int, int], says: str
+    ) -> None:
         with pytest.raises(ValueError, match=says):
             proxy.split(size)
 
@@ -439,7 +451,7 @@ class TestThrottle:
         proxy.throttle(None)
         assert await far.read(2) == b"bc"
 
-    async def test_no_rate_is_a_stall(self, proxy: FaultProxy) -> None:
+    async def test_a_rate_of_zero_is_refused(self, proxy: FaultProxy) -> None:
         with pytest.raises(ValueError, match=r"stall\(\)"):
             proxy.throttle(0)
 
@@ -480,7 +492,7 @@ class TestCorrupt:
         far.send(b"a")
         assert await near.read(1) == b"a"
 
-    async def test_either_or(self, proxy: FaultProxy) -> None:
+    async def test_a_change_is_either_xor_or_replacement(self, proxy: FaultProxy) -> None:
         with pytest.raises(ValueError, match="either"):
             proxy.corrupt(UP, xor=1, replace=b"x")
 

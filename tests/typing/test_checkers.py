@@ -51,7 +51,7 @@ def pyright(folder: Path) -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_right_programs_pass_and_wrong_ones_do_not(
+def test_correct_programs_pass_and_wrong_programs_fail(
     checker: Callable[[Path], set[tuple[str, int]]], tmp_path: Path
 ) -> None:
     for program in (RIGHT, WRONG):

@@ -174,7 +174,9 @@ def test_longer_headers_and_items_are_honoured(
     ],
 )
 @pytest.mark.parametrize("start", [8, 12, 1020])
-def test_headers_that_lie(kind: str, decode: Decoder, body: Any, field: str, at: int, start: int) -> None:
+def test_inconsistent_headers_are_refused(
+    kind: str, decode: Decoder, body: Any, field: str, at: int, start: int
+) -> None:
     raw = body if isinstance(body, bytes) else header(kind, body[0], body[1]) + body[2]
     with pytest.raises(ProtocolError) as caught:
         decode(bytes(start) + raw, start)

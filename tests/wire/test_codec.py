@@ -156,7 +156,7 @@ def test_partial_unpackers_agree_with_the_declaration(name: str, data: st.DataOb
 @structures
 @fewer
 @given(data=st.data())
-def test_fields_that_are_not_given_are_zero(name: str, data: st.DataObject) -> None:
+def test_omitted_fields_are_zero(name: str, data: st.DataObject) -> None:
     values = data.draw(VALUES[name])
     given_fields = data.draw(st.sets(st.sampled_from(sorted(values))))
     zero = {field: bytes(len(v)) if isinstance(v, bytes) else 0 for field, v in values.items()}
@@ -165,7 +165,7 @@ def test_fields_that_are_not_given_are_zero(name: str, data: st.DataObject) -> N
 
 
 @structures
-def test_a_buffer_that_ends_inside_the_structure(name: str) -> None:
+def test_a_truncated_structure_is_refused(name: str) -> None:
     codec = CODECS[name]
     for offset in (0, 3):
         for there in range(codec.size):
@@ -206,7 +206,7 @@ def test_misspelt_fields_are_refused() -> None:
         (BitStruct("a" / Bytewise(Int16ub)), "field a: only BitsInteger and Bytewise"),
     ],
 )
-def test_declarations_that_cannot_be_compiled_say_so_at_once(declaration: Construct, message: str) -> None:
+def test_uncompilable_declarations_are_refused_at_once(declaration: Construct, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         StructureCodec("Odd", fields_of(declaration))
 

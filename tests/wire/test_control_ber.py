@@ -356,7 +356,7 @@ def test_integers(name: str, content: str, number: int):
         (2147483647, "7f ff ff ff"), (-2147483648, "80 00 00 00"),
     ],
 )  # fmt: skip
-def test_integers_are_written_as_short_as_can_be(number: int, content: str):
+def test_integers_are_written_in_the_shortest_form(number: int, content: str):
     written = encode_ber(ControlMessage(number, None))
     assert written == element(0x30, value(0x80, octets(content)), element(0xA1))
 

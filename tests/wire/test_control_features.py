@@ -10,7 +10,7 @@ from tests.wire.control_recordings import recorded_in
 CLIENT = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
 
 
-def test_a_recorded_broker():
+def test_features_of_a_recorded_broker_are_read():
     responses = [decode_event(r.event, r.kind) for r in recorded_in(Codec.JSON) if r.from_broker][:20]
     broker = next(r for r in responses if isinstance(r, BrokerResponse))
     features = parse_features(broker.broker_identity.features)

@@ -195,13 +195,13 @@ def describe(member: Member) -> str:
 
 @pytest.mark.parametrize("name", declared())
 @pytest.mark.statement("3.22")
-def test_every_member_is_as_the_schema_says(name: str):
+def test_every_member_matches_the_schema(name: str):
     structure: type[Structure] = getattr(control, name)
     expected = [re.sub(r" [~=]", " ", line) for line in declared()[name]]
     assert [describe(m) for m in structure.MEMBERS] == expected
 
 
-def test_the_selections_are_as_the_schema_says():
+def test_the_selections_match_the_schema():
     selections = dict(re.findall(r"\[(\d+)\] \w\w (\w+)", SELECTIONS))
     del selections["9"]  # clusterMessage, between brokers only
     r_id, body = ControlMessage.MEMBERS
@@ -223,7 +223,7 @@ def test_the_selections_are_as_the_schema_says():
 
 
 @pytest.mark.statement("3.22")
-def test_the_enumerators_are_as_the_schema_says():
+def test_the_enumerators_match_the_schema():
     assert [(e.name, e.value) for e in ClientType] == [
         ("E_UNKNOWN", 0), ("E_TCPCLIENT", 1), ("E_TCPBROKER", 2), ("E_TCPADMIN", 3),
     ]  # fmt: skip

@@ -43,7 +43,7 @@ def test_the_smallest_and_the_largest_length(length: int) -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 0, 7, 2**31])
-def test_lengths_that_no_header_can_hold(length: int) -> None:
+def test_lengths_beyond_the_header_are_refused(length: int) -> None:
     with pytest.raises(ValueError, match=f"an event has 8 to 2147483647 bytes, not {length}"):
         pack_event_header(length, EventType.PUT)
 
@@ -98,7 +98,7 @@ def test_padding_is_one_to_four_bytes_of_its_own_number(length: int, expected: s
 
 
 @given(st.binary(max_size=40), st.integers(0, 7))
-def test_padding_comes_off_again(data: bytes, start: int) -> None:
+def test_padding_is_removed(data: bytes, start: int) -> None:
     padded = bytes(start) + data + padding(len(data))
     assert (len(padded) - start) % 4 == 0
     assert unpadded_length(padded, start, len(padded), field="x") == len(data)
@@ -118,7 +118,7 @@ def test_bad_padding(tail: bytes, offset: int) -> None:
 
 @given(st.binary(max_size=40), st.integers(0, 7))
 @pytest.mark.statement("3.12")
-def test_schema_events_are_padded_and_say_their_codec(body: bytes, codec: int) -> None:
+def test_schema_events_are_padded_and_name_their_codec(body: bytes, codec: int) -> None:
     data = pack_schema_event(EventType.CONTROL, codec, body)
     read = read_event(data)
     assert len(data) % 4 == 0

@@ -111,12 +111,12 @@ def test_text_form(guid: bytes) -> None:
         "４0000100000000003039CD8101020304",
     ],
 )
-def test_text_that_is_no_guid(text: str) -> None:
+def test_invalid_text_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"32 upper-case hexadecimal digits, .*not"):
         guid_from_text(text)
 
 
-def test_the_unset_guid_is_not_one_to_use() -> None:
+def test_the_unset_guid_is_refused() -> None:
     assert guid_to_text(bytes(16)) == "0" * 32
     with pytest.raises(UsageError, match="means 'unset'"):
         guid_from_text("0" * 32)

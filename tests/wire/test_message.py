@@ -116,7 +116,7 @@ def test_properties_and_payload_take_at_most_64_mib() -> None:
         join_application_data(most + b"1", area)
 
 
-def test_compression_does_not_make_room_for_more() -> None:
+def test_compression_does_not_raise_the_limit() -> None:
     # A reader refuses what decompresses to more, so nothing of the kind is sent.
     with pytest.raises(InvalidPayload, match="67,108,865 bytes"):
         join_application_data(bytes(64 * MIB + 1), compression=ZLIB)
@@ -182,7 +182,7 @@ STREAM = zlib.compress(b"payload" * 300)
         "preset dictionary",
     ],
 )
-def test_streams_that_are_not_zlib(data: bytes, message: str) -> None:
+def test_streams_other_than_zlib_are_refused(data: bytes, message: str) -> None:
     for call in (
         lambda: decompress(data, MIB),
         lambda: split(data, properties=False),
@@ -202,7 +202,7 @@ def test_unknown_compression(compression: int) -> None:
 
 
 @ENCODINGS
-def test_properties_that_claim_more_than_there_is(new: bool) -> None:
+def test_properties_longer_than_the_data_are_refused(new: bool) -> None:
     area = AREA[new]
     for data in (area[:-1], area[:1] + b"\0\0\1" + area[4:], area[:1] + b"\xff\xff\xff" + area[4:]):
         with pytest.raises(ProtocolError) as caught:

@@ -182,7 +182,7 @@ def test_every_type_has_its_bytes(new: bool) -> None:
     assert [(n, decoded.types[n], v) for n, v in decoded.items()] == [row[:3] for row in expected]
 
 
-def test_the_python_type_says_the_wire_type() -> None:
+def test_the_python_type_determines_the_wire_type() -> None:
     given_properties = {"b": True, "n": 7, "s": "x", "x": b"y", "ba": bytearray(b"z"), "mv": memoryview(b"w")}
     decoded = Properties(encode_properties(given_properties, new=True))
     assert decoded.types == {"b": BOOL, "n": INT64, "s": STRING, "x": BINARY, "ba": BINARY, "mv": BINARY}
@@ -209,7 +209,7 @@ def test_bytes_that_are_no_utf_8_survive() -> None:
     assert encode_properties(decoded, new=True) == area
 
 
-def test_they_are_a_read_only_mapping() -> None:
+def test_properties_are_a_read_only_mapping() -> None:
     decoded = Properties(encode_properties({"a": 1, "b": "two"}, new=True))
     assert decoded == {"a": 1, "b": "two"}
     assert decoded.get("missing", 0) == 0
@@ -237,7 +237,7 @@ def test_posting_received_properties_in_the_other_encoding() -> None:
 
 
 @ENCODINGS
-def test_255_properties_and_no_more(new: bool) -> None:
+def test_a_message_has_at_most_255_properties(new: bool) -> None:
     most = {f"p{i}": i for i in range(255)}
     assert Properties(encode_properties(most, new=new), new=new) == most
     with pytest.raises(InvalidProperty, match="256 properties; a message has at most 255"):
@@ -266,7 +266,7 @@ def test_names_of_1_to_4095_bytes(name: str) -> None:
         (None, "a property name is a str, not NoneType"),
     ],
 )
-def test_names_that_are_not_legal(name: Any, message: str) -> None:
+def test_illegal_names_are_refused(name: Any, message: str) -> None:
     with pytest.raises(InvalidProperty, match=message):
         encode_properties({name: 1}, new=True)
 
@@ -305,7 +305,7 @@ def test_names_that_are_not_legal(name: Any, message: str) -> None:
         (PropertyValue(STRING, "ok\udfff"), r"'\\udfff' at 2"),
     ],
 )
-def test_values_that_do_not_fit_their_type(value: Any, message: str) -> None:
+def test_values_out_of_range_are_refused(value: Any, message: str) -> None:
     with pytest.raises(InvalidProperty, match=f"property 'the_name'.*{message}"):
         encode_properties({"fine": 1, "the_name": value}, new=True)
 
@@ -327,7 +327,7 @@ def test_integers_at_the_edge_of_their_type(value: Any) -> None:
 
 @pytest.mark.timeout(20)
 @ENCODINGS
-def test_a_value_of_67_104_745_bytes_and_no_more(new: bool) -> None:
+def test_a_value_has_at_most_67_104_745_bytes(new: bool) -> None:
     most = bytes(67_104_745)
     area = encode_properties({"n": most}, new=new)
     assert len(Properties(area, new=new)["n"]) == len(most)  # type: ignore[arg-type]
@@ -336,7 +336,7 @@ def test_a_value_of_67_104_745_bytes_and_no_more(new: bool) -> None:
         encode_properties({"n": most + b"1"}, new=new)
 
 
-def test_all_together_take_at_most_67_108_856_bytes() -> None:
+def test_an_area_has_at_most_67_108_856_bytes() -> None:
     half = bytes(33_554_400)
     # 6 bytes of header, 2 x 6 of property headers, 2 names of 1: 20 bytes and the two values.
     fits = {"a": half, "b": bytes(67_108_856 - 20 - len(half))}
@@ -414,7 +414,7 @@ def test_area_is_parsed_on_first_access() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x1b", b"\x1b\0\0\2\0"])
-def test_too_short_for_a_header(data: bytes) -> None:
+def test_an_area_shorter_than_its_header_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         properties_length(b"ab" + data, 2)
     assert (caught.value.field, caught.value.offset) == ("MessagePropertiesHeader", 2)

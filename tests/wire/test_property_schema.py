@@ -90,7 +90,7 @@ def test_the_first_message_of_a_schema_and_the_later_ones_are_alike(
 
 @ENCODINGS
 @given(message=mappings)
-def test_generated_encoders_need_no_help(message: dict[str, Any], new: bool) -> None:
+def test_generated_encoders_equal_the_general_encoder(message: dict[str, Any], new: bool) -> None:
     # encode_properties would hide an encoder that always fails: it takes the slow way then.
     types = [type(v) for v in message.values()]
     encoder = make_encoder(list(message), [n.encode() for n in message], types, new=new)
@@ -173,7 +173,7 @@ def test_subclasses_of_the_plain_types_are_posted_like_them() -> None:
 
 @ENCODINGS
 @given(message=mappings, changes=st.lists(edits, max_size=3), end=ends)
-def test_a_known_schema_changes_no_answer(
+def test_a_known_schema_gives_the_same_results(
     message: dict[str, Any], changes: list[list[tuple[int, int]]], end: bytes, new: bool
 ) -> None:
     area = encode_properties(message, new=new)
@@ -191,7 +191,7 @@ def test_a_known_schema_changes_no_answer(
 
 @ENCODINGS
 @given(message=mappings, changes=st.lists(edits, max_size=3), end=ends)
-def test_values_that_are_read_at_once_are_those_that_are_read_one_by_one(
+def test_values_read_together_equal_values_read_singly(
     message: dict[str, Any], changes: list[list[tuple[int, int]]], end: bytes, new: bool
 ) -> None:
     area = encode_properties(message, new=new)
@@ -214,7 +214,7 @@ def test_values_that_are_read_at_once_are_those_that_are_read_one_by_one(
 @given(
     messages=st.lists(st.sampled_from(["", "a", "bc", "def", "ghij", "klmno", "pqrstuvwx", "ä"]), max_size=9)
 )
-def test_texts_of_all_lengths_are_read_at_once(messages: list[str], new: bool) -> None:
+def test_texts_of_all_lengths_are_read_together(messages: list[str], new: bool) -> None:
     data = [encode_properties({"id": 1, "text": text}, new=new) + b"payload" for text in messages]
     with forgotten():
         for _ in range(3):

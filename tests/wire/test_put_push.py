@@ -314,7 +314,7 @@ LIES = [
 
 @pytest.mark.parametrize(("kind", "name"), LIES)
 @pytest.mark.parametrize("before", [b"", b"a", b"four"], ids=len)
-def test_headers_that_lie(kind: str, name: str, before: bytes) -> None:
+def test_inconsistent_headers_are_refused(kind: str, name: str, before: bytes) -> None:
     build: Any = put if kind == "Put" else push
     decode: Decoder = decode_puts if kind == "Put" else decode_pushes
     bad, field, at = WRONG[name]
@@ -330,7 +330,7 @@ def test_headers_that_lie(kind: str, name: str, before: bytes) -> None:
 
 @pytest.mark.parametrize("name", FLAWED)
 @pytest.mark.statement("4.23")
-def test_a_push_that_cannot_be_read_is_delivered_between_those_that_can(name: str) -> None:
+def test_an_unreadable_push_is_delivered_in_its_place(name: str) -> None:
     options = encode_sub_queue_ids((4,))
     good, bad = partial(push, options=options), WRONG[name][0](push)[: FITTING.get(name)]
     event = EVENT_HEADER + good(b"one") + bad + good(b"two")
@@ -407,7 +407,7 @@ def test_a_push_with_malformed_options_is_for_subscription_0() -> None:
     assert (flawed.compression, flawed.sub_ids, flawed.guid) == (Flaw.OPTIONS, (0,), GUID)
 
 
-def test_events_before_a_mistake_are_read() -> None:
+def test_messages_before_a_mistake_are_read() -> None:
     runs: list[PutRun] = []
     decode_put_runs(EVENT_HEADER + put(b"one") + put(b"two", queueId=5), AT, runs)
     with pytest.raises(ProtocolError):

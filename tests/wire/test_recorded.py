@@ -76,7 +76,7 @@ def close_data(message: DecodedPut | PushMessage) -> bytes:
     return data
 
 
-def test_the_recordings_are_all_there() -> None:
+def test_every_recording_is_present() -> None:
     assert len(RECORDINGS) == 17
     counted = {key: len(recorded(key[1], direction=key[0])) for key in COUNTS}
     assert counted == COUNTS

@@ -66,7 +66,7 @@ def test_only_the_codecs_use_the_order_of_the_fields() -> None:
         (("flags+messageGUID",), "PutHeader: bytes are a word of their own, not flags\\+messageGUID"),
     ],
 )
-def test_words_that_cannot_be_are_refused(words: tuple[str, ...], text: str) -> None:
+def test_impossible_words_are_refused(words: tuple[str, ...], text: str) -> None:
     with pytest.raises(TypeError, match=text):
         CODECS["PutHeader"].words(*words)
 

@@ -79,7 +79,7 @@ def test_uris_of_the_grammar_are_parsed(text: str, domain: str, tier: str, queue
         ("bmq://d/q?id=a ", "the appId 'a ' must be"),
     ],
 )
-def test_the_error_names_the_part_that_is_wrong(text: str, message: str) -> None:
+def test_the_error_names_the_invalid_part(text: str, message: str) -> None:
     with pytest.raises(InvalidURI, match=message) as caught:
         QueueUri.parse(text)
     assert repr(text) in str(caught.value)

@@ -159,7 +159,7 @@ async def test_a_signal_lets_handlers_finish(
     assert await seen_by(session, uri) == [b"1"]
 
 
-async def test_a_second_signal_does_not_wait(broker_uri: str, session: bmq.Session, uri: str) -> None:
+async def test_a_second_signal_cancels_handlers(broker_uri: str, session: bmq.Session, uri: str) -> None:
     app = bmq.App(broker_uri, grace=3600)
 
     @app.consumer(uri)
@@ -174,7 +174,7 @@ async def test_a_second_signal_does_not_wait(broker_uri: str, session: bmq.Sessi
     assert await seen_by(session, uri) == [b"x"]
 
 
-async def test_app_ends_at_once_while_the_broker_is_away() -> None:
+async def test_app_ends_at_once_without_a_broker() -> None:
     broker = bmq.broker.Broker()
     await broker.start()
     app = bmq.App(broker.uri, grace=3600)

@@ -47,7 +47,7 @@ async def test_hooks_run_around_the_handlers_with_a_session(broker_uri: str, uri
     assert told == ["open", "second", "handle", "before that", "close {'rows': 1} STARTED"]
 
 
-async def test_failed_startup_ends_the_app_and_all_started_parts(broker_uri: str, uri: str) -> None:
+async def test_failed_startup_ends_the_app_and_started_functions(broker_uri: str, uri: str) -> None:
     app = bmq.App(broker_uri)
     told: list[str] = []
 

@@ -42,7 +42,7 @@ class Around(bmq.Interceptor):
             self.log.append((message.data, handling.handler, handling.attempt, error))
 
 
-async def test_every_attempt_of_a_handler_is_inside(broker_uri: str, fresh: Fresh, clock: FakeClock) -> None:
+async def test_around_handle_surrounds_every_attempt(broker_uri: str, fresh: Fresh, clock: FakeClock) -> None:
     around, seen = Around(), asyncio.Queue[tuple[bytes, str]]()
 
     async def ship(message: bmq.Message) -> None:
@@ -96,7 +96,7 @@ class Failing(bmq.Interceptor):
 
 
 @pytest.mark.parametrize("when", ["before", "after", "never"])
-async def test_one_that_fails_or_swallows_changes_nothing_for_the_handler(
+async def test_a_failing_or_swallowing_interceptor_does_not_affect_the_handler(
     broker_uri: str, fresh: Fresh, clock: FakeClock, when: str
 ) -> None:
     around, seen = Around(), asyncio.Queue[str]()

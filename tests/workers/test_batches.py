@@ -36,7 +36,7 @@ async def test_a_batch_waits_until_it_is_full(stage: Stage) -> None:
         assert [message.data for message in await first] == numbered(4)
 
 
-async def test_a_batch_waits_no_longer_than_it_may(stage: Stage) -> None:
+async def test_a_batch_waits_at_most_max_wait(stage: Stage) -> None:
     async with stage.queue.subscribe() as consumer:
         await post(stage.queue, b"0", b"1")
         began = time.monotonic()
@@ -52,7 +52,7 @@ async def test_batch_does_not_wait_for_messages_beyond_the_limits(stage: Stage) 
         assert len(batch) == 2
 
 
-async def test_cancelling_loses_nothing_of_a_batch_that_fills(stage: Stage) -> None:
+async def test_cancelling_loses_no_message_of_an_incomplete_batch(stage: Stage) -> None:
     async with stage.queue.subscribe() as consumer:
         waiting = asyncio.ensure_future(anext(consumer.batches(max_messages=3, max_wait=600)))
         await post(stage.queue, b"0", b"1")
@@ -104,7 +104,7 @@ def service(broker_uri: str, uri: str, session: bmq.Session, clock: FakeClock) -
     return Service(broker_uri, uri, session, clock)
 
 
-async def test_a_handler_gets_lists_and_all_is_confirmed(service: Service) -> None:
+async def test_a_handler_receives_lists_and_all_messages_are_confirmed(service: Service) -> None:
     @service.app.batch_consumer(service.uri, max_messages=3, max_wait=0.05)
     async def load(messages: list[bmq.Message]) -> None:
         service.seen.put_nowait([message.data for message in messages])
@@ -179,7 +179,7 @@ async def test_partly_failed_batch_is_retried_and_given_up_message_by_message(
     assert await seen_by(service.session, service.uri) == []
 
 
-async def test_undecodable_messages_are_put_aside_and_the_others_handled(service: Service) -> None:
+async def test_undecodable_messages_are_put_aside_and_the_rest_handled(service: Service) -> None:
     dead = service.uri + ".dead"
     policy = bmq.Backoff(every=1, then=bmq.DeadLetter(dead))
 
@@ -235,7 +235,7 @@ def test_impossible_registrations_are_refused(handler: Any, options: Any, why: s
         bmq.App().batch_consumer("bmq://d.e/q", **options)(handler)
 
 
-async def test_a_batch_at_work_when_the_app_ends_is_finished_and_the_rest_goes_back(service: Service) -> None:
+async def test_an_ending_app_finishes_the_running_batch_and_returns_the_rest(service: Service) -> None:
     begun, end = asyncio.Event(), asyncio.Event()
 
     @service.app.batch_consumer(service.uri, max_messages=2, max_wait=5)
@@ -261,7 +261,7 @@ async def timed(work: Callable[[], Any]) -> float:
     return loop.time() - began
 
 
-async def test_a_producer_posts_so_many_a_second(stage: Stage) -> None:
+async def test_rate_limits_a_producer(stage: Stage) -> None:
     async def coming() -> AsyncIterator[bytes]:
         for payload in numbered(20):
             yield payload
@@ -275,7 +275,7 @@ async def test_a_producer_posts_so_many_a_second(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("key", [None, lambda message: message.data])
-async def test_a_consumer_takes_so_many_a_second(stage: Stage, key: Any) -> None:
+async def test_rate_limits_a_consumer(stage: Stage, key: Any) -> None:
     async def work() -> None:
         async with consuming(stage.queue, stage.handle, rate=100, key=key, concurrency=3):
             await stage.next(20)

@@ -53,7 +53,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
         pytest.param({"ack": bmq.AckPolicy.ON_RECEIPT}, id="on receipt"),
     ],
 )
-async def test_a_call_that_keeps_the_loop_is_logged_once_with_the_name_of_the_handler(
+async def test_a_blocking_handler_is_logged_once_by_name(
     stage: Stage, elapsed: Handed, how: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[bytes] = []
@@ -70,7 +70,7 @@ async def test_a_call_that_keeps_the_loop_is_logged_once_with_the_name_of_the_ha
     assert "plain 'def'" in line
 
 
-async def test_a_part_of_a_handler_that_keeps_the_loop_is_found_too(
+async def test_a_blocking_step_of_a_handler_is_logged(
     stage: Stage, elapsed: Handed, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[bytes] = []
@@ -110,7 +110,7 @@ async def test_a_handler_that_waits_is_not_logged(
     assert not lines(caplog)
 
 
-async def test_a_batch_handler_and_a_responder_are_named_too(
+async def test_a_blocking_batch_handler_and_responder_are_named(
     broker_uri: str, stage: Stage, elapsed: Handed, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, seen = bmq.App(broker_uri), list[int]()

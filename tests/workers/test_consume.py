@@ -110,7 +110,7 @@ async def test_a_consumer_may_be_given_and_is_left_open(stage: Stage) -> None:
         assert (await consumer.receive()).data == b"b"
 
 
-async def test_one_at_a_time_keeps_the_order(stage: Stage) -> None:
+async def test_concurrency_one_keeps_the_order(stage: Stage) -> None:
     running = 0
 
     async def handle(message: bmq.Message) -> None:
@@ -126,7 +126,7 @@ async def test_one_at_a_time_keeps_the_order(stage: Stage) -> None:
         assert await stage.next(50) == numbered(50)
 
 
-async def test_so_many_at_a_time_and_no_more(stage: Stage) -> None:
+async def test_concurrency_limits_the_running_handlers(stage: Stage) -> None:
     gate = asyncio.Event()
     running: set[bytes] = set()
     most = 0
@@ -185,7 +185,7 @@ async def test_a_plain_function_runs_in_a_thread_and_its_message_is_confirmed(
     assert await seen_by(other_session, stage.queue.uri) == [b"1"]
 
 
-async def test_plain_functions_have_as_many_threads_as_there_is_concurrency(stage: Stage) -> None:
+async def test_plain_functions_have_concurrency_threads(stage: Stage) -> None:
     together = threading.Barrier(12, timeout=30)
     loop = asyncio.get_running_loop()
 
@@ -269,7 +269,7 @@ async def test_failing_hook_stops_no_worker(
 # ---- the end
 
 
-async def test_cancelling_lets_the_handler_at_work_finish_and_hands_the_rest_back(
+async def test_cancelling_finishes_the_running_handler_and_returns_the_rest(
     stage: Stage, other_session: bmq.Session
 ) -> None:
     working, go = asyncio.Event(), asyncio.Event()
@@ -514,7 +514,7 @@ async def test_contradictory_arguments_are_refused(stage: Stage, arguments: dict
         await bmq.consume(stage.queue, stage.handle, **arguments)
 
 
-async def test_other_refusals(session: bmq.Session, stage: Stage, fresh: Fresh) -> None:
+async def test_invalid_arguments_are_refused(session: bmq.Session, stage: Stage, fresh: Fresh) -> None:
     with pytest.raises(bmq.UsageError, match="runs in a thread"):
         await bmq.consume(stage.queue, lambda message: None, ack=bmq.AckPolicy.MANUAL)
     with pytest.raises(bmq.UsageError, match="a handler is a function"):

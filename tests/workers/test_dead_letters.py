@@ -96,7 +96,7 @@ async def test_as_many_properties_as_a_message_can_have(
     assert bool(rest) == (count > 251)
 
 
-async def test_names_that_are_not_legal(
+async def test_illegal_names_are_kept_in_json(
     broker_uri: str, stage: Stage, dead: bmq.Queue, other_session: bmq.Session
 ) -> None:
     properties: dict[str, PropertyInput] = {"Aa": 1, "Bb": b"\0\xff", "Cc": "text", "fine": True}
@@ -171,7 +171,7 @@ async def test_message_with_invalid_properties_becomes_a_raw_dead_letter(fresh: 
         assert letter.properties["bmq_dead_raw"]
 
 
-async def test_properties_there_is_no_room_for(
+async def test_properties_without_room_are_kept_in_json(
     broker_uri: str,
     stage: Stage,
     dead: bmq.Queue,
@@ -198,7 +198,7 @@ async def test_long_error_is_truncated(stage: Stage, dead: bmq.Queue, other_sess
     letter.confirm()
 
 
-async def test_one_message_that_died_in_two_applications_is_two_dead_letters(
+async def test_a_message_failing_in_two_applications_is_two_dead_letters(
     broker_uri: str, session: bmq.Session, fresh: Fresh, dead: bmq.Queue
 ) -> None:
     fanout = fresh("bmq.test.mem.fanout")

@@ -31,13 +31,13 @@ def test_topic_routing() -> None:
 
 def test_tags() -> None:
     assert run("tags.py").splitlines() == [
-        "foo asked for TagFilter(any_of=['compressed', 'urgent'], all_of=[]):",
+        "foo subscribes to TagFilter(any_of=['compressed', 'urgent'], all_of=[]):",
         "    invoice ['eu', 'urgent']",
         "    backup ['compressed']",
         "    alarm ['urgent']",
-        "bar asked for TagFilter(any_of=['urgent'], all_of=['eu']):",
+        "bar subscribes to TagFilter(any_of=['urgent'], all_of=['eu']):",
         "    invoice ['eu', 'urgent']",
-        "baz asked for CmqTags():",
+        "baz subscribes to CmqTags():",
         "    invoice ['eu', 'urgent']",
         "    backup ['compressed']",
         "    newsletter ['eu', 'high-priority']",

@@ -40,7 +40,7 @@ async def test_a_handler_that_takes_too_long_has_failed(stage: Stage, other_sess
     assert await seen_by(other_session, stage.queue.uri) == [b"0"]
 
 
-async def test_a_handler_that_ignores_its_deadline_has_failed_all_the_same(
+async def test_a_handler_that_ignores_its_deadline_has_failed(
     stage: Stage, other_session: bmq.Session
 ) -> None:
     failures: asyncio.Queue[Failure] = asyncio.Queue()
@@ -72,7 +72,7 @@ async def test_error_raised_after_the_deadline_is_the_failure(stage: Stage) -> N
         assert isinstance((await failures.get()).error, KeyError)
 
 
-async def test_each_message_has_the_whole_time(stage: Stage) -> None:
+async def test_each_message_has_the_full_timeout(stage: Stage) -> None:
     """Together, they take longer than a single deadline."""
     failures: asyncio.Queue[Failure] = asyncio.Queue()
 
@@ -122,7 +122,7 @@ async def test_handlers_own_timeout_error_is_passed_on_unchanged(stage: Stage) -
 
 
 @pytest.mark.statement("6.6")
-async def test_backoff_tries_three_more_times_then_discards_and_goes_on(
+async def test_backoff_tries_three_more_times_then_discards_and_continues(
     stage: Stage, clock: FakeClock, other_session: bmq.Session
 ) -> None:
     failures: list[Failure] = []
@@ -184,7 +184,7 @@ async def test_growing_backoff_blocks_later_messages_until_its_time_is_over(
     assert clock.slept == [1, 2, 4, 3]
 
 
-async def test_a_worker_that_waits_for_its_next_attempt_does_not_block_the_others(stage: Stage) -> None:
+async def test_a_worker_waiting_for_a_retry_does_not_block_other_workers(stage: Stage) -> None:
     class Standstill(FakeClock):
         async def sleep(self, seconds: float) -> None:
             await asyncio.Event().wait()
@@ -332,7 +332,7 @@ async def test_a_full_queue_for_dead_letters_is_waited_for(
 
 
 @pytest.mark.statement("6.14")
-async def test_exponential_decay_tries_as_many_messages_at_once_as_there_is_concurrency(stage: Stage) -> None:
+async def test_growing_backoff_retries_concurrency_messages_at_once(stage: Stage) -> None:
     waiting: list[float] = []
     seen: list[bytes] = []
     both = asyncio.Event()

@@ -42,7 +42,7 @@ def failing(stage: Stage, *payloads: bytes, error: BaseException | None = None) 
 # ---- without a policy
 
 
-async def test_without_a_policy_a_message_is_tried_again_with_growing_pauses_and_then_passed_over(
+async def test_the_default_policy_retries_with_growing_pauses_and_then_skips(
     stage: Stage, clock: FakeClock, other_session: bmq.Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     await post(stage.queue, b"bad", b"good")
@@ -57,7 +57,7 @@ async def test_without_a_policy_a_message_is_tried_again_with_growing_pauses_and
 
 
 @pytest.mark.parametrize("limits", [{"max_unconfirmed_messages": 5}, {"max_unconfirmed_bytes": 50}], ids=str)
-async def test_without_a_policy_any_number_of_bad_messages_do_not_keep_a_good_one_from_its_handler(
+async def test_bad_messages_do_not_block_a_good_message_by_default(
     stage: Stage,
     clock: FakeClock,
     other_session: bmq.Session,
@@ -193,7 +193,7 @@ async def test_blocked_worker_is_logged_once_with_the_reason(
     assert stage.seen.empty()
 
 
-async def test_worker_continues_after_others_confirm_its_left_messages(
+async def test_worker_continues_after_its_left_messages_are_confirmed(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await post(stage.queue, *numbered(6))
@@ -289,7 +289,7 @@ async def test_hopeless_errors_are_not_retried(stage: Stage, clock: FakeClock, n
     assert clock.slept == [5, 5]
 
 
-async def test_a_policy_of_ones_own_sees_the_exception(stage: Stage, clock: FakeClock) -> None:
+async def test_a_custom_policy_receives_the_exception(stage: Stage, clock: FakeClock) -> None:
     class Polite:
         then = "discard"
 
@@ -339,7 +339,7 @@ async def test_a_rejected_message_goes_to_the_dead_letters_at_once(
 
 
 @pytest.mark.parametrize("retry", [None, bmq.NoRetry("discard"), bmq.Backoff(9, retries=1)], ids=str)
-async def test_an_attempt_put_off_is_made_again_and_does_not_count(
+async def test_a_postponed_attempt_is_repeated_and_not_counted(
     stage: Stage, clock: FakeClock, other_session: bmq.Session, retry: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures: list[Failure] = []
@@ -364,9 +364,7 @@ async def test_an_attempt_put_off_is_made_again_and_does_not_count(
     assert await seen_by(other_session, stage.queue.uri) == []
 
 
-async def test_retries_of_the_policy_are_all_left_after_attempts_put_off(
-    stage: Stage, clock: FakeClock
-) -> None:
+async def test_postponed_attempts_use_no_retry_of_the_policy(stage: Stage, clock: FakeClock) -> None:
     tries = 0
 
     async def handle(message: bmq.Message) -> None:
@@ -382,6 +380,6 @@ async def test_retries_of_the_policy_are_all_left_after_attempts_put_off(
     assert clock.slept == [100, 5, 100, 5]
 
 
-def test_a_pause_is_not_negative() -> None:
+def test_a_negative_pause_is_refused() -> None:
     with pytest.raises(bmq.UsageError, match="seconds is a number of seconds, at least 0"):
         bmq.RetryAfter(-1)

@@ -150,7 +150,7 @@ class Record:
         await asyncio.sleep(0)
 
 
-async def test_one_key_in_order_and_different_keys_side_by_side(stage: Stage) -> None:
+async def test_messages_of_a_key_are_sequential_and_keys_are_parallel(stage: Stage) -> None:
     record = Record(40)
     await fill(stage, *"abcd" * 10)
     async with consuming(stage.queue, record.handle, concurrency=8, key="key"):
@@ -178,7 +178,7 @@ async def test_the_key_may_be_a_function_of_the_message(stage: Stage) -> None:
     assert seen == [b"0", b"1", b"3", b"2", b"4"]
 
 
-async def test_messages_without_the_property_keep_their_order_too(stage: Stage) -> None:
+async def test_messages_without_the_property_share_a_lane(stage: Stage) -> None:
     record = Record(10)
     await fill(stage, *[None] * 10)
     async with consuming(stage.queue, record.handle, concurrency=8, key="key"):
@@ -215,7 +215,7 @@ async def test_a_retry_holds_its_own_key_and_no_worker(stage: Stage) -> None:
     assert seen == [(0, 1), (2, 1), (3, 1), (0, 2), (1, 1)]
 
 
-async def test_a_key_that_has_most_of_the_messages_does_not_starve_others(stage: Stage) -> None:
+async def test_a_busy_key_does_not_starve_other_keys(stage: Stage) -> None:
     order: list[Any] = []
     finished = asyncio.Event()
 
@@ -261,7 +261,7 @@ async def test_there_is_no_task_per_message(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("key", [lambda message: 1 / 0, lambda message: []], ids=["raises", "unhashable"])
-async def test_a_key_that_cannot_be_had_is_an_attempt_that_failed(
+async def test_a_failing_key_function_fails_the_attempt(
     stage: Stage, other_session: bmq.Session, key: Any
 ) -> None:
     failures: asyncio.Queue[bmq.workers.Failure] = asyncio.Queue()
@@ -332,7 +332,7 @@ def test_a_key_is_checked_when_the_handler_is_registered() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_order_per_key_under_retries_redeliveries_and_reconnects(
+async def test_lanes_keep_order_under_retries_redeliveries_and_reconnects(
     broker_uri: str, uri: str, seed: int
 ) -> None:
     """Random keys, failures, durations and cuts: per key, each succeeds once, in the order of posting."""

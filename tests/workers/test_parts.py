@@ -28,7 +28,7 @@ async def there() -> AsyncGenerator[Broker]:
         yield broker
 
 
-async def test_a_service_with_two_brokers(broker_uri: str, uri: str, there: Broker) -> None:
+async def test_a_service_uses_two_brokers(broker_uri: str, uri: str, there: Broker) -> None:
     here, part = bmq.App(broker_uri), bmq.App(there.uri)
     here.include(part)
     back = asyncio.Event()
@@ -120,7 +120,7 @@ async def test_failure_of_a_part_ends_the_whole_app(broker_uri: str, uri: str) -
         await asyncio.wait_for(running, 30)
 
 
-async def test_a_part_whose_broker_is_away_keeps_the_others_from_beginning(broker_uri: str, uri: str) -> None:
+async def test_a_part_without_a_broker_delays_the_start_of_all(broker_uri: str, uri: str) -> None:
     here, part = bmq.App(broker_uri), bmq.App("tcp://127.0.0.1:1")
     here.include(part)
     here.consumer(uri)(print)
@@ -130,7 +130,7 @@ async def test_a_part_whose_broker_is_away_keeps_the_others_from_beginning(broke
             await here.run(signals=False)
 
 
-async def test_handlers_at_work_anywhere_are_waited_for(
+async def test_running_handlers_of_every_part_are_awaited(
     broker_uri: str, uri: str, session: bmq.Session, there: Broker
 ) -> None:
     here, part = bmq.App(broker_uri), bmq.App(there.uri)
@@ -153,7 +153,7 @@ async def test_handlers_at_work_anywhere_are_waited_for(
     assert len(there.queues[ORDERS]) == 0
 
 
-async def test_pausing_is_for_all_or_for_one_handler_of_any(broker_uri: str, uri: str, there: Broker) -> None:
+async def test_pause_applies_to_all_handlers_or_to_one(broker_uri: str, uri: str, there: Broker) -> None:
     here, part = bmq.App(broker_uri), bmq.App(there.uri)
     here.include(part)
     seen: asyncio.Queue[bytes] = asyncio.Queue()
@@ -200,7 +200,7 @@ async def test_app_is_ready_when_all_parts_are(broker_uri: str, uri: str, there:
         assert here.session.health().ready
 
 
-def test_apps_that_can_be_parts() -> None:
+def test_an_app_can_be_included_once() -> None:
     one, two = bmq.App(), bmq.App()
     one.include(two)
     for whole, part in ((one, one), (one, two), (two, one)):

@@ -107,7 +107,7 @@ async def test_app_is_not_ready_before_its_connection() -> None:
             assert (await get(app, "/livez"))[0] == 200
 
 
-async def test_an_app_that_stops_is_not_ready_while_a_handler_finishes(broker_uri: str, fresh: Fresh) -> None:
+async def test_a_stopping_app_is_not_ready(broker_uri: str, fresh: Fresh) -> None:
     uri, began, go = fresh(), asyncio.Event(), asyncio.Event()
     app = bmq.App(broker_uri, health="127.0.0.1:0")
 
@@ -170,7 +170,7 @@ async def test_missing_metrics_function_is_explained(broker_uri: str, fresh: Fre
         )
 
 
-async def test_other_requests_are_answered_too(broker_uri: str, fresh: Fresh) -> None:
+async def test_invalid_requests_are_answered(broker_uri: str, fresh: Fresh) -> None:
     async with running(broker_uri, fresh()) as app:
         assert app.health_uri is not None
         status, _, body = await get(app, "/")
@@ -211,7 +211,7 @@ def test_metrics_need_an_address() -> None:
         bmq.App(metrics=lambda: "")
 
 
-async def test_ipv6(broker_uri: str, fresh: Fresh) -> None:
+async def test_an_ipv6_address_serves_probes(broker_uri: str, fresh: Fresh) -> None:
     app = bmq.App(broker_uri, health="[::1]:0")
     app.consumer(fresh())(handle)
     task = asyncio.create_task(app.run(signals=False))

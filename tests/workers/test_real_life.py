@@ -18,7 +18,7 @@ from tests.workers.stage import Stage, consuming
 Fresh = Callable[..., str]
 
 
-def test_a_post_time_is_milliseconds_that_stay() -> None:
+def test_a_post_time_is_kept_when_posted_again() -> None:
     properties = with_post_time({"x": 1}, at=1_700_000_000.25)
     assert properties == {"x": 1, "bmq_posted": 1_700_000_000_250}
     assert post_time(properties) == 1_700_000_000.25
@@ -40,7 +40,7 @@ def test_backoff_makes_no_attempt_beyond_a_messages_life() -> None:
 
 
 @pytest.mark.statement("6.8")
-async def test_retries_count_from_when_a_message_was_posted(stage: Stage, clock: FakeClock) -> None:
+async def test_give_up_after_counts_from_the_post(stage: Stage, clock: FakeClock) -> None:
     failures: asyncio.Queue[Failure] = asyncio.Queue()
 
     async def handle(message: bmq.Message) -> None:

@@ -87,7 +87,7 @@ def test_backoff_never_exceeds_the_age_limit(
         lambda: bmq.Backoff(1, give_up_after=-1),
     ],
 )
-def test_nonsense_is_refused(make: object) -> None:
+def test_invalid_policies_are_refused(make: object) -> None:
     assert callable(make)
     with pytest.raises(bmq.UsageError):
         make()

@@ -99,7 +99,7 @@ async def test_giving_up_makes_a_subscriber_failing_until_a_success(stage: Stage
 
 
 @pytest.mark.statement("6.9")
-async def test_one_worker_of_several_that_waits_fails_and_does_not_block(stage: Stage) -> None:
+async def test_one_waiting_worker_makes_the_subscriber_failing(stage: Stage) -> None:
     async def handle(message: bmq.Message) -> None:
         if message.data == b"0":
             raise OSError("not today")

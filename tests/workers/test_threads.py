@@ -61,9 +61,7 @@ def release() -> Iterator[list[Work]]:
         work.go_on.set()
 
 
-async def test_no_message_is_given_up_that_the_handler_was_not_called_with(
-    stage: Stage, release: list[Work]
-) -> None:
+async def test_no_message_is_given_up_before_its_call(stage: Stage, release: list[Work]) -> None:
     """All threads hang; the other messages wait for them long after the deadline."""
     work = Work(b"0", b"1")
     release.append(work)
@@ -156,7 +154,7 @@ async def test_a_batch_is_not_tried_again_while_its_thread_works(
     assert batches == [numbered(3)] * 2
 
 
-async def test_a_hung_thread_is_logged_and_does_not_hold_up_the_end(
+async def test_a_hung_thread_is_logged_and_does_not_delay_the_end(
     stage: Stage, release: list[Work], caplog: pytest.LogCaptureFixture
 ) -> None:
     work = Work(b"0")

@@ -38,7 +38,7 @@ async def post(stage: Stage, *numbers: int) -> None:
 # ---- what a handler is given
 
 
-async def test_a_value(stage: Stage, seen: asyncio.Queue[Any]) -> None:
+async def test_a_handler_receives_a_value(stage: Stage, seen: asyncio.Queue[Any]) -> None:
     async def handle(order: Order) -> None:
         seen.put_nowait(order)
 
@@ -47,7 +47,7 @@ async def test_a_value(stage: Stage, seen: asyncio.Queue[Any]) -> None:
         assert await seen.get() == Order(1)
 
 
-async def test_a_value_and_its_message(stage: Stage, seen: asyncio.Queue[Any]) -> None:
+async def test_a_handler_receives_a_value_and_its_message(stage: Stage, seen: asyncio.Queue[Any]) -> None:
     async def handle(order: Order, message: bmq.Message) -> None:
         seen.put_nowait((order, message.properties["number"]))
 
@@ -56,7 +56,7 @@ async def test_a_value_and_its_message(stage: Stage, seen: asyncio.Queue[Any]) -
         assert await seen.get() == (Order(1), 1)
 
 
-async def test_a_message_with_its_value(stage: Stage, seen: asyncio.Queue[Any]) -> None:
+async def test_a_handler_receives_a_typed_message(stage: Stage, seen: asyncio.Queue[Any]) -> None:
     async def handle(message: bmq.TypedMessage[Order]) -> None:
         seen.put_nowait((message.value, message.guid))
 
@@ -65,7 +65,7 @@ async def test_a_message_with_its_value(stage: Stage, seen: asyncio.Queue[Any]) 
         assert await seen.get() == (Order(1), ack.guid)
 
 
-async def test_in_a_thread(stage: Stage, seen: asyncio.Queue[Any]) -> None:
+async def test_a_handler_in_a_thread_receives_a_value(stage: Stage, seen: asyncio.Queue[Any]) -> None:
     loop = asyncio.get_running_loop()
 
     def handle(order: Order, message: bmq.Message) -> None:
@@ -108,7 +108,7 @@ async def test_a_handler_of_messages_may_import_the_name_for_type_checkers_alone
         assert await stage.next(1) == [b"x"]
 
 
-async def test_another_codec(stage: Stage, seen: asyncio.Queue[Any]) -> None:
+async def test_a_handler_uses_another_codec(stage: Stage, seen: asyncio.Queue[Any]) -> None:
     async def handle(order: Order) -> None:
         seen.put_nowait(order)
 
@@ -192,7 +192,7 @@ async def test_undecodable_message_goes_to_its_handler(
 # ---- an app, and what it refuses before it starts
 
 
-async def test_an_app_decodes(broker_uri: str, uri: str, seen: asyncio.Queue[Any]) -> None:
+async def test_an_app_decodes_values(broker_uri: str, uri: str, seen: asyncio.Queue[Any]) -> None:
     app = bmq.App(broker_uri)
 
     @app.consumer(uri, expression="number == 1")
@@ -213,7 +213,7 @@ def test_a_filter_that_does_not_fit_is_refused_when_the_handler_is_registered() 
         bmq.App().consumer("bmq://d.e/q", expression="numbr == 1")(handle)
 
 
-async def test_of_a_consumer_too(stage: Stage) -> None:
+async def test_a_filter_of_a_consumer_is_checked_against_the_type(stage: Stage) -> None:
     async def handle(order: Order) -> None: ...
 
     with pytest.raises(bmq.InvalidExpression, match="compares an integer with a string"):

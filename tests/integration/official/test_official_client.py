@@ -21,7 +21,7 @@ NewUri = Callable[[str], str]
 PRIORITY, FANOUT, BROADCAST = "bmq.test.mem.priority", "bmq.test.mem.fanout", "bmq.test.mem.broadcast"
 
 
-def test_every_type_of_property(connect: Connect, new_uri: NewUri) -> None:
+def test_every_type_of_property_is_exchanged(connect: Connect, new_uri: NewUri) -> None:
     uri, client = new_uri(PRIORITY), connect()
     client.session.open_queue(uri, read=True, write=True)
     properties = {
@@ -64,7 +64,7 @@ def test_two_producers_with_other_properties_do_not_mix(connect: Connect, new_ur
 
 
 @pytest.mark.parametrize("size", [10, 1023, 1024, 100_000])
-def test_compressed(connect: Connect, new_uri: NewUri, size: int) -> None:
+def test_compressed_messages_are_exchanged(connect: Connect, new_uri: NewUri, size: int) -> None:
     uri = new_uri(PRIORITY)
     client = connect(message_compression_algorithm=blazingmq.CompressionAlgorithmType.ZLIB)
     client.session.open_queue(uri, read=True, write=True)
@@ -73,7 +73,9 @@ def test_compressed(connect: Connect, new_uri: NewUri, size: int) -> None:
     assert client.payloads(2) == [b"a" * size] * 2
 
 
-def test_two_thousand_in_order(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
+def test_two_thousand_messages_arrive_in_order(
+    broker: StillBroker, connect: Connect, new_uri: NewUri
+) -> None:
     uri, client = new_uri(PRIORITY), connect()
     client.session.open_queue(uri, read=True, write=True)
     payloads = [b"%d" % number for number in range(2000)]
@@ -138,7 +140,7 @@ def test_refused_opens(connect: Connect, uri: str, options: dict[str, bool], err
     client.session.open_queue(f"bmq://{PRIORITY}/q", write=True)
 
 
-def test_an_unknown_application_opens_and_stays_quiet(connect: Connect, new_uri: NewUri) -> None:
+def test_an_unknown_application_opens_and_receives_no_message(connect: Connect, new_uri: NewUri) -> None:
     uri, client = new_uri(FANOUT), connect()
     client.session.open_queue(f"{uri}?id=nope", read=True)
     client.session.open_queue(uri, write=True)
@@ -159,7 +161,7 @@ def test_priorities_and_taking_turns(connect: Connect, new_uri: NewUri) -> None:
     assert sorted(high.payloads(2) + low.payloads(2)) == [b"0", b"1", b"2", b"3"]
 
 
-def test_no_more_than_may_be_unconfirmed(connect: Connect, new_uri: NewUri) -> None:
+def test_delivery_stops_at_the_limit_of_unconfirmed_messages(connect: Connect, new_uri: NewUri) -> None:
     uri, client, other = new_uri(PRIORITY), connect(), connect()
     client.auto_confirm = False
     client.session.open_queue(uri, read=True, write=True, options=QueueOptions(max_unconfirmed_messages=2))
@@ -267,7 +269,9 @@ def test_client_without_credentials_is_refused(broker: StillBroker) -> None:
         Client(broker.uri, timeout=blazingmq.Timeouts(connect_timeout=0.5))
 
 
-def test_messages_sent_twice_are_seen_twice(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
+def test_messages_delivered_twice_are_received_twice(
+    broker: StillBroker, connect: Connect, new_uri: NewUri
+) -> None:
     """Deliver a message twice, for tests of idempotent consumers."""
     uri, client = new_uri(PRIORITY), connect()
     client.session.open_queue(uri, read=True, write=True)

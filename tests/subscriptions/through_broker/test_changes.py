@@ -67,7 +67,7 @@ async def test_opening_closing_and_changing_together_are_one_request(scene: Scen
     assert await scene.left() == ["a", "b"]
 
 
-async def test_a_refused_subscription_leaves_the_others_as_they_were(scene: Scene) -> None:
+async def test_a_refused_subscription_leaves_other_subscriptions_unchanged(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1") as good:
         bad = queue.subscribe("x == 2")
@@ -167,7 +167,7 @@ async def test_every_way_to_receive_begins_the_default_subscription(scene: Scene
     assert message.data == b"a"
 
 
-async def test_receiving_for_a_shorter_time_than_the_broker_takes_to_answer(scene: Scene) -> None:
+async def test_a_receive_may_time_out_before_the_brokers_answer(scene: Scene) -> None:
     """A cancelled wait has nevertheless begun the subscription, for other and later receivers."""
     queue = await scene.reader(default_subscription=None)
     await scene.post(a={}, b={})
@@ -178,7 +178,7 @@ async def test_receiving_for_a_shorter_time_than_the_broker_takes_to_answer(scen
     assert (await queue.receive(20)).data == b"b"
 
 
-async def test_the_default_subscription_can_be_had_at_once_or_not_at_all(scene: Scene) -> None:
+async def test_the_default_subscription_starts_at_once_or_never_on_request(scene: Scene) -> None:
     queue = await scene.reader(default_subscription=True)
     assert [each.expressions for each in queue.consumers] == [[""]]
     async with queue.subscribe("x == 1"):
@@ -190,7 +190,7 @@ async def test_the_default_subscription_can_be_had_at_once_or_not_at_all(scene: 
             receive()
 
 
-async def test_messages_of_a_consumer_that_leaves_go_to_another_that_wants_them(scene: Scene) -> None:
+async def test_messages_of_a_closed_consumer_go_to_a_matching_consumer(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x >= 0", priority=1) as rest:
         leaving = await queue.subscribe("x == 1", priority=2)
@@ -228,7 +228,7 @@ async def test_unclaimed_messages_stay_until_a_consumer_matches(scene: Scene) ->
     assert await scene.left() == []
 
 
-async def test_unclaimed_messages_go_to_others_when_the_queue_closes(scene: Scene) -> None:
+async def test_unclaimed_messages_go_to_other_sessions_when_the_queue_closes(scene: Scene) -> None:
     queue = await scene.reader()
     leaving = await queue.subscribe("x == 1")
     await scene.post(**{str(n): {"x": 1} for n in range(10)})
@@ -256,7 +256,7 @@ def holds(consumer: bmq.Consumer, count: int) -> bool:
     return consumer.buffered == count
 
 
-async def test_unclaimed_messages_are_mentioned_once(
+async def test_unclaimed_messages_are_reported_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
@@ -276,7 +276,7 @@ async def test_unclaimed_messages_are_mentioned_once(
             assert await names(everything, 2) == ["a", "b"]
 
 
-async def test_consumers_that_come_and_go_show_nothing_twice_and_lose_nothing(scene: Scene) -> None:
+async def test_changing_consumers_neither_lose_nor_duplicate_messages(scene: Scene) -> None:
     queue, elsewhere = await scene.reader(), await scene.reader()
     done = asyncio.Event()
     posted = 0

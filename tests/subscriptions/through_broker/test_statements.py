@@ -348,7 +348,7 @@ async def test_junctions_are_short_circuiting(scene: Scene) -> None:
 
 
 @pytest.mark.statement("2.10")
-async def test_the_right_side_is_not_looked_at_when_the_left_decides(scene: Scene) -> None:
+async def test_the_right_side_is_not_evaluated_if_the_left_decides(scene: Scene) -> None:
     found = await verdicts(
         scene,
         "a || b",
@@ -432,7 +432,7 @@ async def test_printed_example_without_quotes_matches_no_message_and_causes_a_wa
     "text", ["shares 1000", "order == limit and limit == 0", 'customer == "x" and shares 1000']
 )
 @pytest.mark.statement("2.14")
-async def test_other_printed_examples_are_no_expressions(scene: Scene, text: str) -> None:
+async def test_other_printed_examples_are_invalid_expressions(scene: Scene, text: str) -> None:
     queue = await scene.reader()
     with pytest.raises(bmq.InvalidExpression):
         await queue.subscribe(text)
@@ -461,7 +461,7 @@ async def test_booleans_are_joined_and_negated(scene: Scene, text: str, wanted: 
 
 @pytest.mark.parametrize("text", ["_ask == 1", "1Y == 1"])
 @pytest.mark.statement("2.1")
-async def test_names_that_are_none(scene: Scene, text: str) -> None:
+async def test_illegal_names_are_refused(scene: Scene, text: str) -> None:
     queue = await scene.reader()
     with pytest.raises(bmq.InvalidExpression):
         await queue.subscribe(text)

@@ -111,7 +111,7 @@ async def test_any_text_is_a_tag(scene: Scene, discard: bool) -> None:
 
 @discarding
 @pytest.mark.statement("5.7")
-async def test_more_tags_than_one_expression_holds(scene: Scene, discard: bool) -> None:
+async def test_more_tags_than_one_expression_are_selected(scene: Scene, discard: bool) -> None:
     wanted = bmq.TagFilter(any_of=[f"t{n}" for n in range(23)], all_of=["eu"])
     queue = await scene.reader()
     async with queue.subscribe(wanted, discard_unmatched=discard) as consumer:
