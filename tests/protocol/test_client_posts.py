@@ -231,6 +231,20 @@ def test_a_post_made_alone_that_ended_without_an_answer_is_not_accepted_later() 
     assert bench.outcomes == {1: [AckStatus.TIMEOUT]}
 
 
+def test_an_acceptance_belongs_to_the_latest_post_of_its_guid() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    assert bench.post_alone(queue, 1)
+    acceptance = bench.broker.ack(bench.broker.puts)
+    bench.send(acceptance[:20], acceptance[20:])
+    assert bench.outcomes == {1: [AckStatus.SUCCESS]}
+    bench.core.post(queue, guid(1), b"1", "again", bench.now)
+    bench.pump()
+    bench.send(acceptance)
+    assert bench.outcomes == {1: [AckStatus.SUCCESS], "again": [AckStatus.SUCCESS]}
+    assert len(bench.core.posts) == bench.core.posts.bytes == queue.unacked == queue.unacked_bytes == 0
+
+
 # reconnecting
 
 

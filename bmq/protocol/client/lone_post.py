@@ -183,10 +183,11 @@ class LonePost(Batch):
             return None
         self.awaited = None
         posts, guid, queue, token = self._posts, self._guid, self.queue, self.token
-        entry = posts.entries.pop(guid, None)
-        if entry is None:
+        entry = posts.entries.get(guid)
+        # After an outcome on the usual way, the caller may have posted the same GUID again, on the usual way.
+        if entry is None or posts.batches[entry[1]] is not self:
             return None
-        del posts.batches[entry[1]]
+        del posts.entries[guid], posts.batches[entry[1]]
         self.queue, self.token = _NO_QUEUE, None
         size = len(entry[0][1])
         posts.bytes -= size
