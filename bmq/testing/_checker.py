@@ -253,6 +253,7 @@ class _Message:
         retries: the GUIDs of due durable retries.
         copies: by application, process and session; the latest delivery is last.
         delivered, confirmed: the bits of applications.
+        sent: the bits of applications with a confirmation that was sent at once, over a living connection.
         pending: whether the message counts as pending.
     """
 
@@ -274,6 +275,7 @@ class _Message:
         "replied",
         "request",
         "retries",
+        "sent",
         "shared",
         "since",
         "status",
@@ -293,7 +295,7 @@ class _Message:
         self.moved = self.replied = self.pending = self.shared = False
         self.retries: list[str] = []
         self.copies: dict[str, dict[_Place, _Copy]] = {}
-        self.delivered = self.confirmed = 0
+        self.delivered = self.confirmed = self.sent = 0
 
 
 #: The remains of a message finished long ago: place, receivers, queue and process.
@@ -416,7 +418,8 @@ class Checker:
             self._release(process, application)
         process.holds.clear()
         # The process's messages return to the broker. A session that has confirmed such a message before
-        # confirms the message again, unseen by the program.
+        # confirms the message again, unseen by the program. A broker that has received a confirmation no
+        # longer has the message, and the process had a copy delivered before.
         for guid in list(self._twice):
             message = self._open.get(guid)
             if message is None:
@@ -424,8 +427,11 @@ class Checker:
                 continue
             for uri, copies in message.copies.items():
                 (number, _), newest = next(reversed(copies.items()))
-                if number == process.number and newest.confirmed is None and self._remembered(copies):
-                    message.confirmed |= message.queue.bit(uri)
+                bit = message.queue.bit(uri)
+                if number != process.number or newest.confirmed is not None:
+                    continue
+                if message.sent & bit or self._remembered(copies):
+                    message.confirmed |= bit
             self._weigh(message)
 
     def _remembered(self, copies: Mapping[_Place, _Copy]) -> bool:
@@ -744,7 +750,10 @@ class Checker:
             self._problem("dead-letters", text, guid, message.queue, [process], lines)
         if event.get("connection", copy.connection) == copy.connection:
             copy.confirmed = not event.get("stale")
-        message.confirmed |= message.queue.bit(uri)
+        bit = message.queue.bit(uri)
+        message.confirmed |= bit
+        if event.get("sent", not event.get("stale")):
+            message.sent |= bit
         held = process.holds.pop((uri, guid), None)
         if held is not None:
             self._release(process, held)
@@ -970,6 +979,7 @@ class Checker:
     #: The method for each kind of event.
     _READERS: ClassVar = {
         ("process", "invoke"): _started,
+        ("process", "ok"): _disconnected,
         ("process", "unknown"): _killed,
         ("connection", "fail"): _disconnected,
         ("post", "invoke"): _post,

@@ -35,6 +35,7 @@ from bmq.conventions import BUCKET, DEAD_GUID, DEAD_QUEUE, DESTINATION, DUE, ORI
 from bmq.errors import AckStatus, ProtocolError, UsageError
 from bmq.events import Connected, ConnectionLost, SessionEvent, StateRestored
 from bmq.groups import GroupEvent, Lost
+from bmq.protocol.client.core import SessionState
 from bmq.testing._checker import Checker
 from bmq.wire.crc import crc32c
 from bmq.wire.properties import PropertyValue
@@ -467,6 +468,8 @@ class Recorder(Interceptor):
             }
             if message.stale:
                 fields["stale"] = True
+                if message.consumer.queue.session.state is SessionState.STARTED:
+                    fields["sent"] = True
             lines.append(log.line(self.name, "confirm", "ok", fields))
         self._append(lines)
 

@@ -687,6 +687,25 @@ def another_process_loses_what_was_confirmed_too_late(s: Scene) -> None:
     s.event("b", "connection", "fail", event="ConnectionLost")
 
 
+@story("unfinished", breaks=False)
+def a_process_ends_with_what_another_had_confirmed(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.confirm("1", stale=True, sent=True)
+    s.deliver("1", to="b", redelivered=True)
+    s.event("a", "process", "ok")
+    s.event("a", "process", "invoke")
+    s.event("b", "process", "ok")
+
+
+@story("unfinished", breaks=True)
+def a_process_ends_with_what_nobody_had_confirmed(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.deliver("1", to="b", redelivered=True)
+    s.event("b", "process", "ok")
+
+
 @story("unfinished", breaks=True)
 def a_process_dies_before_it_can_confirm_again(s: Scene) -> None:
     s.posted("1")
