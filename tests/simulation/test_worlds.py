@@ -33,6 +33,18 @@ def test_a_world_keeps_every_promise(name: str, first: int) -> None:
         sim.run(WORLDS[name], sim)
 
 
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("workers", 1104),  # a worker had a message at hand that another one had confirmed
+        ("groups", 3172),  # a member was asked to leave, and left after the faults
+    ],
+)
+def test_a_seed_that_has_failed(name: str, seed: int) -> None:
+    sim = Simulation(seed)
+    sim.run(WORLDS[name], sim)
+
+
 def test_digests_of_worlds_do_not_depend_on_hash_seeds() -> None:
     told = {
         subprocess.run(

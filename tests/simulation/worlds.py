@@ -254,6 +254,7 @@ async def groups(sim: Simulation) -> Verdict:
     buckets = sim.draw("buckets", 8, 1, 16)
     handled: dict[str, set[int]] = {}
     posted: dict[str, int] = {}
+    troubled = True
 
     async def produce() -> None:
         async with connect(sim, broker) as session:
@@ -284,8 +285,8 @@ async def groups(sim: Simulation) -> Verdict:
                     handled.setdefault(key, set()).add(number)
 
     async def come_and_go() -> None:
-        """Let members leave in good order, and come back."""
-        while True:
+        """Let members leave in good order, and come back, until the faults are over."""
+        while troubled:
             await asyncio.sleep(sim.random.uniform(0.3, 3.0))
             one = sim.random.choice(members)
             if one.state == "running":
@@ -300,7 +301,9 @@ async def groups(sim: Simulation) -> Verdict:
     leaving = asyncio.create_task(come_and_go())
     await sim.faults(6.0, victims=members)
     await producer.wait()
-    leaving.cancel()
+    # A member that was asked to leave comes back: cancelling would let the member leave later.
+    troubled = False
+    await leaving
     for each in members:
         if not each.running:
             each.start()
