@@ -101,6 +101,7 @@ class Verdict:
             in time), "other process".
         confirmed: confirmations.
         handled: attempts of handlers, by outcome.
+        effects: effects, each name counted once.
         torn: lines without JSON, such as the last line of a killed process.
     """
 
@@ -115,6 +116,7 @@ class Verdict:
     duplicates: Mapping[str, int]
     confirmed: int
     handled: Mapping[str, int]
+    effects: int
     torn: tuple[str, ...]
 
     @property
@@ -129,10 +131,12 @@ class Verdict:
 
     def __str__(self) -> str:
         found = ", ".join(f"{count} of {rule}" for rule, count in self.broken.items()) or "none"
+        effects = f", {self.effects:,} effects" if self.effects else ""
         lines = [
             f"{self.events:,} events of {self.processes} processes: {self.posted:,} posted, "
             f"{self.acknowledged:,} acknowledged, {self.delivered:,} delivered "
-            f"({sum(self.duplicates.values()):,} again), {self.confirmed:,} confirmed; problems: {found}"
+            f"({sum(self.duplicates.values()):,} again), {self.confirmed:,} confirmed{effects}; "
+            f"problems: {found}"
         ]
         return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
 
@@ -157,6 +161,7 @@ class _Process:
         "busy",
         "confirmed",
         "delivered",
+        "effects",
         "handling",
         "holds",
         "name",
@@ -169,6 +174,7 @@ class _Process:
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number = name, number
         self.posted = self.acknowledged = self.refused = self.delivered = self.confirmed = 0
+        self.effects = 0
         #: Posts without an outcome, by GUID: number, event of the latest post, and queue.
         self.unanswered: dict[str, tuple[int, str, _Queue]] = {}
         #: By application and GUID, the keys of messages received and not confirmed.
@@ -818,6 +824,7 @@ class Checker:
 
     def _effect(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
         name = event["name"]
+        process.effects += 1
         earlier = self._effects.setdefault(name, where)
         if earlier != where:
             text = f"the effect {name!r} has happened twice"
@@ -943,7 +950,7 @@ class Checker:
             problems=tuple(problem for rule in RULES for problem in self._problems.get(rule, ())),
             broken={rule: self._broken[rule] for rule in RULES if self._broken[rule]},
             events=self._events,
-            processes=sum(bool(each.posted or each.delivered) for each in self._lives),
+            processes=sum(bool(each.posted or each.delivered or each.effects) for each in self._lives),
             posted=self._posted,
             acknowledged=self._acknowledged,
             refused=dict(self._refused),
@@ -951,6 +958,7 @@ class Checker:
             duplicates=dict(self._duplicates),
             confirmed=self._confirmed,
             handled=dict(self._handled),
+            effects=len(self._effects),
             torn=tuple(torn),
         )
 
