@@ -137,10 +137,11 @@ def keep(file: Path, what: str, cores: str, count: str, found: Cases, add: bool)
     """Write one (cores, rows) result to a file; replace or append."""
     document = json.loads(file.read_text()) if file.exists() else {"results": {}}
     results: dict[str, dict[str, Cases]] = document["results"]
-    cases = dict(results.setdefault(cores, {}).get(count, {})) if add else {}
+    sizes = results.setdefault(cores, {})
+    cases = dict(sizes.get(count, {})) if add else {}
     for name, rounds in found.items():
         cases[name] = cases.get(name, []) + rounds
-    results[cores] = dict(sorted({**results[cores], count: cases}.items(), key=lambda item: int(item[0])))
+    results[cores] = dict(sorted({**sizes, count: cases}.items(), key=lambda item: int(item[0])))
     document |= {"machine": machine(), "broker": what, "results": dict(sorted(results.items()))}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(document, indent=1))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -135,14 +137,22 @@ async def consume_batches(queue: Any, job: dict[str, Any], meter: Meter) -> dict
 
 
 async def consume_tables(
-    queue: Any, job: dict[str, Any], meter: Meter, *, in_the_end: bool = False
+    queue: Any, job: dict[str, Any], meter: Meter, *, in_the_end: bool = False, store: str = ""
 ) -> dict[str, Any]:
     """Consume the same messages as columns, including properties."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    def saved(batch: Any) -> None:
+        nonlocal writer
+        if writer is None:
+            writer = pa.ipc.new_file(file, batch.schema)
+        writer.write(batch)
+
     kinds = {"CustomerId": pa.int64(), "OrderType": pa.string()} if job["properties"] else {}
     left = job["count"]
+    writer: Any = None
+    file: Any = open(store, "wb") if store else None  # noqa: ASYNC230, SIM115  closed below
     most, size = (job["count"], 2**40) if in_the_end else (job["unconfirmed"], 2**30)
     tables = queue.tables(properties=kinds, max_unconfirmed_messages=most, max_unconfirmed_bytes=size)
     meter = Meter()  # no message has arrived yet, and imports are excluded from the measurement
@@ -151,14 +161,25 @@ async def consume_tables(
         if kinds:
             assert pc.min(batch["CustomerId"]).as_py() == 1234
             assert pc.min(batch["OrderType"]).as_py() == "EXPRESS"
+        if store:
+            saved(batch)
         if not in_the_end:
             tables.confirm()
         left -= batch.num_rows
         if left <= 0:
             break
+    if store:
+        writer.close()
+        os.fsync(file.fileno())
+        file.close()
     if in_the_end:
         tables.confirm()
         await queue.close()
+    if store:
+        with pa.memory_map(store) as stored:
+            found = pa.ipc.open_file(stored)
+            read = (found.get_batch(number) for number in range(found.num_record_batches))
+            assert sum(len(each) for each in read if pc.min(pc.binary_length(each["value"]))) == job["count"]
     await asyncio.sleep(0)
     return meter.result(job["count"])
 
@@ -166,6 +187,12 @@ async def consume_tables(
 async def consume_tables_as_a_task(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
     """Confirm after all messages have arrived, and wait for the broker, as a task that may fail must do."""
     return await consume_tables(queue, job, meter, in_the_end=True)
+
+
+async def consume_tables_stored(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
+    """Store all messages in a file, synchronise the file, confirm, wait for the broker, and read the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        return await consume_tables(queue, job, meter, in_the_end=True, store=f"{folder}/rows.arrow")
 
 
 async def await_handler(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
@@ -269,7 +296,15 @@ PRODUCERS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]]
 # Messages arrive once the queue is open: the time starts before that.
 CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, Any]]]] = {
     f.__name__: f
-    for f in (consume, consume_batches, consume_tables, consume_tables_as_a_task, await_handler, handle)
+    for f in (
+        consume,
+        consume_batches,
+        consume_tables,
+        consume_tables_as_a_task,
+        consume_tables_stored,
+        await_handler,
+        handle,
+    )
 }
 
 
