@@ -30,7 +30,7 @@ __all__ = ["DEFAULT_RULES", "RULES", "BrokenPromise", "Checker", "Problem", "Ver
 RULES: Final[Mapping[str, str]] = {
     "lost": "an acknowledged message reaches every application",
     "unfinished": "a received message is confirmed in the end",
-    "outcome": "a post has one outcome",
+    "outcome": "a post has exactly one outcome",
     "content": "a received message was posted, with this payload, and was not refused",
     "order": "a consumer receives the messages of one producer in the order of posting",
     "key-order": "a process receives and handles the messages of one key in the order of posting",
