@@ -10,6 +10,7 @@ import enum
 import inspect
 import re
 import textwrap
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +34,7 @@ from bmq.testing import FaultProxy
 from tests.programs.test_docs import generate as generate
 from tests.surface import current
 
+ROOT = Path(__file__).parent.parent
 URI = "bmq://bmq.test.mem.priority/q"
 PARTS = (
     bmq,
@@ -107,6 +109,23 @@ def test_every_class_has_a_page_and_every_other_name_is_on_that_of_its_module(
             assert reference.page_of(value).startswith(f"# {name}\n")
         elif part is bmq or getattr(bmq, name, None) is not value:
             assert f"[`{name}`](" in module
+
+
+def test_every_public_name_has_the_version_that_added_it(generate: ModuleType) -> None:
+    listed = generate.since()
+    assert listed.keys() == generate.MODULES.keys()
+    for module, part in generate.MODULES.items():
+        names = {name for name in part.__all__ if not name.startswith("_")}
+        modules = {name for name in names if inspect.ismodule(getattr(part, name))}
+        assert listed[module].keys() - modules == names - modules, module
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for version in {version for names in listed.values() for version in names.values()} - {"next"}:
+        assert f"## [{version}]" in changelog
+
+
+def test_the_page_of_a_name_shows_the_version_that_added_it(reference: Any) -> None:
+    assert "*class of [`bmq`](bmq.md), since 0.1.0*" in reference.page_of(bmq.Queue)
+    assert "## derived_guid\n\n*since 0.1.0*" in reference.pages()["api/conventions.md"]
 
 
 @pytest.mark.parametrize("name", [each for each in bmq.__all__ if not inspect.ismodule(getattr(bmq, each))])
