@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from bmq.errors import (
@@ -16,6 +18,7 @@ from bmq.errors import (
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopened, QueueReopenFailed, StateRestored
 from bmq.protocol.client.queue import QueueState
+from bmq.wire.constants import PutFlags
 from bmq.wire.uri import QueueUri
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
 
@@ -243,6 +246,41 @@ def test_an_acceptance_belongs_to_the_latest_post_of_its_guid() -> None:
     bench.send(acceptance)
     assert bench.outcomes == {1: [AckStatus.SUCCESS], "again": [AckStatus.SUCCESS]}
     assert len(bench.core.posts) == bench.core.posts.bytes == queue.unacked == queue.unacked_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_each_post_of_repeated_guids_has_one_outcome(seed: int) -> None:
+    random, bench, tokens = Random(seed), connected(), 0
+    queue, other = bench.open(URI), bench.open(OTHER)
+    unanswered = bench.broker.puts
+    for _ in range(60):
+        step, number = random.choice(("alone", "usual", "together", "ack", "ack", "cut")), random.randrange(3)
+        if step == "cut":
+            if random.random() < 0.2:
+                unanswered.clear()
+                bench.lose()
+                bench.connect()
+                bench.answer_all()
+        elif step == "ack":
+            if unanswered:
+                event = bench.broker.ack([unanswered.pop(0)])
+                at = random.choice((0, 20))
+                bench.send(*filter(None, (event[:at], event[at:])))
+        elif guid(number) not in bench.core.posts.entries:
+            tokens += 1
+            target = random.choice((queue, other))
+            message = guid(number), b"%d" % number, int(PutFlags.ACK_REQUESTED), 0, 0
+            data = bench.core.lone.begin(target, message) if step == "alone" else None
+            if data is not None:
+                bench.broker.take(data)
+                bench.core.lone.keep(target, message, tokens, bench.now)
+            elif step == "together":
+                bench.core.post_many(target, [message], tokens, bench.now)
+            else:
+                bench.core.post(target, *message[:2], tokens, bench.now)
+            bench.pump()
+    bench.ack_all()
+    assert bench.outcomes == {token: [AckStatus.SUCCESS] for token in range(1, tokens + 1)}
 
 
 # reconnecting
