@@ -40,7 +40,7 @@ RULES: Final[Mapping[str, str]] = {
     "early": "a delayed message does not arrive before its due time",
     "late": "a message arrives within a given time",
     "confirm": "a message is confirmed after its handler has succeeded",
-    "dead-letters": "a message whose handler has failed for good is put aside before it is confirmed",
+    "dead-letters": "after the final failure of its handler, a message is put aside before its confirmation",
     "again": "a session does not receive a message again after confirming the message on a living connection",
     "replies": "a request has one reply",
     "once": "an effect happens once",
