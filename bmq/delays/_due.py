@@ -120,7 +120,8 @@ class DueMessages:
         self._arrivals = self._consumer.batches()
         # Messages not due yet: due time, order of arrival, message.
         self._held: list[tuple[float, int, Message]] = []
-        self._guids: set[str] = set()
+        # The latest delivery of each held message, by GUID: a confirmation of an earlier one is stale.
+        self._latest: dict[str, Message] = {}
         self._bytes = 0
         self._number = 0
         #: Returns the number of messages handed out that still count against the limits.
@@ -226,7 +227,9 @@ class DueMessages:
                     raise
                 continue
             for message in batch:
-                if message.guid not in self._guids:  # a redelivered message is held already
+                if message.guid in self._latest:
+                    self._latest[message.guid] = message  # delivered again, and held already
+                else:
                     self._hold(message, _due(message))
             if self._part() >= self._at_once:
                 self._move_at = min(self._move_at, now)
@@ -234,14 +237,13 @@ class DueMessages:
     def _hold(self, message: Message, due: float) -> None:
         self._number += 1
         heapq.heappush(self._held, (due, self._number, message))
-        self._guids.add(message.guid)
+        self._latest[message.guid] = message
         self._bytes += len(message.raw)
 
     def _pop(self) -> Message:
         _, _, message = heapq.heappop(self._held)
-        self._guids.discard(message.guid)
         self._bytes -= len(message.raw)
-        return message
+        return self._latest.pop(message.guid, message)
 
     def _part(self) -> float:
         """The held amount, as a fraction of the limits."""

@@ -161,8 +161,8 @@ class Mover:
         self._serving: dict[asyncio.Task[None], None] = {}
         self._closing: dict[asyncio.Task[None], None] = {}
         self._posted: set[asyncio.Future[Ack]] = set()
-        # GUIDs, in the delay queue, of messages that a destination has and has not finished.
-        self._passing: set[str] = set()
+        # Messages that a destination has and has not finished, by their GUIDs in the delay queue.
+        self._passing: dict[str, _Item] = {}
         # Messages that wait for their destination, and the part for refused destinations.
         self._waiting = self._refused = 0
         #: How many messages were passed on.
@@ -219,8 +219,9 @@ class Mover:
 
     def _pass_on(self, message: Message) -> bool:
         """Give a message to its destination; return whether the destination had room."""
-        if message.guid in self._passing:
-            return True  # redelivered meanwhile; confirmed together with the first delivery
+        if (passing := self._passing.get(message.guid)) is not None:
+            passing.message = message  # delivered again: a confirmation of the first delivery would be stale
+            return True
         try:
             uri, post = self._what(message)
         except Poison as poison:
@@ -236,12 +237,12 @@ class Mover:
             if not self._posted_now(item, output, output.queue):
                 return False
             self._open.move_to_end(uri)
-            self._passing.add(message.guid)
+            self._passing[message.guid] = item
             return True
         if output.given_up and _now() < output.until:
             self._aside.take(message, output.given_up)
             return True
-        self._passing.add(message.guid)
+        self._passing[message.guid] = item
         self._wait(item, output)
         return True
 
@@ -364,7 +365,7 @@ class Mover:
                 output.until = now + _LONGEST_PAUSE
                 while output.waiting:
                     item = self._taken(output)
-                    self._passing.discard(item.message.guid)
+                    self._passing.pop(item.message.guid, None)
                     self._aside.take(item.message, output.given_up)
                 return
         self._later(output, error)
@@ -377,7 +378,7 @@ class Mover:
         except BufferFull:
             return False
         except (InvalidPayload, InvalidProperty) as error:
-            self._passing.discard(guid)
+            self._passing.pop(guid, None)
             self._aside.take(item.message, Poison(PoisonKind.OVERSIZED, described(error)))
             return True
         self._posted.add(future)
@@ -400,7 +401,7 @@ class Mover:
         if error is None:
             output.failures = 0
             self.moved += 1
-            self._passing.discard(item.message.guid)
+            self._passing.pop(item.message.guid, None)
             item.message.confirm()
         elif isinstance(error, PostError) and not error.retryable:
             self._refused_alone(item, output, error)
@@ -414,7 +415,7 @@ class Mover:
         item.refused_since = item.refused_since or now
         unsure = error.status is AckStatus.UNKNOWN
         if not unsure and now - item.refused_since >= _PATIENCE:
-            self._passing.discard(item.message.guid)
+            self._passing.pop(item.message.guid, None)
             self._aside.take(item.message, Poison(PoisonKind.MISDIRECTED, described(error)))
             return
         pause = _UNSURE if unsure else _REFUSED
