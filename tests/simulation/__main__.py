@@ -16,10 +16,11 @@ from itertools import islice
 
 from bmq.testing import Simulation, Verdict
 from bmq.testing._sim_replay import REPLAY, seeds_to_run
+from tests.simulation.peace import PEACE
 from tests.simulation.services import SERVICES
 from tests.simulation.worlds import WORLDS as FIRST
 
-WORLDS = {**FIRST, **SERVICES}
+WORLDS = {**FIRST, **SERVICES, **PEACE}
 _AT_ONCE = 4
 #: How often a failing run is tried with fewer faults.
 _MOST_TRIES = 60

@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 from typing import Any
-from weakref import WeakSet
 
 import bmq
 from bmq.broker import DomainConfig, Mode
+from bmq.client.session import driver_of
 from bmq.testing import History, Recorder, SimulatedProcess, Simulation, Verdict, check
+from tests.simulation.books import Witness, unsettled
 
 __all__ = ["APP_IDS", "FAULTS", "World"]
 
@@ -45,19 +46,6 @@ FAULTS = (
     "pause",
     "kill",
 )
-
-
-class _Witness(bmq.Interceptor):
-    """Remembers the sessions that post and confirm."""
-
-    def __init__(self) -> None:
-        self.sessions: WeakSet[bmq.Session] = WeakSet()
-
-    def on_post(self, queue: bmq.Queue, posts: Sequence[Any]) -> None:
-        self.sessions.add(queue.session)
-
-    def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
-        self.sessions.add(consumer.queue.session)
 
 
 class World:
@@ -98,7 +86,7 @@ class World:
         self._chance = Random(sim.seed)
         self.verdict: Verdict | None = None
         self._programs: dict[str, SimulatedProcess] = {}
-        self._witness = _Witness()
+        self._witness = Witness()
 
     def uri(self, name: str, mode: str = "priority") -> str:
         """Return the URI of a queue."""
@@ -238,32 +226,9 @@ class World:
             raise AssertionError(f"the broker's books do not balance: {'; '.join(self.wrong())}") from None
 
     def wrong(self) -> list[str]:
-        """Return what does not balance in the broker's queues."""
-        found: list[str] = []
-        for uri in self.broker.broker.queues:
-            queue = self.broker.broker.queues[uri]
-            stored = {each.guid: each for each in queue.messages}
-            if queue.bytes != sum(each.size for each in stored.values()):
-                found.append(f"{uri} counts {queue.bytes} bytes for {len(stored)} messages")
-            for name, app in queue.apps.items():
-                if not stored.keys() >= set(app.unconfirmed):
-                    found.append(f"{uri} waits for the confirmation of deleted messages by {name}")
-            counts = queue.stats()
-            if counts.posted_bytes < counts.posted or counts.pushed_bytes < counts.pushed:
-                found.append(f"{uri} counts fewer bytes than messages")
-            if queue.mode != "broadcast" and counts.pushed < counts.confirmed:
-                found.append(f"{uri} counts more confirmations than deliveries")
-        for session in list(self._witness.sessions):
-            counts = session.stats()
-            for kind in ("unacked", "buffered"):
-                messages, size = getattr(counts, f"{kind}_messages"), getattr(counts, f"{kind}_bytes")
-                if bool(messages) != bool(size):
-                    found.append(f"{session} counts {size} bytes for {messages} {kind} messages")
-            if counts.received < max(counts.buffered_messages, counts.unconfirmed):
-                found.append(f"{session} counts more messages at hand than received")
-            if (counts.posted and not counts.posted_bytes) or (counts.received and not counts.received_bytes):
-                found.append(f"{session} counts messages without bytes")
-        return found
+        """Return the sums of the broker and of living sessions that do not balance."""
+        living = (each for each in self._witness.sessions if not driver_of(each).loop.dead)
+        return unsettled(self.broker, living)
 
     def check(self, **rules: Any) -> Verdict:
         """Check the history; a failure has the last events as a note."""

@@ -15,6 +15,7 @@ import bmq
 from bmq.broker import DomainConfig, Mode
 from bmq.delays import Mover
 from bmq.testing import SimulatedBroker, SimulatedProcess, Simulation, Verdict, check
+from tests.simulation.books import unsettled
 
 __all__ = ["WORLDS", "World"]
 
@@ -119,6 +120,13 @@ async def stop(*processes: SimulatedProcess) -> None:
         await process.wait()
 
 
+def judged(sim: Simulation, broker: SimulatedBroker, **rules: Any) -> Verdict:
+    """Check the broker's books, and the history."""
+    found = unsettled(broker, [])
+    assert not found, found
+    return check(sim.history, **rules)
+
+
 # worlds
 
 
@@ -173,7 +181,7 @@ async def posting(sim: Simulation) -> Verdict:
         lambda: {app: sorted(wanted - each)[:5] for app, each in arrived.items()},
     )
     await stop(*consumers)
-    return check(sim.history)
+    return judged(sim, broker)
 
 
 @world
@@ -242,7 +250,7 @@ async def workers(sim: Simulation) -> Verdict:
     )
     assert {number for number in wanted if number % 7 == 0} <= dead
     await stop(*victims, undertaker)
-    return check(sim.history)
+    return judged(sim, broker)
 
 
 @world
@@ -315,7 +323,7 @@ async def groups(sim: Simulation) -> Verdict:
     for each in members:
         assert each.running, await each.wait()
     await stop(*members)
-    return check(sim.history, without=["order"])
+    return judged(sim, broker, without=["order"])
 
 
 @world
@@ -374,7 +382,7 @@ async def delays(sim: Simulation) -> Verdict:
     for each in (*movers, receiver):
         assert each.running, await each.wait()
     await stop(*movers, receiver)
-    return check(sim.history, without=["order"])
+    return judged(sim, broker, without=["order"])
 
 
 @world
@@ -408,4 +416,4 @@ async def quiet(sim: Simulation) -> Verdict:
     await sim.until(lambda: len(waited) == len(sent))
     assert max(waited) < 1.0
     await stop(consumer)
-    return check(sim.history)
+    return judged(sim, broker)

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Some seeds of every world without faults; ``make simulate`` runs any number of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.testing import Simulation
+from tests.simulation.peace import PEACE
+
+SEEDS = 50
+
+
+@pytest.mark.parametrize("name", PEACE)
+def test_counts_times_and_shares_are_exact_in_peace(name: str) -> None:
+    for seed in range(1, SEEDS + 1):
+        sim = Simulation(seed)
+        sim.run(PEACE[name], sim)
