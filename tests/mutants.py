@@ -4,20 +4,21 @@
 `make mutants ARGS="..."`; CONTRIBUTING.md explains the output. The bugs come from mutmut's operators, and
 from three of our own: an omitted statement, an inverted condition, a dropped result. mutmut's own command
 skips decorated functions and code outside of functions: every property and every state table.
-Nothing in the working tree is touched: the tests run in copies of it, in `.mutants`. It is started with
-The working tree is not changed: the tests run in copies of it, in `.mutants`. Start with
+The working tree is not changed: the tests run in copies of it, in `.mutants`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import difflib
 import gc
 import hashlib
 import itertools
 import json
 import os
+import py_compile
 import resource
 import shutil
 import signal
@@ -101,9 +102,11 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
 }
 
-#: Areas whose bugs the simulation alone should find; the seeds for each bug, and the worlds for each seed.
+#: Areas whose bugs the simulation alone should find, and the number of seeds for each bug.
 SIMULATED = ("client", "protocol", "broker", "groups", "delays", "workers")
-SIMULATED_SEEDS, SIMULATED_WORLDS = 20, 8
+SIMULATED_SEEDS = 20
+#: Limits of one world of one seed: CPU seconds, seconds, and bytes of memory of the process.
+WORLD_CPU, WORLD_SECONDS, WORLD_MEMORY = 20, 300, 4 << 30
 
 #: What does nothing but I/O: its bugs are found by everything or by nothing.
 WITHOUT = {"engine/driver", "engine/event_stream"}
@@ -404,36 +407,38 @@ class Record:
 
 
 def simulate(copy: Path, seeds: range, chosen: Sequence[str], tracer: coverage.Coverage | None) -> str:
-    """Run worlds in a copy of the tree with each seed; return what failed first, or an empty text."""
+    """Run worlds in a copy of the tree with each seed; return the first failed run, or an empty text."""
     import logging
 
     from tests.simulation.__main__ import WORLDS, run
 
     logging.disable(logging.CRITICAL)
-    worlds = list(chosen or WORLDS)
-    most = len(worlds) if tracer is not None else SIMULATED_WORLDS
     for seed in seeds:
-        for number in range(seed * most, seed * most + min(most, len(worlds))):
-            world = worlds[number % len(worlds)]
-            (copy / "running.txt").write_text(f"{world}, seed {seed}")
+        for world in chosen or WORLDS:
+            where = f"{world}, seed {seed}"
+            (copy / "running.txt").write_text(where)
+            signal.setitimer(signal.ITIMER_PROF, 0 if tracer else WORLD_CPU)
+            signal.alarm(0 if tracer else WORLD_SECONDS)
             if tracer is not None:
                 tracer.switch_context(world)
-            if run(world, seed)[0]:
-                return f"{world}, seed {seed}"
+            error = run(world, seed)[0]
+            if error:
+                print(error)
+                return where
     return ""
 
 
 def simulate_in_a_child(
-    copy: Path, seeds: range, chosen: Sequence[str], tracer: coverage.Coverage | None, cpu: int
+    copy: Path, seeds: range, chosen: Sequence[str], tracer: coverage.Coverage | None = None
 ) -> int:
-    """Fork; the child runs worlds for at most this many CPU seconds, and exits with 3 after a failure."""
+    """Fork; the child runs worlds, and exits with 3 after a failure."""
     pid = os.fork()
     if pid:
         return pid
     status = 70
     try:
         os.setsid()
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+        resource.setrlimit(resource.RLIMIT_AS, (WORLD_MEMORY, WORLD_MEMORY))
         os.chdir(copy)
         output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
@@ -450,7 +455,8 @@ def simulate_in_a_child(
                 str(Path(file).relative_to(copy)): data.contexts_by_lineno(file)
                 for file in data.measured_files()
             }
-            (HOME / "simulation.json").write_text(json.dumps(executed))
+            if not found:
+                (HOME / "simulation.json").write_text(json.dumps(executed))
         (copy / "found.txt").write_text(found)
         status = 3 if found else 0
     except BaseException:
@@ -461,48 +467,99 @@ def simulate_in_a_child(
         os._exit(status)
 
 
-def simulated(drawn: dict[str, list[Mutant]]) -> None:
+@dataclass
+class SimulatedTrial:
+    """A bug that a child looks for with the simulation.
+
+    Attributes:
+        area: its area.
+        mutant: the bug.
+        copy: the tree with the bug.
+        original: the bytes of the file without the bug.
+        pid: the child.
+    """
+
+    area: str
+    mutant: Mutant
+    copy: Path
+    original: bytes
+    pid: int
+
+    def end(self) -> str | None:
+        """Return the run that found the bug, "" if none did, or None while the child runs."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            return None
+        (self.copy / self.mutant.path).write_bytes(self.original)
+        found, running = self.copy / "found.txt", self.copy / "running.txt"
+        if found.exists():
+            return found.read_text()
+        where = running.read_text() if running.exists() else "the import"
+        return f"an end without time, or of the process ({os.waitstatus_to_exitcode(status)}), in {where}"
+
+
+def simulated(drawn: dict[str, list[Mutant]], jobs: int) -> None:
     """Look for bugs with the simulation alone, among the lines that it executes; print a table."""
-    executed = {
-        file: {int(line): worlds for line, worlds in lines.items()}
-        for file, lines in json.loads((HOME / "simulation.json").read_text()).items()
-    }
-    copy = copy_tree("simulation")
-    print(f"\n{'area':<14} {'bugs':>5} {'found':>5}   at seed 1", flush=True)
-    table: list[tuple[str, int, int, int]] = []
-    for area, mutants in drawn.items():
-        found = first = 0
-        for mutant in mutants:
-            lines = executed.get(mutant.path, {})
-            worlds = sorted({world for line in mutant.lines for world in lines.get(line, []) if world})
+    executed: dict[str, dict[str, list[str]]] = json.loads((HOME / "simulation.json").read_text())
+    free: list[Path] = []
+    for number in range(jobs):
+        free.append(copy_tree(f"simulation-{number}"))
+        # By content: the files of a copy change and change back.
+        compileall.compile_dir(
+            free[-1], quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
+        )
+    waiting = [(area, mutant) for area, mutants in drawn.items() for mutant in mutants]
+    count, began = len(waiting), time.monotonic()
+    trials: list[SimulatedTrial] = []
+    found: dict[str, list[str]] = defaultdict(list)
+    survivors: list[Mutant] = []
+    done = 0
+    while waiting or trials:
+        while waiting and free:
+            area, mutant = waiting.pop(0)
+            copy = free.pop()
+            for written in ("found.txt", "running.txt"):
+                (copy / written).unlink(missing_ok=True)
             target = copy / mutant.path
-            kept = target.read_bytes()
+            trial = SimulatedTrial(area, mutant, copy, target.read_bytes(), 0)
             target.write_text(mutant.source(), encoding="utf-8")
-            (copy / "found.txt").unlink(missing_ok=True)
-            (copy / "running.txt").unlink(missing_ok=True)
-            chosen = [] if mutant.everywhere else worlds
-            pid = simulate_in_a_child(copy, range(1, SIMULATED_SEEDS + 1), chosen, None, cpu=200)
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            target.write_bytes(kept)
-            how = (copy / "found.txt").read_text() if (copy / "found.txt").exists() else ""
-            running = copy / "running.txt"
-            if status not in (0, 3):
-                where = running.read_text() if running.exists() else "the import"
-                how = f"an end without time, or of the process ({status}), in {where}"
-            found += bool(how)
-            first += how.endswith(("seed 1", "the import"))
+            worlds = worlds_for(mutant, executed.get(mutant.path, {}))
+            trial.pid = simulate_in_a_child(copy, range(1, SIMULATED_SEEDS + 1), worlds)
+            trials.append(trial)
+        for trial in [*trials]:
+            how = trial.end()
+            if how is None:
+                continue
+            trials.remove(trial)
+            free.append(trial.copy)
+            done += 1
+            if how:
+                found[trial.area].append(how)
+            else:
+                survivors.append(trial.mutant)
             print(
-                f"  {mutant.name} {mutant.path}:{mutant.lines[0]} {f'found by {how}' if how else 'NOT FOUND'}"
+                f"{done:>3} of {count}, {time.monotonic() - began:.0f} s: {trial.mutant.name} "
+                f"{trial.mutant.path}:{trial.mutant.lines[0]} {f'found by {how}' if how else 'NOT FOUND'}",
+                flush=True,
             )
-            if not how:
-                print(mutant.diff())
-            sys.stdout.flush()
-        table.append((area, len(mutants), found, first))
+        time.sleep(0.02)
+    for mutant in survivors:
+        print(f"\n{mutant.name} {mutant.path}:{mutant.lines[0]}\n{mutant.diff()}")
     print(f"\n{'area':<14} {'bugs':>5} {'found':>5}   at seed 1")
-    for area, number, found, first in table:
-        print(f"{area:<14} {number:>5} {found:>5} {first:>5}")
-    number, found = sum(row[1] for row in table), sum(row[2] for row in table)
-    print(f"{'in all':<14} {number:>5} {found:>5}  {found / max(number, 1):.1%}")
+    for area, mutants in drawn.items():
+        first = sum(how.endswith(("seed 1", "the import")) for how in found[area])
+        print(f"{area:<14} {len(mutants):>5} {len(found[area]):>5} {first:>5}")
+    number = sum(map(len, found.values()))
+    print(f"{'in all':<14} {count:>5} {number:>5}  {number / max(count, 1):.1%}")
+
+
+def worlds_for(mutant: Mutant, executed: dict[str, list[str]]) -> list[str]:
+    """Return the worlds that execute a bug: first those that execute most of its module; [] for all."""
+    if mutant.everywhere:
+        return []
+    reaching = {world for line in mutant.lines for world in executed.get(str(line), []) if world}
+    lines = Counter(world for worlds in executed.values() for world in worlds)
+    return sorted(reaching, key=lambda world: (-lines[world], world))
 
 
 def executed_by_simulation(mutants: Sequence[Mutant]) -> list[Mutant]:
@@ -511,7 +568,7 @@ def executed_by_simulation(mutants: Sequence[Mutant]) -> list[Mutant]:
     if not answer.exists():
         copy = copy_tree("simulation-recorded")
         tracer = coverage.Coverage(data_file=None, include=[f"{copy}/bmq/*"])
-        os.waitpid(simulate_in_a_child(copy, range(1, 3), [], tracer, cpu=3600), 0)
+        os.waitpid(simulate_in_a_child(copy, range(1, 3), [], tracer), 0)
         if not answer.exists():
             sys.exit(f"the simulation did not run: see {copy}/output.txt")
     executed = json.loads(answer.read_text())
@@ -710,7 +767,7 @@ def main() -> None:
         import sqlalchemy  # noqa: F401  here so that no child has to import them
         import taskiq  # noqa: F401
 
-        simulated(drawn)
+        simulated(drawn, options.jobs)
         return
     suites = dict.fromkeys(suite for area, mutants in drawn.items() if mutants for suite in AREAS[area][1])
     for suite in suites:
