@@ -9,8 +9,8 @@ The blocks of a page, in order:
   below it.
 - ``text title="kitchen.py prints"``: the command with this name must print these lines next.
 
-``...`` stands for anything, also for lines. A block after ``<!-- not run: why -->`` is left alone. The ports
-that the pages name, 30114 and 8080, are replaced by free ones.
+``...`` stands for any text, including lines. A block after ``<!-- not run: why -->`` is ignored. The ports in
+the pages, 30114 and 8080, are replaced by free ports.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLOCK = re.compile(
     r'^(<!-- not run: .+ -->\n\n)?^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE
 )
 PORTS = ("30114", "8080")
-#: The broker that programs in the documentation name.
+#: The broker's address in documented programs.
 SHOWN_BROKER = "tcp://localhost:30114"
 PATIENCE = 60.0
 
@@ -45,13 +45,13 @@ def at_broker(code: str, uri: str) -> str:
 
 
 class Running:
-    """A command in a terminal of its own."""
+    """A command in a separate terminal."""
 
     def __init__(self, command: str, folder: Path, environment: dict[str, str]) -> None:
         self.command = command
         self.printed: list[str] = []
         self._lines: SimpleQueue[str | None] = SimpleQueue()
-        # Variables may stand in front of the command; it replaces the shell, so that signals are its own.
+        # Variables may precede the command; the command replaces the shell and receives its signals.
         self._process = subprocess.Popen(
             ["/bin/bash", "-c", f"exec env {command}"],
             cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -66,7 +66,7 @@ class Running:
         self._lines.put(None)
 
     def prints(self, lines: list[str]) -> None:
-        """Wait for these lines in the output; log lines may occur between them."""
+        """Wait for these lines in the output; log lines may occur in between."""
         for expected in lines:
             while True:
                 try:
@@ -121,7 +121,7 @@ def run(page: Path, folder: Path, ports: list[str] | None = None) -> list[str]:
         "NO_COLOR": "1",
         "BMQ_CONFIG": str(folder / ".bmq.toml"),
     }
-    # What the reader's command line has as its default, 30114, is another port here.
+    # The default port of the command line, 30114, is a different port here.
     port = re.search(r"ready on tcp://127.0.0.1:(\d+)", text)
     if port is not None:
         broker = f'default = "here"\n[brokers.here]\nuri = "tcp://127.0.0.1:{port[1]}"\n'
@@ -156,7 +156,7 @@ def run(page: Path, folder: Path, ports: list[str] | None = None) -> list[str]:
                 (folder / title).write_text(body, encoding="utf-8")
                 done.append(title)
     finally:
-        # The last one first, and brokers after those who use them.
+        # In reverse order, brokers after their users.
         running.sort(key=lambda each: not each.command.startswith("bmq broker"))
         statuses = {each.command: each.end() for each in reversed(running)}
     assert set(statuses.values()) <= {0, 128 + signal.SIGTERM}, statuses  # in order, both of them

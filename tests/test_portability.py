@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No code path requires Linux: without features missing on other systems, everything works.
+"""No code path requires Linux: all features work without the names missing on other systems.
 
-For Windows and macOS, this shows as much as possible elsewhere: names that are missing there are not needed,
-and errors that occur only there are handled.
+On other systems, the tests remove names missing on Windows and macOS, and raise errors that occur only
+    there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bmq.testing import FaultProxy, _proxy
 ROOT = Path(__file__).parent.parent
 PACKAGE = sorted((ROOT / "bmq").rglob("*.py"))
 
-#: Modules, attributes and methods that there are on POSIX systems, or on Linux, alone.
+#: Modules, attributes and methods of POSIX systems, or of Linux, only.
 MODULES = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 ATTRIBUTES = {
     *("fork", "forkpty", "register_at_fork", "getuid", "geteuid", "setsid", "killpg", "mkfifo", "sendfile"),
@@ -50,7 +50,7 @@ def look(path: Path) -> None:
         for block in ast.walk(tree)
         if isinstance(block, ast.Try) or (isinstance(block, ast.If) and "hasattr(" in ast.unparse(block.test))
         for node in ast.walk(block)
-    }  # what is tried, or asked for first, has its fallback
+    }  # names with a fallback
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom) and node not in guarded:
             names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
@@ -70,7 +70,7 @@ def test_text_files_are_opened_with_an_encoding() -> None:
                     assert "encoding" in {each.arg for each in keywords}, f"{path}:{node.lineno}"
 
 
-#: Runs a program where everything is missing that Windows does not have.
+#: Runs a program without the names missing on Windows.
 ELSEWHERE = """
 import asyncio, os, runpy, signal, socket, sys, time
 
@@ -152,7 +152,7 @@ def test_broker_and_command_line_run_without_posix_only_modules(elsewhere: list[
 
 
 class Closed:
-    """A socket in macOS's state after its peer has closed it."""
+    """A socket in the state of macOS after its peer has closed the connection."""
 
     def setsockopt(self, *args: Any) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")

@@ -50,7 +50,7 @@ def test_failed_messages_are_not_confirmed(session: bmq.blocking.Session, bmq_qu
 
 
 def test_post_many_posts_all_items(queue: bmq.blocking.Queue) -> None:
-    """Items come from a list, and from a generator, which runs here because it may belong to this thread."""
+    """Items come from a list, or from a generator; the generator runs in this thread."""
     threads: set[int] = set()
 
     def payloads() -> Iterator[bytes]:
@@ -77,7 +77,7 @@ def test_post_many_posts_all_items(queue: bmq.blocking.Queue) -> None:
 
 
 def test_slow_generator_delays_no_post(queue: bmq.blocking.Queue) -> None:
-    """Yielded items are posted while the generator waits; here, for these very messages."""
+    """Yielded items are posted while the generator waits, here for these messages."""
 
     def items() -> Iterator[bytes]:
         for number in range(3):
@@ -93,7 +93,7 @@ def test_slow_generator_delays_no_post(queue: bmq.blocking.Queue) -> None:
 def test_items_behind_an_illegal_item_are_not_posted(
     queue: bmq.blocking.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Items behind it are not posted, even while earlier items have no outcome."""
+    """Items behind an illegal item are not posted, even while earlier items have no outcome."""
     monkeypatch.setattr(_posts, "_CHUNK_ITEMS", 1)
     with pytest.raises(bmq.InvalidPayload, match="a payload is bytes, not str"):
         queue.post_many(item for item in [b"1", b"2", "three", b"4", b"5"])  # type: ignore[misc]
@@ -172,7 +172,7 @@ def test_full_window_is_logged(broker: str, bmq_queue_uri: str) -> None:
         posted: list[bmq.blocking.PostFuture] = []
 
         def fill() -> None:
-            while True:  # until two are posted before the first one is acknowledged
+            while True:  # until two posts precede the first acknowledgement
                 posted.append(queue.post_nowait(b"x"))
 
         with pytest.raises(bmq.BufferFull, match="waits for room"):
@@ -298,7 +298,7 @@ def test_a_group(broker: str, bmq_queue_uri: str) -> None:
         queue = session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
 
         def load(bucket: int) -> None:
-            assert queue.stats().posted == 20  # a hook may use the session: it has a thread of its own
+            assert queue.stats().posted == 20  # a hook may use the session: hooks run in a separate thread
             loaded.append(bucket)
 
         queue.post_many([bmq.PutMessage(b"%d" % number, key=str(number)) for number in range(20)])
@@ -322,7 +322,7 @@ def test_the_strays_of_a_group_reach_a_function_in_a_thread(broker: str, bmq_que
         aside = session.open_queue(bmq_queue_uri + ".aside", read=True, write=True)
 
         def put_aside(message: bmq.blocking.Message) -> None:
-            aside.post(message.data)  # a function may use the session: it has a thread of its own
+            aside.post(message.data)  # a function may use the session: functions run in a separate thread
 
         queue.post(b"no key")
         queue.post(b"good", key="k")
@@ -527,7 +527,7 @@ async def test_use_after_closing_raises_as_in_asyncio(use: str, broker: str, bmq
 
     here, there = await said(False), await said(True)
     assert here == there
-    with bmq.blocking.connect(broker) as session:  # the message was never confirmed: as it is there
+    with bmq.blocking.connect(broker) as session:  # the message was never confirmed, as in asyncio
         for message in session.open_queue(bmq_queue_uri, read=True).receive_many(timeout=10):
             message.confirm()
 
@@ -570,7 +570,7 @@ def test_closing_waits_for_threads_that_handle(
             threading.Event().wait(0.001)
         go.set()
 
-    with queue.receive(timeout=10):  # what the thread that closes handles is not waited for
+    with queue.receive(timeout=10):  # messages of the closing thread are not awaited
         in_thread(handle)
         assert inside.wait(10)
         in_thread(let_go)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every verb after every other, on one queue: each does its work, and no message is lost or left behind."""
+"""Every verb after every other verb, on one queue: each works, and no message is lost."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tests.cli.conftest import Aside, Bmq, Ran
 PAYLOADS = [b"one", b"two", b"three"]
 Step = Callable[["Scene"], None]
 STEPS: dict[str, Step] = {}
-#: Verbs that work on no queue, or on those that a recording, an app, a page or a query names.
+#: Verbs without a queue, or with queues from a recording, an app, a page or a query.
 WITHOUT_A_QUEUE = {"check", "decode", "record", "replay", "console", "run", "spark", "broker"}
-#: What some steps begin with: a verb may have several.
+#: The first words of some steps: a verb may have several.
 SEVERAL = {"tail and confirm": "tail"}
 
 
 class Scene:
-    """A queue, and what is in it.
+    """A queue and its content.
 
     Attributes:
         uri: of the queue.
-        there: the payloads of its messages.
-        handed_back: whether messages were delivered and handed back. A broker delivers nothing behind them
-            until a consumer takes them.
-        later: how many messages a mover has passed on to another queue.
+        there: payloads of its messages.
+        handed_back: whether messages were delivered and handed back. A broker delivers no later message until
+            a consumer takes these messages.
+        later: number of messages moved to another queue.
     """
 
     def __init__(self, run: Bmq, aside: Aside, broker: str, uri: str) -> None:
@@ -48,7 +48,7 @@ class Scene:
         return ran
 
     def drained(self) -> list[bytes]:
-        """Take all messages that the queue delivers."""
+        """Take all delivered messages."""
 
         async def drain() -> list[bytes]:
             queue = await self.aside.session.open_queue(self.uri, read=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text of a broker or of a message never acts on a terminal, whatever verb prints it."""
+"""Text of a broker or of a message never controls the terminal, with any verb."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ HOSTILE = "\x1b]0;pwned\x07\x1b[2J\x9b2J\u202egnp\u2066\x7f\x85"
 DOMAIN = "bmq://bmq.test.mem.priority"
 QUEUE, DEAD, DELAYED, OTHER = (f"{DOMAIN}/{name}" for name in ("orders", "dead", "late.delayed", "other"))
 
-# What rich may send: colours, the cursor's place and whether it is seen, lines cleared, the other screen.
+# Permitted sequences of rich: colours, position and visibility of the cursor, cleared lines, the alternate
+# screen.
 _OWN = re.compile(r"\r?\x1b\[(?:[0-9;]*m|\?(?:25|1049)[hl]|[0-9]*[ABCDGHK])")
 
 # ---- a broker with hostile words
 
 Rewrite = Callable[[dict[str, Any]], None]
 
-# Members that the client has to recognise; in "free" they stay as they are.
+# Members interpreted by the client; unchanged in "free".
 _NAMES = {
     *("uri", "queueUri", "name", "clusterName", "queueName", "domain", "appId", "GUID", "guid", "encoding"),
     *("arrivalTimestamp", "mode", "version", "locality", "text"),
@@ -52,7 +53,7 @@ _NAMES = {
 
 
 def _every(value: Any, spared: set[str], name: str = "") -> Any:
-    """Append hostile words to every text, those in JSON within texts included."""
+    """Append hostile words to every text, including texts inside JSON."""
     match value:
         case dict():
             return {key: _every(each, spared, key) for key, each in value.items()}
@@ -101,7 +102,7 @@ def _rewrite_error(message: dict[str, Any]) -> None:
 
 
 class HostileBroker:
-    """A broker behind a proxy that rewrites its output."""
+    """A broker behind a proxy with rewritten output."""
 
     def __init__(self, uri: str, rewrite: Rewrite) -> None:
         self._port = int(uri.rpartition(":")[2])
@@ -164,9 +165,9 @@ class HostileBroker:
         return pack_schema_event(EventType(event.type), Codec.JSON, json.dumps(message).encode())
 
 
-# ---- what is run
+# ---- the verbs
 
-# The words of each verb; a verb that goes on is cancelled once these are in its output.
+# The expected words of each verb; a long-running verb is cancelled once its output contains the words.
 COMMANDS: dict[str, list[tuple[list[str], str]]] = {
     "post": [(["post", OTHER, "x", "-p", f"s={HOSTILE}", "--guids"], "")],
     "tail": [
@@ -216,9 +217,9 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["admin", "--json", "CLUSTERS", "LIST"], ""),
     ],
 }
-#: Verbs that print nothing of a broker: the embedded broker is one.
+#: Verbs without output from a broker, such as the embedded broker.
 _OTHERS = {"broker"}
-# Seconds after which a verb that goes on, and does not print its words, is cancelled all the same.
+# Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
 _OFFLINE = {"check", "decode", "run", "spark"}
 _APP = f"""
@@ -257,10 +258,10 @@ class _Screen:
                 if self._until and self._until in self._shown:
                     self._seen()
         except OSError:
-            pass  # how the end of a terminal shows itself on Linux
+            pass  # the end of a terminal on Linux
 
     def run(self, arguments: list[str], until: str, monkeypatch: pytest.MonkeyPatch) -> str:
-        """Run a verb to its end, or until its output contains some words; return all output."""
+        """Run a verb to its end, or until the output contains some words; return all output."""
         self._until = until.encode()
         run = bmq.run
 
@@ -292,7 +293,7 @@ class _Screen:
 def hostile(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[tuple[HostileBroker, dict[str, str]]]:
-    """A hostile broker whose queues hold hostile messages, with a hostile client."""
+    """A hostile broker with hostile messages and a hostile client."""
     monkeypatch.setenv("TERM", "xterm")
     (tmp_path / "hostile_app.py").write_text(_APP)
     monkeypatch.delitem(sys.modules, "hostile_app", raising=False)
@@ -338,7 +339,7 @@ def test_no_verb_prints_a_control_character_of_a_broker(
     broker, words = hostile
     words |= {"FILE": str(tmp_path / "new"), "RECORDING": str(tmp_path / "made"), "DIRECTORY": str(tmp_path)}
     told = 0
-    # Those that read the recording come last.
+    # Verbs that read the recording come last.
     for verb in sorted(COMMANDS, key=lambda verb: verb in ("decode", "replay")):
         for arguments, until in COMMANDS[verb]:
             (tmp_path / "new").unlink(missing_ok=True)
@@ -383,11 +384,11 @@ _WRITES = re.compile(
 
 
 def test_verbs_print_through_one_module() -> None:
-    """Other writes to a stream would print control characters unescaped."""
+    """Direct writes to a stream would print control characters unescaped."""
     folder = Path(bmq.__file__).parent / "cli"
     found = []
     for path in sorted(folder.glob("*.py")):
-        if path.name in ("output.py", "__init__.py"):  # the way itself; what is said without the extra
+        if path.name in ("output.py", "__init__.py"):  # the output module itself; the text without the extra
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each public coroutine can be cancelled: the session stays usable, and nothing is lost or left behind."""
+"""Each public coroutine can be cancelled: the session stays usable, and no message is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OTHER = "bmq://bmq.test.mem.priority/other"
 
 
 async def cancel_after(turns: int, call: Awaitable[Any]) -> bool:
-    """Cancel a call some turns of the loop after it was started; return whether it was cancelled."""
+    """Cancel a call some turns of the loop after its start; return whether the call was cancelled."""
     task = asyncio.ensure_future(call)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -33,14 +33,14 @@ async def cancel_after(turns: int, call: Awaitable[Any]) -> bool:
 
 
 async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> None:
-    """A session is usable when all of this works."""
+    """Check that a session is usable."""
     peer.answer("OpenQueue", "ConfigureStream", "CloseQueue", "PUT")
     async with asyncio.timeout(20):
         await eventually(lambda: queue.state is bmq.QueueState.OPEN)
         ack = await queue.post(b"77")
         assert ack.status is bmq.AckStatus.SUCCESS
         for consumer in queue.consumers:
-            if consumer._line is not queue._end.default:  # it was too late to cancel
+            if consumer._line is not queue._end.default:  # too late to cancel
                 await consumer.close()
         receiving = asyncio.ensure_future(queue.receive())
         await eventually(lambda: queue.state is bmq.QueueState.OPEN and queue.consumers)
@@ -49,7 +49,7 @@ async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> No
         await queue.configure(max_unconfirmed_messages=5)
         await queue.flush()
         for opened in session.queues:
-            if opened is not queue:  # it was too late to cancel
+            if opened is not queue:  # too late to cancel
                 await opened.close()
         other = await session.open_queue(OTHER, read=True, default_subscription=True, write=True)
         await other.close()
@@ -63,7 +63,7 @@ async def _slow_items() -> AsyncIterator[bytes]:
 
 Call = Callable[[bmq.Session, bmq.Queue], Awaitable[Any]]
 
-#: Every public coroutine that waits for something, with what has to be held for it to wait.
+#: Every waiting public coroutine, with the answers to be held back.
 CALLS: dict[str, tuple[str, Call]] = {
     "open_queue, opening": (
         "OpenQueue",
@@ -124,7 +124,7 @@ async def test_a_cancellation_in_the_middle_of_an_answer_is_harmless(
     _, call = CALLS[name]
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-        await cancel_after(turns, call(session, queue))  # the answer comes in some of these turns
+        await cancel_after(turns, call(session, queue))  # the answer arrives during these turns
         await check_usable(peer, session, queue)
 
 
@@ -146,7 +146,7 @@ async def test_open_can_be_repeated_at_once_after_a_cancellation_at_any_time(
             opening = session.open_queue(URI, read=True, default_subscription=True, write=True)
             await cancel_after(turns, opening)
             for queue in session.queues:
-                await queue.close()  # it was too late to cancel
+                await queue.close()  # too late to cancel
             queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
             await queue.post(b"1")
             (await queue.receive()).confirm()
@@ -189,7 +189,7 @@ async def test_a_queue_can_be_opened_in_the_turn_in_which_its_opening_is_cancell
         try:
             queue = await session.open_queue(URI, read=True, write=True)
         except bmq.StateError:
-            # The call has returned, and what waits for it was cancelled too late.
+            # The call has returned: the waiter was cancelled too late.
             assert how is not _directly
             (queue,) = opened
         await queue.post(b"1")
@@ -283,7 +283,7 @@ async def test_post_cancelled_after_acceptance_stays_posted(peer: Peer) -> None:
 
 @pytest.mark.parametrize("turns", range(10))
 async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
-    """Whenever a receiver is cancelled, the message is either with it or still in line."""
+    """A cancelled receiver either has the message, or leaves the message in line."""
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         got: list[bytes] = []
@@ -302,7 +302,7 @@ async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
             await asyncio.gather(task, return_exceptions=True)
             if task.cancelled():
                 async with asyncio.timeout(20):
-                    await other  # it was woken instead
+                    await other  # the receiver was woken instead
             else:
                 other.cancel()
                 await asyncio.gather(other, return_exceptions=True)
@@ -322,7 +322,7 @@ async def test_receive_timeout_loses_no_message(peer: Peer) -> None:
 
 
 async def test_tasks_cancelled_from_outside_hang_no_caller(peer: Peer) -> None:
-    """Some libraries cancel whatever asyncio.all_tasks() returns."""
+    """Some libraries cancel all tasks of asyncio.all_tasks()."""
     session = await bmq.connect(peer.uri)
     queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     tasks = [asyncio.ensure_future(each) for each in (queue.receive(), queue.post(b"1"), queue.flush())]
@@ -345,7 +345,7 @@ async def test_a_cancellation_is_raised_unchanged(peer: Peer) -> None:
             session.open_queue(OTHER, write=True, timeout=60),
         ):
             task = asyncio.ensure_future(call)
-            await asyncio.sleep(0)  # it waits now
+            await asyncio.sleep(0)  # the call waits now
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

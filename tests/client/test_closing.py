@@ -100,11 +100,11 @@ async def test_handlers_in_flight_finish_confirm_and_may_post(peer: Peer) -> Non
     for _ in range(10):
         await asyncio.sleep(0)
     assert not closing.done()
-    peer.connection.push(4)  # the broker knows nothing of it yet
+    peer.connection.push(4)  # the broker does not know the queue yet
     go_on.set()
     assert (await closing).clean
-    await handler  # the loop ends by itself
-    # One message was handled; the others wait in the broker for somebody else.
+    await handler  # the loop ends on its own
+    # One message was handled; the remaining messages wait in the broker.
     assert [confirm.guid[-1] for confirm in peer.connection.script.confirms] == [1]
     assert peer.posted == [] or peer.posted == [99]
 
@@ -308,7 +308,7 @@ async def test_cancelled_close_continues_without_references(peer: Peer, held: st
 
     await close_and_be_cancelled()
     for _ in range(3):
-        gc.collect()  # a session that was forgotten here would be warned of
+        gc.collect()  # an unclosed session would cause a warning here
         await asyncio.sleep(0)
     peer.answer(held)
     await eventually(lambda: peer.connection.transport is None)
@@ -322,7 +322,7 @@ async def test_end_of_the_event_loop_abandons_all_calls(peer: Peer) -> None:
     pending = queue.post_nowait(b"1")
     closing = asyncio.ensure_future(session.close())
     await eventually(lambda: peer.connection.script.puts)
-    # As asyncio.run() does when it leaves.
+    # As at the end of asyncio.run().
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         if "close" in repr(task):
             task.cancel()
@@ -409,7 +409,7 @@ async def test_closed_session_refuses_every_call_with_the_reason(peer: Peer) -> 
     assert queue.receive_nowait() is None
     await queue.flush()
     await queue.close()
-    message.confirm()  # too late, and harmless: it will be delivered again
+    message.confirm()  # too late, and harmless: the broker redelivers the message
     assert session.queues == []
     assert [event async for event in session.events()] == []
     assert session.stats().state is bmq.SessionState.CLOSED
@@ -452,8 +452,8 @@ async def test_messages_arriving_at_a_closing_queue_return_unseen(peer: Peer) ->
         for number in range(20):
             peer.connection.push(number)
             await asyncio.sleep(0)
-        # Not closed and opened again to hand each of them back: closing does that. What is asked for now is
-        # answered behind them.
+        # The queue is not reopened to return these messages: closing does so. The next answer arrives behind
+        # the messages.
         await session.open_queue("bmq://bmq.test.mem.priority/other", write=True)
         assert peer.log[3:] == ["PUT", "OpenQueue"]
         peer.answer("PUT")
@@ -472,7 +472,7 @@ async def test_a_session_closes_while_a_queue_is_closing(peer: Peer) -> None:
 
 
 async def _receiving(queue: bmq.Queue) -> AsyncIterator[bytes]:
-    """A typical generator, which confirms messages after the loop has handled them."""
+    """A typical generator: confirms each message after the loop has handled it."""
     async for message in queue:
         async with message:
             yield message.data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session never holds more messages than its limits, whatever their consumer, and holding is cheap."""
+"""A session never holds more messages than its limits, for any consumer, and holding is cheap."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIZE = 10_000
 UNKNOWN = 77_777
 
 
-# Each returns a queue, and the id of a subscription whose messages no consumer takes.
+# Each function returns a queue, and the id of a subscription without a consumer for its messages.
 
 Departed = Callable[[Peer, bmq.Session], Awaitable[tuple[bmq.Queue, int]]]
 
@@ -42,7 +42,7 @@ async def idle(peer: Peer, session: bmq.Session) -> tuple[bmq.Queue, int]:
 
 
 async def filters(queue: bmq.Queue) -> None:
-    """Two filters: a message for an unknown subscription goes to the only one there is."""
+    """Two filters: a message for an unknown subscription goes to the only match."""
     for name in "ab":
         await queue.subscribe(f"exists({name})")
 
@@ -89,14 +89,14 @@ def push(peer: Peer, s_id: int, *numbers: int, size: int = SIZE, **properties: A
 
 
 def take_in(session: bmq.Session, data: bytes) -> None:
-    """Let a session read something at once."""
+    """Let a session read bytes at once."""
     connection = session._driver.connection
     assert connection._channel is not None
     connection.channel_data(connection._channel, data)
 
 
 def one_event(peer: Peer, messages: Iterable[tuple[int, int]]) -> bytes:
-    """One PUSH event with messages for several subscriptions: the id of each, and its number."""
+    """A PUSH event with messages for several subscriptions, as pairs of id and number."""
     body = b"".join(push(peer, s_id, number, size=0, x=1)[HEADER_SIZE:] for s_id, number in messages)
     return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
 
@@ -142,14 +142,14 @@ async def test_reading_resumes_without_a_consumer_and_keeps_no_more(
     async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000) as session:
         queue, s_id = await departed(peer, session)
         assert await flood(peer, s_id, 1000) == 1000
-        await queue.post(b"1")  # its acknowledgement comes behind all of that
+        await queue.post(b"1")  # the acknowledgement arrives behind all messages
         held = queue.unclaimed
         assert held * SIZE < 2_000_000
         assert queue.stats().received >= 1000
         lines = [record.getMessage() for record in caplog.records if "were not kept" in record.message]
         assert len(lines) == 1
         assert queue.uri in lines[0]
-        # A consumer gets what was kept, in order, and from then on everything.
+        # A consumer receives the kept messages in order, then all later messages.
         async with queue.subscribe(priority=1) as consumer:
             got = [int((await consumer.receive(5)).data) for _ in range(held)]
             assert got == list(range(held))
@@ -183,7 +183,7 @@ async def test_timely_consumer_receives_all_messages_in_order(peer: Peer) -> Non
         peer.connection.send(*(push(peer, s_id, number, size=0) for number in range(150)))
         await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
         assert queue.unclaimed == 150
-        async with queue.subscribe() as consumer:  # the answer comes behind them
+        async with queue.subscribe() as consumer:  # the answer arrives behind the messages
             assert [int((await consumer.receive(5)).data) for _ in range(150)] == list(range(150))
         assert session.stats().buffered_messages == session.stats().buffered_bytes == 0
         assert sum(isinstance(event, SlowConsumer) for event in happened) == 1
@@ -283,7 +283,7 @@ async def test_filters_after_a_left_loop_receive_the_held_messages(peer: Peer) -
             assert [int((await odd.receive(5)).data) for _ in range(500)] == list(range(1, 1000, 2))
             assert [int((await even.receive(5)).data) for _ in range(499)] == list(range(2, 1000, 2))
             assert queue.unclaimed == queue.stats().buffered_messages == 0
-            # What is still under way to the default subscription goes to them too.
+            # Messages in flight to the default subscription go to the filters too.
             take_in(session, push(peer, s_id, 1001, size=0, x=1))
             assert (await odd.receive(5)).data == b"1001"
 
@@ -309,7 +309,7 @@ async def test_restarted_loop_receives_the_unclaimed_messages(
 
 
 async def turns(count: int) -> None:
-    """Let the event loop turn: what is due is done."""
+    """Run due callbacks of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -348,7 +348,7 @@ async def test_unused_default_subscription_is_logged_once(
     way: Callable[[bmq.Queue], Awaitable[None]],
     filter_first: bool,
 ) -> None:
-    """A filter was subscribed before, or while the call waited for its message."""
+    """A filter was subscribed before the call, or during the call."""
     monkeypatch.setattr("bmq.client._subscriptions._MENTION_IDLE_AFTER", 0.05)
     caplog.set_level(logging.INFO, "bmq")
 
@@ -378,7 +378,7 @@ async def test_a_used_default_subscription_is_not_logged(
     caplog: pytest.LogCaptureFixture,
     way: Callable[[bmq.Queue], Awaitable[None]],
 ) -> None:
-    """Alone, by a loop that is slow, until the line is empty, and again."""
+    """A slow loop alone receives until the line is empty, and again."""
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         monkeypatch.setattr("bmq.client._subscriptions._MENTION_IDLE_AFTER", 0)
@@ -417,7 +417,7 @@ async def test_refused_filter_leaves_the_queue_unchanged(peer: Peer) -> None:
         peer.refuse.add("ConfigureStream")
         with pytest.raises(bmq.ConfigureQueueError):
             await queue.subscribe("x == 1")
-        await session.open_queue(f"{URI}2", write=True)  # what followed is answered too
+        await session.open_queue(f"{URI}2", write=True)  # later requests are answered too
         peer.refuse.clear()
         assert queue.unclaimed == 2
         take_in(session, push(peer, s_id, 3, size=0, x=1))
@@ -425,11 +425,11 @@ async def test_refused_filter_leaves_the_queue_unchanged(peer: Peer) -> None:
             assert [int((await consumer.receive(5)).data) for _ in range(3)] == [1, 2, 3]
 
 
-# What it costs.
+# Costs.
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions are called, and how often generators go on, while something is done."""
+    """Count function calls and resumed generators inside the block."""
     count = 0
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -457,7 +457,7 @@ async def _filter(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
 
 
 async def _alternating(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """Two messages in each event: the later one is placed first."""
+    """Two messages in each event: the later message is placed first."""
     queue, s_id = await closed(peer, session)
     await queue.subscribe("exists(x)")
     theirs = peer.connection.s_ids[0]
@@ -468,7 +468,7 @@ async def _alternating(peer: Peer, session: bmq.Session) -> Callable[[int], None
 
 
 async def _two_departed(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """Alternating messages for closed consumers, which match no other consumer."""
+    """Alternating messages for closed consumers, without another match."""
     queue, s_id = await closed(peer, session)
     other = await queue.subscribe()
     theirs = peer.connection.s_ids[0]
@@ -480,7 +480,7 @@ async def _two_departed(peer: Peer, session: bmq.Session) -> Callable[[int], Non
 
 
 async def _drain(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """A drain that passes matching messages on."""
+    """A drain passes matching messages on."""
     queue = await session.open_queue(URI, read=True)
     await queue.subscribe("exists(a) && a == 1", discard_unmatched=True)
     drained = peer.connection.script.s_ids[0][-1]
@@ -494,7 +494,7 @@ async def _default(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
 
 
 async def _put_back(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """Each message is taken, and put back before waiting ones."""
+    """Each message is taken, and put back before waiting messages."""
     queue = await session.open_queue(URI, read=True, default_subscription=True)
     s_id = peer.connection.s_ids[0]
     (consumer,) = queue.consumers
@@ -515,7 +515,7 @@ async def _tables(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
 
 
 async def _many_queues(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """Return as many queues as messages, for a subscription that none of them has."""
+    """Return as many queues as messages, for an unknown subscription."""
     for number in range(50):
         await session.open_queue(f"{URI}{number}", read=True)
     return lambda n: take_in(session, push(peer, UNKNOWN, n, size=0))
@@ -536,7 +536,7 @@ async def test_held_messages_do_not_raise_the_cost_of_the_next(
         def some(count: int) -> int:
             return calls(lambda: [deliver(next(numbers)) for _ in range(count)])
 
-        some(20)  # what is learned with the first messages
+        some(20)  # caches filled by the first messages
         first = some(100)
         some(600)
         last = some(100)
@@ -544,7 +544,7 @@ async def test_held_messages_do_not_raise_the_cost_of_the_next(
 
 
 def compressed(number: int, s_id: int, size: int) -> bytes:
-    """A PUSH event: properties in the old encoding that inflate to that many bytes."""
+    """A PUSH event with properties in the old encoding, inflating to the given number of bytes."""
     data = zlib.compress(encode_properties({"x": 1, "y": bytes(size)}, new=False) + b"payload", 9)
     message = push_message(
         0,
@@ -558,7 +558,7 @@ def compressed(number: int, s_id: int, size: int) -> bytes:
 
 
 class _Inflated:
-    """Counts what is inflated."""
+    """Counts inflated bytes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
@@ -623,7 +623,7 @@ async def test_a_message_with_too_many_properties_is_never_discarded(peer: Peer)
 
 
 async def _calls_to_close(peer: Peer, count: int) -> int:
-    """Return the number of calls while a queue waits for handlers that end one by one."""
+    """Return the number of calls while a queue waits for handlers ending one by one."""
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         take_in(session, push(peer, peer.connection.s_ids[0], *range(count), size=0))

@@ -44,7 +44,7 @@ async def test_posts_of_a_dropped_session_end(peer: Peer) -> None:
     peer.hold.add("PUT")
     posts = [queue.post_nowait(b"%d" % n) for n in range(3)]
     await eventually(lambda: peer.connection.script.puts)
-    posts += [queue.post_nowait(b"%d" % n) for n in range(3, 5)]  # these were never sent
+    posts += [queue.post_nowait(b"%d" % n) for n in range(3, 5)]  # these posts were never sent
     gone = weakref.ref(session)
     del session, queue
     with pytest.warns(ResourceWarning, match="never closed"):
@@ -64,7 +64,7 @@ async def test_posts_of_a_dropped_reconnecting_session_end(peer: Peer) -> None:
 
     post = await work()
     with warnings.catch_warnings():
-        # Whether it is noticed during an attempt or between two of them depends on the event loop.
+        # The event loop decides whether the loss is noticed during an attempt or between attempts.
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
         await peer.start()
@@ -117,7 +117,7 @@ async def test_closed_session_leaves_no_task_or_timer(peer: Peer) -> None:
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a fresh interpreter, beside a broker, and wait for it at most ten seconds."""
+    """Run a script in a fresh interpreter, beside a broker, for at most ten seconds."""
     prelude = """
         import asyncio, bmq, sys
         from tests.fakes.broker import Peer
@@ -260,13 +260,13 @@ async def test_every_call_refuses_another_event_loop(peer: Peer) -> None:
         ):
             for busy in (False, True):
                 if busy:
-                    # Something is about to be sent in this turn, as most of the time in a busy program.
+                    # Data is about to be sent in this turn, as usual in a busy program.
                     pending = queue.post_nowait(b"2")
                 error = in_another_loop(call)
                 assert isinstance(error, bmq.UsageError), (call, error)
                 assert "belong to the event loop" in str(error)
             await pending
-        # Nothing had happened: no post was stored, nothing was taken or confirmed, nothing is closed.
+        # No call had an effect: no post was stored, no message taken or confirmed, no queue closed.
         assert queue.unacked == 0
         assert set(peer.posted) == {2}
         assert peer.connection.script.confirms == []
@@ -286,7 +286,7 @@ async def test_a_thread_without_an_event_loop_is_refused(peer: Peer) -> None:
             with pytest.raises(bmq.UsageError, match="call_soon_threadsafe"):
                 await asyncio.to_thread(call)
         with ThreadPoolExecutor(1) as pool:
-            pending = queue.post_nowait(b"2")  # and while something is about to be sent
+            pending = queue.post_nowait(b"2")  # and while data is about to be sent
             for call in calls:
                 assert isinstance(pool.submit(call).exception(5), bmq.UsageError)
         await pending

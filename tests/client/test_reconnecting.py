@@ -109,7 +109,7 @@ async def test_a_subscription_is_taken_back_without_waiting_for_a_broker_that_is
             acks = [await queue.post(b"x", properties={"x": number}) for number in (1, 2)]
             message = await other.receive(timeout=20)
             assert message.guid == acks[1].guid
-            assert queue.unclaimed == 0  # the first one was not delivered: nobody here wants it
+            assert queue.unclaimed == 0  # the first message was not delivered: no consumer matches
 
 
 async def test_the_first_attempt_follows_at_once_and_the_next_ones_back_off() -> None:
@@ -121,9 +121,9 @@ async def test_the_first_attempt_follows_at_once_and_the_next_ones_back_off() ->
     for limit in (0.1, 0.2, 0.4, 0.8, 1, 1, 1):
         assert 0 <= next(generator) <= limit
     many = [list(zip(range(50), bmq.reconnect_delays(), strict=False)) for _ in range(300)]
-    assert min(run[7][1] for run in many) < 0.1  # full jitter: from nothing to the limit
+    assert min(run[7][1] for run in many) < 0.1  # full jitter: from zero to the limit
     assert max(run[7][1] for run in many) > 0.8
-    # However long the broker was away, it is asked within a second of its return.
+    # After any outage, the next attempt follows within a second of the broker's return.
     assert max(delay for run in many for _, delay in run) <= 1
 
 
@@ -153,7 +153,7 @@ async def test_no_cut_while_posting_ends_the_session(peer: Peer) -> None:
         posts: list[asyncio.Future[bmq.Ack]] = []
 
         async def post() -> None:
-            """In every turn of the loop: also between the end of the stream and that of the transport."""
+            """In every turn of the loop, including between the ends of stream and transport."""
             while True:
                 if queue.unacked < 1000:
                     posts.append(queue.post_nowait(b"1"))
@@ -192,7 +192,7 @@ async def test_a_broker_that_accepts_and_closes_is_tried_less_often(peer: Peer) 
             yield 0.0 if asked[-1] <= 3 else 60.0
 
     async with session_with_events(peer, reconnect_delays=delays) as (session, happened):
-        # Each connection lives a few milliseconds. That happens, for a while.
+        # For a while, each connection lives a few milliseconds.
         for cuts in range(1, 24):
             peer.cut()
             if cuts < 23:
@@ -333,7 +333,7 @@ async def test_closing_wins_over_reconnecting_at_every_stage() -> None:
             assert session.state is bmq.SessionState.CLOSED
             if held in ("", "clientIdentity"):
                 assert report.clean
-            await asyncio.sleep(0)  # what was cancelled has its last turn
+            await asyncio.sleep(0)  # the cancelled tasks run for the last time
             assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing could bring it back to life"
 
 
@@ -366,7 +366,7 @@ async def test_cancelling_all_tasks_during_close_ends_the_session_at_once(peer: 
     peer.hold = {"PUT"}
     pending = queue.post_nowait(b"1")
     closing = asyncio.ensure_future(session.close(timeout=60))
-    # This one, the caller's, and the session's own, which has not run yet.
+    # This task, the caller's task, and the session's task, not run yet.
     await _turns_until(lambda: len(asyncio.all_tasks()) == 3)
     _cancel_every_task()
     async with asyncio.timeout(20):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A producer that reuses a schema id for another sequence of properties: consumers read the right properties.
 
-A broker passes ids on, and marks by a bit where an id changes its meaning. A redelivered or delayed message
-can arrive with an id that has been reused since.
+A broker passes ids on, and marks a changed meaning with a bit. A redelivered or delayed message can arrive
+    with an id reused in the meantime.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from bmq.wire.put import encode_put
 from tests.conformance.raw import Raw
 from tests.integration.steps import Connect, take
 
-#: Some with names and values of the same lengths, so that their headers are alike; each differs from its
-#: neighbours.
+#: Some have names and values of equal lengths, and therefore equal headers; neighbours differ.
 SEQUENCES: list[dict[str, Any]] = [
     {"ab": 1, "cd": 2},
     {"xy": 3, "zw": 4},
@@ -42,7 +41,7 @@ def post(raw: Raw, number: int, properties: dict[str, Any], schema_id: int) -> N
 
 
 async def post_all(raw: Raw) -> list[dict[str, Any]]:
-    """Each sequence three times under one id, which is introduced anew each time the sequence changes."""
+    """Each sequence three times under one id, introduced again at each change of the sequence."""
     posted: list[dict[str, Any]] = []
     for properties in SEQUENCES:
         for schema_id in (INTRODUCED, KNOWN, KNOWN):
@@ -72,7 +71,7 @@ async def test_a_reused_schema_id_is_read_correctly(
         posted = await post_all(raw)
     expected = dict(enumerate(posted))
     assert read(await take(queue, len(posted))) == expected
-    # Delivered again, to a session that has seen none of it, together with what the id means by now.
+    # Redelivered to a new session, together with messages of the new meaning.
     other = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True, default_subscription=True)
     await queue.close()
     more = {"late": 1}
@@ -101,7 +100,7 @@ async def test_a_filter_follows_a_reused_schema_id(
 async def test_properties_are_read_by_name_for_any_schema_id(
     client: Callable[..., Awaitable[Raw]], bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
-    """A producer that breaks the rule: another sequence under a known id, without a word."""
+    """A producer breaks the rule: another sequence under a known id, without the mark."""
     raw = await client()
     await raw.open(bmq_queue_uri, read=False)
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, default_subscription=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A headless Chromium, driven over its DevTools protocol, as far as the page's tests need it."""
+"""A headless Chromium, driven over its DevTools protocol, as far as the tests of the page require."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
-#: Nothing but the page is asked for, and nothing is reported to anybody.
+#: Load only the page, and report no data to anyone.
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -37,18 +37,18 @@ FLAGS = (
 
 
 def find() -> str | None:
-    """Return the browser there is."""
+    """Return the path of an installed browser."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Page:
-    """One tab."""
+    """A tab of the browser."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
-        #: What the page has complained of, and every address it asked for.
+        #: Errors of the page, and all requested addresses.
         self.complaints: list[str] = []
         self.asked_for: list[str] = []
         self.gone = asyncio.create_task(self._read())
@@ -68,7 +68,7 @@ class Page:
                 self.asked_for.append(said["params"]["request"]["url"])
 
     async def do(self, method: str, **parameters: Any) -> Any:
-        """Send one command, and return its result."""
+        """Send a command; return the result."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
@@ -80,7 +80,7 @@ class Page:
         await self.do("Page.navigate", url=url)
 
     async def js(self, expression: str) -> Any:
-        """Evaluate an expression in the page, and return its value."""
+        """Evaluate an expression in the page; return the value."""
         result = await self.do(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -88,7 +88,7 @@ class Page:
         return result["result"].get("value")
 
     async def until(self, expression: str) -> Any:
-        """Wait until an expression is true in the page, and return its value."""
+        """Wait until an expression is true in the page; return the value."""
         last: object = None
         try:
             async with asyncio.timeout(20):
@@ -104,11 +104,11 @@ class Page:
         raise AssertionError(f"never true: {expression}; {last}; the page: {await self.text()}")
 
     async def text(self) -> str:
-        """What can be read on the page."""
+        """The visible text of the page."""
         return str(await self.js("document.body.innerText"))
 
     async def click(self, selector: str) -> None:
-        """Click on the first matching element, once it exists, at its position."""
+        """Click on the first matching element, once present, at its position."""
         await self.until(f"document.querySelector({selector!r}) !== null")
         await self.js(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
         box = await self.js(
@@ -141,14 +141,14 @@ class Page:
         )
 
     async def picture(self, path: Path) -> None:
-        """Keep what is seen as a PNG."""
+        """Save a screenshot as a PNG."""
         shot = await self.do("Page.captureScreenshot", format="png")
         await asyncio.to_thread(path.write_bytes, base64.b64decode(shot["data"]))
 
 
 @asynccontextmanager
 async def browse() -> AsyncIterator[Page]:
-    """Start a browser with one empty tab."""
+    """Start a browser with an empty tab."""
     program = find()
     assert program is not None, f"there is no browser here: install one of {', '.join(NAMES)}"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -178,6 +178,6 @@ async def browse() -> AsyncIterator[Page]:
                     yield page
                 await page.gone
         finally:
-            os.killpg(process.pid, signal.SIGKILL)  # and the processes it has started
+            os.killpg(process.pid, signal.SIGKILL)  # and its child processes
             await process.wait()
         await draining

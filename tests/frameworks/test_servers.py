@@ -63,7 +63,7 @@ class Service(ABC):
         self.processes.append(process)
 
     async def place(self, number: int) -> None:
-        """Send one order, over a new connection."""
+        """Send an order over a new connection."""
         try:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as client,
@@ -81,7 +81,7 @@ class Service(ABC):
         return client.post(f"http://127.0.0.1:{self.port}/orders", json=order)
 
     def shipped(self, message: bmq.Message) -> int:
-        """The number of an order that was shipped."""
+        """The number of a shipped order."""
         return int(message.data)
 
     def end(self) -> None:
@@ -91,7 +91,7 @@ class Service(ABC):
     async def ended(self) -> None:
         for process in self.processes:
             await asyncio.wait_for(process.wait(), 60)
-            # uvicorn ends, when it has done everything, by the signal it was told to end with.
+            # After a clean shutdown, uvicorn ends by the received signal.
             assert process.returncode in (0, -signal.SIGTERM), self.log
         assert "Traceback" not in self.log, self.log
 
@@ -104,7 +104,7 @@ class Service(ABC):
 
     @abstractmethod
     async def begin(self) -> None:
-        """Start its processes."""
+        """Start the processes."""
 
     async def __aexit__(self, *exc_info: object) -> None:
         for process in self.processes:
@@ -123,7 +123,7 @@ class Shown(Service):
 
 
 class Example(Service):
-    """The example, its handler in the same process."""
+    """The example, with its handler in the same process."""
 
     async def begin(self) -> None:
         await self.start("-m", "uvicorn", "api:api", "--port", str(self.port))
@@ -139,7 +139,7 @@ class Example(Service):
 
 
 class ExampleInTwo(Example):
-    """The example, its handler in another process."""
+    """The example, with its handler in another process."""
 
     async def begin(self) -> None:
         await self.start("-m", "bmq", "run", "orders")
@@ -159,7 +159,7 @@ def free_port() -> int:
 
 
 async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str) -> None:
-    """Tell a service to end while requests and handlers are at work; count what became of every order."""
+    """End a service while requests and handlers are running; count the outcome of every order."""
     numbers = iter(range(1, 100_000))
     found: Counter[int] = Counter()
     async with FaultProxy(broker) as proxy, bmq.connect(broker) as session:
@@ -178,7 +178,7 @@ async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str)
             assert not service.refused
             await eventually(lambda: set(found) == service.answered, 30)
             await until_depth(broker, orders, 0)
-            # Posts arrive, and their acknowledgements do not: these requests are in flight, without doubt.
+            # Posts arrive, and their acknowledgements do not: these requests are certainly in flight.
             proxy.stall(Direction.TO_CLIENT)
             first = next(numbers)
             in_flight = [asyncio.create_task(service.place(first))]
@@ -192,11 +192,11 @@ async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str)
             assert service.running, service.log
             assert first not in service.answered
             proxy.resume()
-            proxy.delay(0.05)  # handlers, which post, are at work when the last request is answered
+            proxy.delay(0.05)  # posting handlers are running when the last request is answered
             await asyncio.gather(*in_flight, *late)
             assert set(range(first, first + AT_ONCE)) <= service.answered, "in flight, and not answered"
             await service.ended()
-        # What it has left in the queue is for the next one.
+        # The next process handles the messages left in the queue.
         async with run(broker):
             await eventually(lambda: set(found) >= service.answered, 30)
             await until_depth(broker, orders, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A handler whose shape cannot work is refused when it is registered, with its name and the remedy."""
+"""A handler of an impossible shape is refused at registration, with its name and the remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Ask:
 
 
 async def nothing() -> None:
-    """Takes nothing."""
+    """Takes no argument."""
 
 
 async def three(first: object, second: object, third: object) -> None:
@@ -34,34 +34,34 @@ async def three(first: object, second: object, third: object) -> None:
 
 
 async def keyword(message: bmq.Message, *, database: object) -> None:
-    """Needs an argument that is never given."""
+    """Needs an argument without a value."""
 
 
 def generator(message: bmq.Message) -> Iterator[None]:
-    """Its body never runs."""
+    """A generator: its body never runs."""
     yield
 
 
 async def async_generator(message: bmq.Message) -> AsyncIterator[None]:
-    """Its body never runs either."""
+    """An asynchronous generator: its body never runs."""
     yield
 
 
 class Handler:
-    """A class in place of an object of it."""
+    """A class in place of an object."""
 
     def __init__(self, message: bmq.Message) -> None: ...
 
 
 class Yielding:
-    """An object whose call is a generator."""
+    """An object with a generator as its call."""
 
     def __call__(self, message: bmq.Message) -> Iterator[None]:
         yield
 
 
 async def right(message: bmq.Message) -> None:
-    """As it should be."""
+    """A correct handler."""
 
 
 async def asked(ask: Ask) -> bytes:
@@ -70,7 +70,7 @@ async def asked(ask: Ask) -> bytes:
 
 
 async def answers_text(message: bmq.Message) -> str:
-    """A reply that has to be encoded first."""
+    """A reply without an encoding."""
     return ""
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters that share a queue, one of which disappears with messages: without a sweeper, the others starve.
+"""Filters share a queue, and a filter disappears with messages: without a sweeper, the others starve.
 
-As measured, a broker first redelivers returned messages, and delivers nothing else to the application until a
-consumer takes them.
+As measured, a broker redelivers returned messages first, and delivers no further message to the application
+    until a consumer takes the returned messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.waiting import eventually
 
 
 class Filters:
-    """A queue of messages with ``x`` 0 and 1, and one filter for each."""
+    """A queue of messages with ``x`` 0 and 1, and a filter for each value."""
 
     def __init__(self, connect: Connect, uri: str) -> None:
         self.connect = connect
@@ -44,7 +44,7 @@ class Filters:
         report.raise_for_failures()
 
     async def lose_zero(self, count: int) -> None:
-        """Close the filter of 0 with messages that match no other consumer."""
+        """Close the filter of 0 with messages without another match."""
         await self.post(*[0] * count)
         await take(self.zero, count)
         await self.zero.queue.close()
@@ -88,11 +88,11 @@ async def test_unclaimed_messages_are_held_and_returned(filters: Filters) -> Non
 
 
 async def test_returning_filter_receives_the_swept_messages(filters: Filters) -> None:
-    """The sweeper still runs, and returns its held messages from time to time."""
+    """The sweeper still runs, and periodically returns its held messages."""
     sweeper = Sweeper(filters.uri, hand_back_every=0.2)
     async with sweeping(sweeper, await filters.connect()):
         await filters.lose_zero(20)
-        await eventually(lambda: sweeper.stats().handed_back >= 40, timeout=TIMEOUT)  # nobody wanted them yet
+        await eventually(lambda: sweeper.stats().handed_back >= 40, timeout=TIMEOUT)  # no filter matches yet
         back = await filters.filter("x == 0")
         assert await payloads(back, 20) == [b"0"] * 20
         await filters.post(0, 1)
@@ -133,7 +133,7 @@ async def test_unclaimed_messages_are_put_aside(filters: Filters) -> None:
 
 
 async def test_full_filter_loses_no_message_to_the_sweeper(filters: Filters) -> None:
-    """A broker passes messages of a full filter to the sweeper, which returns them."""
+    """A broker passes messages of a full filter to the sweeper; the sweeper returns the messages."""
     full = await filters.filter("x == 2", max_unconfirmed_messages=1)
     sweeper = Sweeper(filters.uri, hand_back_every=0.2)
     async with sweeping(sweeper, await filters.connect()):
@@ -141,7 +141,7 @@ async def test_full_filter_loses_no_message_to_the_sweeper(filters: Filters) -> 
         held = await full.receive(TIMEOUT)
         await eventually(lambda: sweeper.stats().handed_back > 0, timeout=TIMEOUT)
         held.confirm()
-        # One at a time fits: the rest is swept and handed back until all are through.
+        # The filter has room for one message: the rest is swept and handed back until all have arrived.
         for _ in range(3):
             (await full.receive(TIMEOUT)).confirm()
     assert await left_in(filters.connect, filters.uri) == []

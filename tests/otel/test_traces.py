@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces through a queue, span by span; on an embedded broker, or on the one that BMQ_BROKER_URI names."""
+"""Traces through a queue, span by span; on an embedded broker, or on the broker of BMQ_BROKER_URI."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def linked(span: ReadableSpan) -> list[int]:
 
 
 def broker_of(session: bmq.Session) -> dict[str, str | int]:
-    """Where a session is connected to, as the conventions have it."""
+    """The broker's address in the attributes of the conventions."""
     host, _, port = session.address.removeprefix("tcp://").rpartition(":")
     return {"server.address": host, "server.port": int(port)}
 
@@ -126,11 +126,11 @@ async def test_a_trace_continues_through_a_queue_to_another_service(
     }
     assert about(receive)["messaging.operation.type"] == "receive"
     assert about(confirm)["messaging.operation.type"] == "settle"
-    # From the arrival: before the application took it, and until it was confirmed.
+    # From the arrival until the application took the message, and until the confirmation.
     assert confirm.start_time == receive.start_time <= receive.end_time <= process.start_time
     assert confirm.end_time >= process.end_time
 
-    # Without a handler, what is done before the confirmation belongs to the message, too.
+    # Without a handler, work before the confirmation belongs to the message too.
     assert parent(mail.one("receive")) == id_of(billing.one("post"))
     assert parent(mail.one("print")) == id_of(mail.one("receive"))
     assert parent(mail.one("something")) is None
@@ -150,7 +150,7 @@ async def test_batches_have_one_span_with_links(
     await plain.post(b"from elsewhere")
     session = await bmq_connect(interceptors=[reading.telemetry])
     queue = await session.open_queue(bmq_queue_uri, read=True, default_subscription=True)
-    await eventually(lambda: queue.stats().received == 42)  # so that all are taken at once
+    await eventually(lambda: queue.stats().received == 42)  # to take all messages at once
     with reading.tracer.start_as_current_span("import"):
         batch = await queue.receive_many(100, timeout=TIMEOUT)
         assert len(batch) == 42
@@ -211,7 +211,7 @@ async def test_each_message_of_a_loop_has_a_trace_of_its_own(
     async for message in reading:
         await writing.post(message.data)
         taken += 1
-        if taken != 2:  # one stays unconfirmed: the next one is not inside of it
+        if taken != 2:  # a message stays unconfirmed: the next message is not inside its span
             message.confirm()
         if taken == 3:
             break
@@ -280,7 +280,7 @@ async def test_a_post_that_is_refused(
     both = service()
     session = await bmq_connect(interceptors=[both.telemetry])
     queue = await session.open_queue(bmq_new_queue_uri("bmq.test.small.priority"), write=True)
-    report = await queue.post_many([b"x"] * 13)  # there is room for eleven
+    report = await queue.post_many([b"x"] * 13)  # room for eleven messages
     assert report.acknowledged == 11
     with pytest.raises(bmq.InvalidPayload):
         await queue.post(b"")
@@ -430,7 +430,7 @@ async def test_client_without_tracing_passes_traces_on(
 ) -> None:
     """The Java SDK writes either encoding, and passes properties on unchanged.
 
-    ``new`` is the encoding that clients negotiate; without it, they use the old encoding.
+    ``new`` is the negotiated encoding; otherwise clients use the old encoding.
     """
     shop, billing = service(), service()
     first, second = bmq_new_queue_uri(), bmq_new_queue_uri()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client core and a scripted broker, in memory, with a clock that advances only on request.
 
-A test decides which request is answered, how, and when.
+A test chooses the answer to each request, and its time.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ class Bench:
         core: the client.
         broker: the present connection's broker.
         happened: the session events.
-        outcomes: what became of posts, by token: every outcome, so that a second one shows.
-        refused: the posts that were not accepted: token and tag.
-        completed: how operations ended, by token: every time, so that a second one shows.
-        received: the messages delivered, each with the owner of its subscription.
-        columns: how many messages were delivered as columns, each time.
-        again: how many messages were confirmed again, each time, with the owner of their subscription.
-        failures: why the core wanted connections closed.
-        renewals: how often it asked for credentials.
-        astray: how many messages came for what is not open.
-        configured: what became of configured streams: their owner, and whether changes failed.
-        skipped: what the core did not know, and skipped.
-        signals: the names of everything reported, in order.
+        outcomes: all outcomes of posts, by token, including duplicates.
+        refused: rejected posts, as token and tag.
+        completed: all results of operations, by token, including duplicates.
+        received: delivered messages, each with the owner of its subscription.
+        columns: numbers of messages delivered as columns.
+        again: numbers of messages confirmed again, with the owner of their subscription.
+        failures: reasons of the core for closing connections.
+        renewals: number of requests for credentials.
+        astray: number of messages for unopened queues.
+        configured: configured streams, as owner and whether changes failed.
+        skipped: unknown input skipped by the core.
+        signals: names of all reports, in order.
     """
 
     def __init__(self, options: CoreOptions | None = None) -> None:
@@ -138,7 +138,7 @@ class Bench:
         self.pump()
 
     def _greet(self, greeting: Greeting, data: bytes) -> None:
-        """The broker sends something before the connection is negotiated."""
+        """Send bytes of the broker before the negotiation."""
         failed = greeting.error
         answer = greeting.receive(data)
         self.broker.take([answer])
@@ -195,7 +195,7 @@ class Bench:
         end = self.now + seconds
         at_once = 0
         while (deadline := self.core.next_deadline()) is not None and deadline <= end:
-            # What is sent after a tick may fail here, which the next tick reports.
+            # Output after a tick may fail here; the next tick reports the failure.
             at_once = at_once + 1 if deadline <= self.now else 0
             assert at_once < 3, "due again at once: a busy loop"
             self.now = max(self.now, deadline)
@@ -215,7 +215,7 @@ class Bench:
         timeout: float = 60.0,
         suspends: bool = False,
     ) -> QueueCore:
-        """Call open_queue; the token that completes is the URI unless another is given."""
+        """Call open_queue; the default token is the URI."""
         queue = self.core.open_queue(
             QueueUri.parse(uri),
             flags,
@@ -230,7 +230,7 @@ class Bench:
         return queue
 
     def open(self, uri: str, flags: QueueFlags = READ | WRITE, **options: Any) -> QueueCore:
-        """Open a queue and answer everything."""
+        """Open a queue and answer all requests."""
         queue = self.begin_open(uri, flags, **options)
         self.answer_all()
         assert queue.state is QueueState.OPEN
@@ -238,7 +238,7 @@ class Bench:
 
     @staticmethod
     def subscriptions(expressions: Iterable[str]) -> list[SubscriptionCore]:
-        """Return subscriptions whose owner is their expression."""
+        """Return subscriptions with their expression as owner."""
         options = SubscriptionOptions(1000, 1 << 20, 0)
         return [SubscriptionCore(text, options, text or "default") for text in expressions]
 
@@ -260,13 +260,13 @@ class Bench:
         self.pump()
 
     def post(self, queue: QueueCore, *numbers: int) -> None:
-        """Post messages whose GUID, payload and token are a number."""
+        """Post messages with a number as GUID, payload and token."""
         for number in numbers:
             self.core.post(queue, guid(number), b"%d" % number, number, self.now)
         self.pump()
 
     def post_alone(self, queue: QueueCore, number: int) -> bool:
-        """Post a message as one at a time is posted; return whether that went, rather than the usual way."""
+        """Post a lone message; return whether the fast path was taken."""
         message = guid(number), b"%d" % number, int(PutFlags.ACK_REQUESTED), 0, 0
         data = self.core.lone.begin(queue, message)
         if data is None:
@@ -277,13 +277,13 @@ class Bench:
         return True
 
     def post_many(self, queue: QueueCore, *numbers: int) -> None:
-        """Post messages together: GUID and payload are a number, the token is all of them."""
+        """Post messages together: GUID and payload are a number, the token is the tuple of numbers."""
         messages = [(guid(n), b"%d" % n, int(PutFlags.ACK_REQUESTED), 0, 0) for n in numbers]
         self.core.post_many(queue, messages, numbers, self.now)
         self.pump()
 
     def post_event(self, queue: QueueCore, *numbers: int) -> None:
-        """Post messages encoded together: GUID and payload are a number, the token is all of them."""
+        """Post messages encoded together: GUID and payload are a number, the token is their tuple."""
         puts = [encode_put(queue.q_id, guid(n), b"%d" % n) for n in numbers]
         ends = list(accumulate(map(len, puts), initial=HEADER_SIZE))
         event = pack_event_header(ends[-1], EventType.PUT) + b"".join(puts)
@@ -301,25 +301,25 @@ class Bench:
     # the broker
 
     def answer(self, **options: Any) -> ControlBody:
-        """Accept the oldest request; return it."""
+        """Accept and return the oldest request."""
         request = self.broker.requests.popleft()
         self.send(self.broker.accept(request, **options))
         return request.body
 
     def refuse(self, category: StatusCategory = StatusCategory.E_UNKNOWN, code: int = -1) -> ControlBody:
-        """Refuse the oldest request; return it."""
+        """Refuse and return the oldest request."""
         request = self.broker.requests.popleft()
         self.send(self.broker.refuse(request, category, code=code))
         return request.body
 
     def answer_queue(self, queue: QueueCore) -> None:
-        """Accept all requests of one queue; the others wait."""
+        """Accept all requests of a queue; requests of other queues wait."""
         while mine := [each for each in self.broker.requests if _q_id(each) == queue.q_id]:
             self.broker.requests.remove(mine[0])
             self.send(self.broker.accept(mine[0]))
 
     def answer_all(self, **options: Any) -> list[str]:
-        """Accept all requests; return them."""
+        """Accept and return all requests."""
         names = []
         while self.broker.requests:
             names.append(type(self.answer(**options)).__name__)
@@ -335,13 +335,13 @@ class Bench:
     def push(
         self, queue: QueueCore, *numbers: int, s_id: int | None = None, out_of_order: bool = False
     ) -> None:
-        """Deliver messages to a queue's newest subscription, or the one named."""
+        """Deliver messages to a queue's newest subscription, or to the given subscription."""
         if s_id is None:
             s_id = self.broker.s_ids[queue.q_id][-1]
         messages = [(guid(n), b"%d" % n) for n in numbers]
         self.send(self.broker.push(queue.q_id, messages, (s_id,), out_of_order=out_of_order))
 
-    # what there is to see
+    # ---- observations
 
     @property
     def numbers_received(self) -> list[int]:
@@ -365,7 +365,7 @@ class Bench:
 
 
 def _q_id(request: ControlMessage) -> int | None:
-    """Which queue a request is about."""
+    """The queue of a request."""
     body = request.body
     if isinstance(body, (OpenQueue, CloseQueue)):
         return body.handle_parameters.q_id
@@ -373,16 +373,16 @@ def _q_id(request: ControlMessage) -> int | None:
 
 
 def connected(options: CoreOptions | None = None) -> Bench:
-    """Return a bench whose core is connected."""
+    """Return a bench with a connected core."""
     bench = Bench(options)
     bench.connect()
     return bench
 
 
 def held(core: ClientCore) -> int:
-    """How many objects a core keeps alive: what is done with must not be among them."""
-    core.next_deadline()  # what is no deadline any more leaves when it is met
-    # One error is kept on purpose, for the texts of later ones: the reason why there is no connection.
+    """Number of objects kept alive by a core; finished objects must not be included."""
+    core.next_deadline()  # a cancelled deadline leaves at its time
+    # One error is kept on purpose, for the texts of later errors: the reason for the missing connection.
     return len(_reachable(core) - _reachable(core._trouble))
 
 
@@ -396,5 +396,5 @@ def _reachable(root: object) -> set[int]:
     return seen
 
 
-# What objects refer to that is there anyway; and counters: as many numbers as there are buckets and statuses.
+# Objects that exist in any case, and counters: one number per bucket and status.
 _CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, Enum, PostCounts)

@@ -123,7 +123,7 @@ def test_other_server_is_a_retryable_connection_failure(
     (error,) = bench.failures
     assert isinstance(error, ConnectionFailed)
     assert error.retryable
-    # Nothing more is taken from it.
+    # No more input of this connection is read.
     bench.send(ScriptedBroker.welcome())
     assert bench.names == []
     bench.lose()
@@ -157,7 +157,7 @@ def test_events_before_the_garbage_in_one_chunk_count() -> None:
     queue = bench.begin_open("bmq://d/q")
     bench.send(ScriptedBroker.accept(bench.broker.requests[0]) + b"\x00\x00\x00\x02")
     assert queue.deduplication_time == 300
-    assert bench.broker.log[-1] == "OpenQueue"  # nothing is sent on a connection that has failed
+    assert bench.broker.log[-1] == "OpenQueue"  # no output on a failed connection
     assert len(bench.failures) == 1
 
 
@@ -193,7 +193,7 @@ def test_an_answer_of_another_kind_is_an_error_of_its_request_alone(words: str) 
     assert bench.failures == []
     bench.post(other, 1)
     assert bench.ack_all() == [1]
-    # The broker may have opened it: the same queue can be opened again.
+    # The broker may have opened the queue: another open is possible.
     bench.open("bmq://d/q", token="again")
     assert bench.completed["again"] == [None]
 
@@ -328,7 +328,7 @@ def test_old_broker_receives_no_unsupported_requests() -> None:
         assert error.category is StatusCategory.E_NOT_SUPPORTED
         assert "SUBSCRIPTIONS:CONFIGURE_STREAM" in str(error)
         assert bench.broker.log == ["clientIdentity", "OpenQueue", "CloseQueue"]
-        # A queue that is open keeps what it has.
+        # An open queue keeps its state.
         queue = bench.open("bmq://d/q", token="again")
         bench.configure(queue, *wanted, token="more")
         bench.wait(0)
@@ -397,7 +397,7 @@ def test_paused_reading_ignores_silence_and_sends_heartbeats(max_missed: int) ->
     bench.core.pause_reading(True, bench.now)
     bench.wait(20.5)
     assert bench.failures == []
-    # Answers nobody asked for: they count as life, and ask for no answer that would go unread.
+    # Unsolicited answers count as life, and need no reply that would stay unread.
     assert set(bench.broker.log) == {"clientIdentity", "HEARTBEAT_RSP"}
     assert bench.broker.log.count("HEARTBEAT_RSP") == 20
     bench.lose()
@@ -486,7 +486,7 @@ def test_renewal_is_forgotten_with_the_connection() -> None:
     bench.lose()
     bench.wait(20)
     assert bench.renewals == 0
-    bench.core.reauthenticate(BASIC, bench.now)  # too late: there is nothing to renew
+    bench.core.reauthenticate(BASIC, bench.now)  # too late for a renewal
     bench.pump()
 
 
@@ -504,7 +504,7 @@ def test_stop_disconnects_and_ends() -> None:
     assert bench.state is SessionState.CLOSED
     assert bench.completed == {"stop": [None]}
     assert bench.happened[-1] == Disconnected("")
-    assert bench.failures == [None]  # close the connection, nothing is wrong
+    assert bench.failures == [None]  # close the connection; no error occurred
 
 
 @pytest.mark.parametrize("how", ["timeout", "lost", "failed"])
@@ -598,7 +598,7 @@ def test_first_event_is_connected_with_the_brokers_name() -> None:
 
 def test_a_heartbeat_that_was_not_answered_in_time_is_not_answered_on_the_next_connection() -> None:
     bench = connected()
-    # It arrives, and the connection is lost in the same turn.
+    # The answer arrives, and the connection is lost in the same turn.
     bench.core.receive(bench.pulse(), bench.now)
     bench.lose()
     bench.open_channel()

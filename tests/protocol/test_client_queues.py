@@ -60,7 +60,7 @@ def asks_for_nothing(bench: Bench) -> bool:
 
 
 def test_a_reader_without_subscriptions_sends_a_placeholder_without_room() -> None:
-    """A node that does not own the queue, and a proxy, drop posts through a handle without subscriptions."""
+    """A node other than the primary, and a proxy, drop posts through a handle without subscriptions."""
     bench = connected()
     queue = bench.begin_open(URI, READ | WRITE, subscriptions=())
     bench.answer()
@@ -131,7 +131,7 @@ def test_applications_of_one_queue_share_its_id() -> None:
     assert len({foo.sub_id, bar.sub_id, 0}) == 3
     other = bench.open("bmq://d/other", WRITE)
     assert other.q_id != foo.q_id
-    # One PUSH for both applications is two messages.
+    # A PUSH for both applications is two messages.
     ids = tuple(bench.broker.s_ids[foo.q_id])
     bench.send(bench.broker.push(foo.q_id, [(b"g" * 16, b"1")], ids))
     assert bench.numbers_received == [1, 1]
@@ -201,7 +201,7 @@ def test_an_open_repeated_after_a_timeout_is_sent_again() -> None:
 
 @pytest.mark.parametrize("late", [0, 1], ids=["the first answered first", "the second answered first"])
 def test_the_first_of_two_answers_opens_and_the_second_is_undone(late: int) -> None:
-    """A broker counts how often a queue was opened: closing it once would not be enough."""
+    """A broker counts the openings of a queue: a single close would not be enough."""
     bench = connected()
     bench.begin_open(URI, timeout=5)
     bench.wait(5)
@@ -209,7 +209,7 @@ def test_the_first_of_two_answers_opens_and_the_second_is_undone(late: int) -> N
     assert bench.broker.log.count("OpenQueue") == 2
     bench.broker.requests.rotate(late)
     bench.answer()
-    bench.broker.requests.rotate(1)  # the ConfigureStream before the other OpenQueue
+    bench.broker.requests.rotate(1)  # the ConfigureStream before the second OpenQueue
     bench.answer()
     assert bench.completed["again"] == [None]
     assert isinstance(bench.answer(), OpenQueue)
@@ -235,7 +235,7 @@ def test_one_of_two_answers_may_be_a_refusal(late: int) -> None:
     bench.broker.requests.rotate(late)
     bench.refuse()
     rest = bench.answer_all()
-    if late:  # the refusal was the caller's answer; what the other has opened is closed
+    if late:  # the refusal was the caller's answer; the later success is closed again
         (error,) = bench.completed["again"]
         assert isinstance(error, OpenQueueError)
         assert rest == ["OpenQueue", "CloseQueue"]
@@ -279,7 +279,7 @@ def test_an_open_repeated_after_a_timeout_times_out_too() -> None:
         bench.wait(5)
         (error,) = bench.completed[attempt]
         assert isinstance(error, RequestTimeout)
-    # The answer to any of them shows that it is open: it is closed, once and for all.
+    # An answer to any of the requests shows an open queue: close the queue finally.
     assert bench.answer_all() == [*["OpenQueue"] * 4, *["CloseQueue"] * 4]
     bench.open(URI, token="at last")
 
@@ -299,7 +299,7 @@ def test_an_open_repeated_on_a_connection_that_has_just_failed_is_made_on_the_ne
     bench.begin_open(URI, timeout=5)
     bench.wait(5)
     bench.send(b"\xff" * 8)
-    assert bench.failures  # and nobody has closed the connection yet
+    assert bench.failures  # and the connection is still open
     queue = bench.begin_open(URI, token="again", timeout=5)
     assert queue.state is QueueState.WAITING
     bench.lose()
@@ -381,7 +381,7 @@ def test_a_queue_that_was_opening_when_the_connection_was_lost_is_opened_on_the_
     bench.lose()
     assert queue.state is QueueState.WAITING
     bench.connect()
-    assert bench.names[-1] == "StateRestored"  # it holds nobody up
+    assert bench.names[-1] == "StateRestored"  # the queue delays no caller
     bench.wait(3)
     assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
     assert bench.completed == {URI: [None]}
@@ -477,7 +477,8 @@ def test_a_late_configuration_is_reverted() -> None:
     bench.wait(5)
     (error,) = bench.completed[("x > 1",)]
     assert isinstance(error, RequestTimeout)
-    # The broker has it after all: its messages find their consumer until it has the former one again.
+    # The broker has applied the change: messages find their consumer until the former configuration is
+    # restored.
     bench.push(queue, 1, s_id=late_id)
     assert [owner for owner, _ in bench.received] == ["x > 1"]
     bench.answer()
@@ -497,7 +498,7 @@ def test_messages_find_their_consumer_however_many_changes_stayed_unanswered() -
     for number in range(5):
         bench.configure(foo, f"unanswered > {number}", timeout=5)
         bench.wait(5)
-    bench.push(foo, 1, s_id=agreed)  # the broker has none of them
+    bench.push(foo, 1, s_id=agreed)  # the broker has none of the changes
     assert [owner for owner, _ in bench.received] == ["x > 1"]
     bench.configure(foo, "y > 1")
     bench.answer_all()
@@ -521,7 +522,7 @@ def test_refused_change_keeps_an_earlier_unanswered_change() -> None:
         RequestTimeout,
         ConfigureQueueError,
     ]
-    bench.push(queue, 1, s_id=s_id)  # the broker has it after all
+    bench.push(queue, 1, s_id=s_id)  # the broker has applied the change
     assert [owner for owner, _ in bench.received] == ["x > 1"]
 
 
@@ -580,7 +581,7 @@ def test_reopening_commits_the_changes_that_waited() -> None:
     assert [sub.expression for sub in queue.subscriptions.committed] == ["b > 1"]
 
 
-# what the layer above hears
+# the reports to the layer above
 
 
 def test_stream_configuration_is_reported_before_its_callers_resume() -> None:
@@ -621,7 +622,7 @@ def test_failed_change_fails_the_changes_waiting_behind_it(how: str) -> None:
         (outcome,) = bench.completed[token]
         assert isinstance(outcome, error)
     assert bench.signals[-4:] == ["StreamConfigured", "Completed", "Completed", "Completed"]
-    # Exactly what was agreed to: wanted here, known there, and nothing more is sent.
+    # Wanted, asked and agreed subscriptions are equal, and no further request is sent.
     assert queue.subscriptions.wanted is queue.subscriptions.agreed is agreed
     assert [sub.expression for sub in queue.subscriptions.committed] == ["agreed > 1"]
     assert not bench.broker.requests
@@ -645,14 +646,14 @@ def test_change_after_a_refusal_starts_from_the_accepted_configuration() -> None
     assert [sub.expression for sub in queue.subscriptions.wanted] == ["b > 1"]
 
 
-# open again, while the posts of others are waited for
+# reopened, while posts of other queues are pending
 
 
 OTHER = "bmq://bmq.test.mem.priority/other"
 
 
 def reopened_before_the_other(bench: Bench) -> tuple[QueueCore, QueueCore]:
-    """Two queues after a reconnect, of which only the first was answered."""
+    """Two queues after a reconnect; only the first was answered."""
     queue, other = bench.open(URI), bench.open(OTHER)
     bench.lose()
     bench.connect()
@@ -686,7 +687,7 @@ def test_a_reopened_queue_takes_messages_confirmations_and_posts() -> None:
     assert [each.guid for each in bench.broker.confirms] == [guid(7)]
     assert bench.broker.puts == []
     assert queue.unacked == 1
-    bench.wait(1)  # the other one takes too long
+    bench.wait(1)  # the second queue takes too long
     assert queue.state is QueueState.OPEN
     assert bench.ack_all() == [1]
 
@@ -708,7 +709,7 @@ def test_queue_closed_between_two_lost_connections_delays_no_other_queue() -> No
     bench = connected()
     queue = bench.open(URI)
     bench.lose()
-    bench.connect()  # and what is asked for stays unanswered
+    bench.connect()  # and the request stays unanswered
     bench.lose()
     bench.close(queue)
     assert bench.completed["close"] == [None]

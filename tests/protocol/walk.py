@@ -51,17 +51,17 @@ NOT_YET_OPEN = {QueueState.BEHIND, QueueState.WAITING, QueueState.OPENING, Queue
 
 counts = st.integers(0, 3)
 timeouts = st.sampled_from([30, 1])
-#: Few, so that messages are delivered and confirmed again.
+#: A small number, so that messages are delivered and confirmed again.
 messages = st.integers(1, 5)
 
 
 def seldom(walk: Walk) -> bool:
-    """Delay steps that would otherwise prevent all others."""
+    """Delay steps that would otherwise prevent all other steps."""
     return walk.steps % 3 == 0
 
 
 class Walk(RuleBasedStateMachine):
-    """One session from beginning to end."""
+    """A session from beginning to end."""
 
     queues = Bundle[QueueCore]("queues")
 
@@ -85,9 +85,9 @@ class Walk(RuleBasedStateMachine):
     ) -> Any:
         self.bench = Bench(CoreOptions(reopen_timeout=reopen_timeout, drop_confirmed_redeliveries=drop))
         self.drop = drop
-        # For so many steps the session does not end, and there is no garbage.
+        # For this number of steps the session does not end, and no garbage arrives.
         self.quiet_for = quiet_for
-        # In the end there is a broker that answers everything.
+        # At the end a broker answers all requests.
         self.patient = patient
         self.steps = 0
         self.all: list[QueueCore] = []
@@ -99,9 +99,9 @@ class Walk(RuleBasedStateMachine):
         self.tokens_of: dict[Any, int] = {}  # the posts of each token
         self.acked: list[DecodedPut] = []
         self.confirmed: set[bytes] = set()
-        # When each message of a queue was confirmed last, as far as a redelivery may be recognised by that.
+        # The time of the last confirmation of each message, while a redelivery may be recognised.
         self.remembered: dict[tuple[QueueCore, bytes], float] = {}
-        # The expressions by sId that the broker may deliver with on this connection.
+        # The expressions by sId, valid for deliveries on this connection.
         self.streams: dict[QueueCore, dict[int, str]] = {}
         self.asked: dict[int, QueueCore] = {}
         self.new_connection()
@@ -112,7 +112,7 @@ class Walk(RuleBasedStateMachine):
             self.answer_everything()
         return multiple(*self.all)
 
-    # what users do
+    # ---- actions of users
 
     @rule(
         target=queues,
@@ -216,7 +216,7 @@ class Walk(RuleBasedStateMachine):
     @rule(queue=queues, number=messages, together=st.booleans())
     def confirm(self, queue: QueueCore, number: int, together: bool) -> None:
         if queue.state in NOT_YET_OPEN:
-            return  # nobody has it yet
+            return  # no consumer has the message yet
         self.confirmed.add(guid(number))
         if queue.state is not QueueState.CLOSED and not queue.at_most_once:
             self.remembered[queue, guid(number)] = self.bench.now
@@ -254,7 +254,7 @@ class Walk(RuleBasedStateMachine):
     def seal(self) -> None:
         self.bench.core.seal(self.bench.now)
 
-    # what brokers do
+    # ---- actions of brokers
 
     @precondition(lambda self: self.bench.up and self.bench.broker.requests)
     @rule(
@@ -271,7 +271,7 @@ class Walk(RuleBasedStateMachine):
             return
         # Mostly in order, as brokers do.
         request = self.bench.broker.requests[which % len(self.bench.broker.requests)]
-        if request.r_id in self.asked:  # those of one queue always are
+        if request.r_id in self.asked:  # messages of one queue always are
             queue = self.asked[request.r_id]
             request = next(r for r in self.bench.broker.requests if self.asked.get(r.r_id or 0) is queue)
         self.bench.broker.requests.remove(request)
@@ -324,7 +324,7 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.bench.core.connected and any(self.streams.values()))
     @rule(queue=queues, both=st.booleans(), numbers=st.lists(messages, min_size=1, max_size=3, unique=True))
     def push(self, queue: QueueCore, both: bool, numbers: list[int]) -> None:
-        """Deliver with what a broker may know: each message arrives, or was confirmed before."""
+        """Deliver as a broker may: each message arrives, or was confirmed before."""
         queue = self.newest(queue)
         stream = self.streams.get(queue)
         if not stream:
@@ -366,9 +366,9 @@ class Walk(RuleBasedStateMachine):
         elif what == "garbage" and self.steps >= self.quiet_for:
             bench.send(bytes([number, *(s_id % 256 for s_id in s_ids)]) * 10)
             if bench.core.connected:
-                self.cut()  # it may have begun a long event, and what is sent behind it would be part of that
+                self.cut()  # later bytes would become part of an unfinished long event
 
-    # what networks and clocks do
+    # ---- actions of networks and clocks
 
     @precondition(lambda self: self.bench.up and seldom(self))
     @rule()
@@ -407,14 +407,14 @@ class Walk(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.bench.wait(seconds)
 
-    # what must hold
+    # ---- invariants
 
     @invariant()
     def all_is_well(self) -> None:
         self.steps += 1
         self.look()
         if self.bench.up and self.bench.failures and self.steps % 3 == 0:
-            self.lose()  # the transport notices a little later that it was closed
+            self.lose()  # the transport notices the close a little later
 
     def look(self) -> None:
         self.note_requests()
@@ -464,7 +464,7 @@ class Walk(RuleBasedStateMachine):
                 assert core.connected or self.bench.failures or not self.bench.up
 
     def teardown(self) -> None:
-        """Let everything end: no post and no caller may be left waiting."""
+        """End the session: no post and no caller may be left waiting."""
         if sys.exc_info()[0] is not None or not hasattr(self, "bench"):
             return
         bench = self.bench
@@ -486,7 +486,7 @@ class Walk(RuleBasedStateMachine):
         assert held(bench.core) < 100, "the session holds on to what is over"
 
     def let_the_broker_answer(self) -> None:
-        """Let the broker answer everything, for longer than any timeout."""
+        """Let the broker answer all requests, for longer than any timeout."""
         bench = self.bench
         for _ in range(18):
             if bench.up and bench.failures:
@@ -509,13 +509,13 @@ class Walk(RuleBasedStateMachine):
         assert not waiting, f"callers nobody answers: {waiting}"
         for queue in self.all:
             if queue.state in (QueueState.CLOSED, QueueState.ABANDONED, QueueState.OVERDUE):
-                continue  # an openQueue that a broker never answers is waited for in vain
+                continue  # an openQueue without an answer is awaited in vain
             assert queue.state is QueueState.OPEN
 
     # helpers
 
     def note_requests(self) -> None:
-        """Record the owners of requests, and the ids that a broker may use from now on."""
+        """Record the owners of requests, and the ids permitted to a broker from now on."""
         for request in self.bench.broker.requests:
             assert request.r_id is not None
             queue = self.asked.get(request.r_id)
@@ -525,13 +525,13 @@ class Walk(RuleBasedStateMachine):
                     self.stream_of(request).update(subscriptions_of(request.body))
 
     def whose(self, request: ControlMessage) -> QueueCore:
-        """Return the queue that sends a request."""
+        """Return the sender of a request."""
         assert request.r_id is not None
         outstanding = self.bench.core._requests._outstanding.get(request.r_id)
         if outstanding is not None and isinstance(outstanding.subject, QueueCore):
             return outstanding.subject
         body = request.body
-        # A queue that waited behind another one, and failed, is newer than the one that still sends.
+        # A failed queue that waited behind another queue is newer than the sending queue.
         alive = [queue for queue in self.all if queue.state not in (QueueState.BEHIND, QueueState.CLOSED)]
         gone = [queue for queue in self.all if queue.state is QueueState.CLOSED]
         for queue in (*reversed(alive), *reversed(gone)):
@@ -559,7 +559,7 @@ class Walk(RuleBasedStateMachine):
         return self.streams.setdefault(self.asked[request.r_id], {})
 
     def accepted(self, request: ControlMessage) -> None:
-        """The broker does what a request says."""
+        """The broker executes a request."""
         body = request.body
         if isinstance(body, Disconnect):
             return
@@ -581,7 +581,7 @@ class Walk(RuleBasedStateMachine):
         self.current: dict[QueueCore, tuple[str, ...]] = {}
 
     def expressions(self, count: int) -> list[str]:
-        """Return expressions of no other subscription."""
+        """Return unused expressions."""
         first = self.subscriptions
         self.subscriptions += count
         return [f"x > {n}" for n in range(first, first + count)]
@@ -593,7 +593,7 @@ class Walk(RuleBasedStateMachine):
 
 
 def subscriptions_of(body: ConfigureStream) -> dict[int, str]:
-    """Return the expressions that a stream should have, by sId, without the placeholder."""
+    """Return the expected expressions of a stream, by sId, without the placeholder."""
     return {
         each.s_id: each.expression.text
         for each in body.stream_parameters.subscriptions

@@ -20,13 +20,13 @@ from tests.spark.brokers import DOMAIN, BrokerThread
 
 ROOT = str(Path(__file__).parents[2])
 
-# Workers start python3 from PATH, whatever interpreter the driver runs in, unless they are told.
+# By default, workers start python3 from PATH, not the interpreter of the driver.
 os.environ["PYSPARK_PYTHON"] = sys.executable
-# They import bmq and this package from here.
+# Workers import bmq and this package from here.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
 
 
-#: Settings that tests change.
+#: Settings changed by tests.
 CHANGED = ("spark.sql.python.filterPushdown.enabled", "spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
@@ -42,7 +42,7 @@ def start_spark(master: str, **more: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "3",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/bmq-tests-warehouse",
-        # Short runs: a compiler that is quick, not thorough.
+        # Short runs: prefer quick compilation.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
@@ -60,7 +60,7 @@ def start_spark(master: str, **more: str) -> SparkSession:
 class Sparks:
     """The Spark of this process: only one runs at a time, and modules with equal options share it.
 
-    A new session searches for formats and starts workers, which takes longer than most tests.
+    A new session searches for formats and starts workers, and takes longer than most tests.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Sparks:
         self._spark: SparkSession | None = None
 
     def session(self, master: str) -> Iterator[SparkSession]:
-        """Yield the session, and put its settings back afterwards."""
+        """Yield the session; restore its settings afterwards."""
         if master != self._master or self._spark is None:
             self.stop()
             self._master, self._spark = master, start_spark(master)
@@ -81,7 +81,7 @@ class Sparks:
                 conf.set(name, value)
 
     def stop(self) -> None:
-        """Stop Spark, if it runs."""
+        """Stop a running Spark."""
         if self._spark is not None:
             self._spark.stop()
         self._master, self._spark = "", None
@@ -102,7 +102,7 @@ def spark(sparks: Sparks) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def cluster(sparks: Sparks) -> Iterator[SparkSession]:
-    """Two executors, so that a repeated task runs elsewhere and receives its rows in another order."""
+    """Two executors: a repeated task runs elsewhere and receives its rows in a different order."""
     yield from sparks.session("local-cluster[2,1,1024]")
 
 
@@ -110,12 +110,12 @@ def cluster(sparks: Sparks) -> Iterator[SparkSession]:
 def broker() -> Iterator[BrokerThread]:
     with BrokerThread() as broker:
         yield broker
-        shutdown()  # else idle sessions would try to come back to it, beside the tests that follow
+        shutdown()  # otherwise idle sessions would try to reconnect during later tests
 
 
 @pytest.fixture
 def queue(request: pytest.FixtureRequest) -> str:
-    """A queue of this test's own."""
+    """A queue for this test alone."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
     return f"bmq://{DOMAIN}/{name[:40]}-{next(_numbers)}"
 

@@ -34,7 +34,7 @@ BYTES = {bool: 1, int: 8}
 
 @contextmanager
 def forgotten() -> Iterator[None]:
-    """Forget everything inside the block, and restore the memory afterwards."""
+    """Use empty caches inside the block, and restore the caches afterwards."""
     kept = module.LAYOUTS, module._encoders
     module.LAYOUTS = (Layouts(module.Properties, new=False), Layouts(module.Properties, new=True))
     module._encoders = Cache("encoders in this test", 512)
@@ -50,7 +50,7 @@ def read(area: bytes, new: bool) -> tuple[Any, ProtocolError | None]:
 
 
 def read_first(data: bytes, new: bool) -> tuple[Any, ProtocolError | None]:
-    """The same of application data, as consumers read it."""
+    """The same for application data, as read by consumers."""
     return attempt(lambda: list(first_properties(data, new).typed().items()))
 
 
@@ -80,7 +80,7 @@ ends = st.binary(max_size=4)
 def test_the_first_message_of_a_schema_and_the_later_ones_are_alike(
     messages: list[dict[str, Any]], new: bool
 ) -> None:
-    # Typed values take the way that remembers nothing.
+    # Typed values are encoded without a cache.
     explicit = [dict(Properties(encode_properties(m, new=new), new=new).typed()) for m in messages]
     expected = [encode_properties(m, new=new) for m in explicit]
     with forgotten():
@@ -91,7 +91,7 @@ def test_the_first_message_of_a_schema_and_the_later_ones_are_alike(
 @ENCODINGS
 @given(message=mappings)
 def test_generated_encoders_equal_the_general_encoder(message: dict[str, Any], new: bool) -> None:
-    # encode_properties would hide an encoder that always fails: it takes the slow way then.
+    # encode_properties would hide an encoder that always fails, by falling back to the slow path.
     types = [type(v) for v in message.values()]
     encoder = make_encoder(list(message), [n.encode() for n in message], types, new=new)
     assert encoder is not None
@@ -202,7 +202,7 @@ def test_values_read_together_equal_values_read_singly(
             other[at % len(other)] = value
         damaged += [bytes(other) + b"payload", bytes(other)]
     with forgotten():
-        for _ in range(4):  # headers are learned, then what is usual
+        for _ in range(4):  # headers are cached first, then usual values
             properties, length = split_properties(area + b"payload", new)
             assert dict(properties) == message
             assert length == len(area)
@@ -233,7 +233,7 @@ def column_cold(data: list[bytes], new: bool, name: str) -> tuple[Any, ProtocolE
 
 
 def check_column(data: list[bytes], name: str, new: bool, times: int) -> None:
-    """A column is what each message says by itself, also when the shape is known already."""
+    """A column equals the values of the single messages, even for a known shape."""
     with forgotten():
         for _ in range(times):
             values, error = attempt(lambda: property_column(data, new, name))
@@ -318,7 +318,7 @@ def test_a_long_column_of_texts_of_one_length(text: str, new: bool) -> None:
 
 @ENCODINGS
 def test_a_text_that_is_no_utf8_in_a_long_column(new: bool) -> None:
-    # Half of a character at the end of one text and half at the beginning of the next are not a whole one.
+    # Two halves of a character, in neighbouring texts, are not a character.
     data = [
         encode_properties({"text": PropertyValue(PropertyType.BINARY, raw)}, new=new)
         for raw in (b"a\xc3", b"\xa4a")
@@ -425,7 +425,7 @@ def test_values_of_every_length_behind_the_same_headers(new: bool) -> None:
 
 def test_a_peer_that_never_repeats_a_schema_fills_no_memory() -> None:
     def area(number: int) -> bytes:
-        # Each with headers of its own: another length of the names.
+        # Each with different headers: the lengths of the names differ.
         names = [f"{i}".ljust(4095 - number, "n") for i in range(40)]
         return encode_properties(dict.fromkeys(names, PropertyValue(PropertyType.BOOL, True)), new=True)
 

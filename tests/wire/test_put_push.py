@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PUT and PUSH messages: their fields, peers of other versions, and headers that lie."""
+"""PUT and PUSH messages: their fields, peers of other versions, and inconsistent headers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def message(
     raw: bool = False,
     **fields: Any,
 ) -> bytes:
-    """Write a message with Construct alone, legal or not; other versions have other headers."""
+    """Write a message with Construct alone, legal or not; headers differ by version."""
     words = declaration.sizeof() // 4 if header_words is None else header_words
     body = options + (data if raw else pad(data))
     right = {
@@ -200,7 +200,7 @@ def test_options_of_a_put_are_skipped() -> None:
 
 
 def test_the_options_of_each_push_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What options say is remembered; the memory is small and may be forgotten at any time.
+    # Parsed options are cached; the cache is small and may be emptied at any time.
     monkeypatch.setattr(push_module._options, "size", 4)
     expected = [(n % 9,) for n in range(200)] + [(n, n + 1) for n in range(20)] + [(0,)]
     pushes = [push(options=encode_sub_queue_ids(ids)) for ids in expected[:-1]] + [push()]
@@ -264,7 +264,7 @@ def test_longer_headers_are_honoured(build: Any, decode: Decoder, kind: str, wor
     assert second.data == b"y"
 
 
-# Headers that lie
+# Inconsistent headers
 
 WRONG = {
     "one byte": (lambda build: build()[:1], "", 0),
@@ -289,7 +289,7 @@ WRONG = {
 }
 
 
-# A PUSH message with a length that fits is delivered although it cannot be read: it has a GUID.
+# An unreadable PUSH message with a valid length is delivered: the message has a GUID.
 FLAWED = {
     "fewer words than the header": Flaw.PARTS,
     "options beyond the message": Flaw.PARTS,
@@ -300,11 +300,11 @@ FLAWED = {
     "no data": Flaw.NO_DATA,
     "no data, no padding": Flaw.NO_DATA,
 }
-# These have no GUID.
+# Messages without a GUID.
 SKIPPED = {"one word", "header of no words", "header of six words"}
 
 
-# The bytes of a message, as far as its own length says.
+# The bytes of a message, up to its own length.
 FITTING = {"one word": 4, "fewer words than the header": 28, "no data, no padding": 32}
 LIES = [
     *(("Put", name) for name in WRONG),
@@ -321,7 +321,7 @@ def test_inconsistent_headers_are_refused(kind: str, name: str, before: bytes) -
     good = build(before) if before else b""
     with pytest.raises(ProtocolError) as caught:
         decode(EVENT_HEADER + good + bad(build), AT)
-    if field is None or name == "header cut":  # which of the two is noticed depends on the header's length
+    if field is None or name == "header cut":  # the header's length determines the reported error
         assert caught.value.field in (f"{kind}Header", f"{kind}Header.messageWords")
     else:
         assert caught.value.field == (f"{kind}Header.{field}" if field else f"{kind}Header")
@@ -355,11 +355,11 @@ def test_a_push_without_a_guid_is_skipped_with_a_notice(name: str) -> None:
 @pytest.mark.parametrize("kind", sorted(set(range(64)) - set(OptionType)))
 @pytest.mark.parametrize("packed", [0, 1])
 def test_an_unknown_option_of_a_push_is_skipped_with_a_notice(kind: int, packed: int) -> None:
-    # Its length is what its words say; a packed one has no more than its header.
+    # The length follows from the words; a packed message consists of its header only.
     words, body = (2, b"what") if not packed else (77, b"")
     unknown = (kind << 26 | packed << 25 | words).to_bytes(4, "big") + body
     event = EVENT_HEADER + push(b"one", options=unknown + encode_sub_queue_ids((4,))) + push(b"two")
-    for _ in range(2):  # it is not remembered as known
+    for _ in range(2):  # the options are not cached
         noticed: list[str] = []
         messages = decode_pushes(event, AT, noticed.append)
         assert [(m.data, m.sub_ids) for m in messages] == [(b"one", (4,)), (b"two", (0,))]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The statements of BlazingMQ's description of subscriptions, one by one, with a broker.
 
-The numbers are those of its list of details; statements without a number come from its overview and from the
-definition of the language.
+The numbers refer to the list of details; statements without a number come from the overview and from the
+    definition of the language.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ async def test_several_expressions_are_joined_by_an_implicit_or(scene: Scene) ->
             both={"CustomerId": 1001, "DestinationId": "ABC"},
             end={"CustomerId": 0, "DestinationId": "ABC"},
         )
-        # Messages of different subscriptions of one consumer come in the order they were posted.
+        # Messages of different subscriptions of a consumer arrive in posting order.
         assert await names(consumer, 4) == ["first", "last", "both", "end"]
-        assert nothing(consumer)  # the one that matches twice came once
+        assert nothing(consumer)  # the message with two matches arrived once
 
 
 @pytest.mark.statement("1.8")
@@ -227,7 +227,7 @@ async def test_4_no_message_spills_over_to_a_lower_priority(scene: Scene, lower:
         second.subscribe("end") as last,
     ):
         await scene.post(**{f"m{n}": {"x": 1} for n in range(10)}, end={"end": True})
-        # One after the other, each of them, although the other consumer has nothing to do.
+        # All messages arrive one after the other, although the second consumer is idle.
         assert await names(high, 10) == [f"m{n}" for n in range(10)]
         assert await names(last, 1) == ["end"]
         assert nothing(low)
@@ -284,7 +284,7 @@ async def test_5_equal_means_equal_as_text(scene: Scene) -> None:
         await scene.post(**{f"m{n}": {"x": 1} for n in range(4)}, end={"end": True})
         assert await names(last, 1) == ["end"]
         assert await names(one, 4) == ["m0", "m1", "m2", "m3"]
-        # Another text is a group of its own: asked later, and not for what the first takes.
+        # A different text forms a separate group, evaluated after the first.
         assert nothing(other_text)
         await one.close()
         await scene.post(m4={"x": 1})
@@ -322,7 +322,7 @@ async def test_6_a_property_is_read_and_its_value_compared(
 
 
 async def verdicts(scene: Scene, expression: str, messages: dict[str, dict[str, Any]]) -> list[str]:
-    """Which of some messages match."""
+    """The matching messages."""
     queue = await scene.reader()
     async with queue.subscribe(expression) as consumer, queue.subscribe("end", priority=-1) as last:
         await scene.post(**messages, end={"end": True})
