@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutation tests: plants random small bugs, one at a time, and runs the tests that reach them.
+"""Mutation tests: plants random small bugs, one at a time, and runs the tests of the affected lines.
 
-`make mutants ARGS="..."`; CONTRIBUTING.md explains the output. The bugs come from mutmut's operators, and
-from three of our own: an omitted statement, an inverted condition, a dropped result. mutmut's own command
+`make mutants ARGS="..."`; CONTRIBUTING.md explains the output. The bugs come from mutmut's operators and
+three more: an omitted statement, an inverted condition, a dropped
+result. mutmut's own command
 skips decorated functions and code outside of functions: every property and every state table.
 The working tree is not changed: the tests run in copies of it, in `.mutants`.
 """
@@ -43,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".mutants"
 COPIED = ("bmq", "pyspark_bmq", "tests", "docs", "examples", "docker", "pyproject.toml", "README.md")
 
-#: Tests that belong together; of folders without those that start a JVM or a cluster, or go on for long.
+#: Tests by suite, without tests that start a JVM or a cluster, or run for long.
 SUITES: dict[str, Sequence[str]] = {
     "wire": ["tests/wire"],
     "subscriptions": ["tests/subscriptions"],
@@ -66,7 +67,7 @@ LEFT_OUT = {
     "official",
 }
 
-#: What the bugs of each area are planted in, and the suites that should find them: its own comes first.
+#: The files of each area, and the suites that should find its bugs: its own suite first.
 AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "wire": (["wire/**/*"], ["wire", "calls", "arrow"]),
     "subscriptions": (["subscriptions/*"], ["subscriptions"]),
@@ -82,7 +83,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ],
         ["broker", "integration"],
     ),
-    # Without what talks to a JVM.
+    # Without code that talks to a JVM.
     "spark": (
         [
             f"spark/_{name}"
@@ -108,7 +109,7 @@ SIMULATED_SEEDS = 20
 #: Limits of one world of one seed: CPU seconds, seconds, and bytes of memory of the process.
 WORLD_CPU, WORLD_SECONDS, WORLD_MEMORY = 20, 300, 4 << 30
 
-#: What does nothing but I/O: its bugs are found by everything or by nothing.
+#: Files with I/O only: every test finds their bugs, or no test does.
 WITHOUT = {"engine/driver", "engine/event_stream"}
 
 
@@ -128,7 +129,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """The same as long as its line is."""
+        """Equal as long as the line is equal."""
         return hashlib.sha256(self.change.encode()).hexdigest()[:10]
 
     def source(self) -> str:
@@ -143,7 +144,7 @@ class Mutant:
         return "\n".join(lines)
 
 
-#: What has no bugs of interest: types, imports, docstrings, lists of names, what only type checkers read.
+#: Nodes without interesting bugs: types, imports, docstrings, lists of names, code for type checkers.
 _NEVER = (
     m.Annotation()
     | m.Decorator()
@@ -157,7 +158,7 @@ _NEVER = (
     )
     | m.Assign(value=m.Call(m.Name("TypeVar")))
     | m.AnnAssign(annotation=m.Annotation(m.Name("TypeAlias")))
-    | m.Assert()  # for type checkers and readers: it never fails
+    | m.Assert()  # for type checkers and readers: never fails
     | m.ConcatenatedString()  # a text for people
 )
 _LEFT_OUT_STATEMENT = m.SimpleStatementLine(
@@ -178,7 +179,7 @@ def _own_operators(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _prose(node: cst.CSTNode) -> list[str]:
-    """Texts for people in a node: what is said is promised, its wording is not."""
+    """Texts for people in a node: their presence is tested, their wording is not."""
     strings = m.findall(node, m.SimpleString() | m.FormattedStringText())
     return [string.value for string in strings if " " in string.value]  # type: ignore[attr-defined]
 
@@ -191,7 +192,7 @@ def _mutations(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 class _Planter(cst.CSTVisitor):
-    """Every bug that can be planted in a module."""
+    """All possible bugs of a module."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
@@ -287,7 +288,7 @@ def draw(mutants: Sequence[Mutant], count: int, seed: str) -> list[Mutant]:
 
 
 def shares(count: int) -> dict[str, int]:
-    """How many of `count` bugs each area gets: by its lines of code."""
+    """Divide `count` bugs among the areas, by lines of code."""
     lines = {area: sum(len(_statements(path.read_text())) for path in sources(area)) for area in AREAS}
     return {area: round(count * number / sum(lines.values())) for area, number in lines.items()}
 
@@ -312,7 +313,7 @@ class Recorder:
 
 
 class Selection:
-    """A pytest plugin that runs only these tests, in this order, and records the test that found the bug.
+    """A pytest plugin: runs only these tests, in this order, and records the test that found the bug.
 
     Tests newer than the recording come first. Each test has little more time than it took without a bug.
     """
@@ -340,7 +341,7 @@ class Selection:
 
 
 def in_a_child(copy: Path, arguments: Sequence[str], *plugins: object, cpu: int) -> int:
-    """Fork; the child runs pytest in a copy of the tree, for so many seconds of work at most."""
+    """Fork; the child runs pytest in a copy of the tree, for at most the given seconds of CPU time."""
     pid = os.fork()
     if pid:
         return pid
@@ -371,7 +372,7 @@ def in_a_child(copy: Path, arguments: Sequence[str], *plugins: object, cpu: int)
 
 
 def copy_tree(name: str) -> Path:
-    """A copy of what the tests need."""
+    """A copy of the files needed by the tests."""
     copy = HOME / name
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir(parents=True)
@@ -385,7 +386,7 @@ def copy_tree(name: str) -> Path:
 
 @dataclass
 class Record:
-    """What the tests of a suite do without a bug."""
+    """The durations and lines of a suite without a bug."""
 
     suite: str
     seconds: dict[str, float]
@@ -395,7 +396,7 @@ class Record:
     """They fail without any bug, and find none."""
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """Those that can find a bug: the fastest first, and a minute's worth at most."""
+        """Tests that can find a bug, the fastest first, for at most a minute."""
         lines = self.executed.get(mutant.path, {})
         tests = {test for line in mutant.lines for test in lines.get(line, [])}
         if mutant.everywhere or "" in tests:  # importing executes it
@@ -499,7 +500,7 @@ class SimulatedTrial:
 
 
 def simulated(drawn: dict[str, list[Mutant]], jobs: int) -> None:
-    """Look for bugs with the simulation alone, among the lines that it executes; print a table."""
+    """Search bugs with the simulation alone, in its executed lines; print a table."""
     executed: dict[str, dict[str, list[str]]] = json.loads((HOME / "simulation.json").read_text())
     free: list[Path] = []
     for number in range(jobs):
@@ -589,7 +590,7 @@ def test_files(suite: str) -> list[str]:
 
 
 def record(suite: str) -> None:
-    """Run the tests of a suite as they are, and write down what `recorded` reads."""
+    """Run the tests of a suite unchanged, and write the recording for `recorded`."""
     copy = copy_tree(f"{suite}-recorded")
     tracer = coverage.Coverage(data_file=None, include=[f"{copy}/bmq/*"])
     recorder = Recorder(tracer)
@@ -621,7 +622,7 @@ def record(suite: str) -> None:
 
 
 def recorded(suite: str) -> Record:
-    """What the tests of a suite do without a bug."""
+    """The durations and lines of a suite without a bug."""
     read = json.loads((HOME / f"{suite}.json").read_text())
     for test in read["failed"]:
         print(f"  fails without any bug, and is left out: {test}")
@@ -633,7 +634,7 @@ def recorded(suite: str) -> Record:
 
 @dataclass
 class Trial:
-    """A bug that is being looked for, in a child."""
+    """The search for a bug, in a child process."""
 
     mutant: Mutant
     suites: Sequence[Record]
@@ -647,7 +648,7 @@ class Trial:
         if not pid:
             return None
         with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)  # what the tests started
+            os.killpg(self.pid, signal.SIGKILL)  # processes started by the tests
         found = self.copy / "found.txt"
         if found.exists():
             return found.read_text()
@@ -660,7 +661,7 @@ class Trial:
 
 
 def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: bool) -> Trial | None:
-    """Plant a bug and start the tests of the first suite that can find it."""
+    """Plant a bug; start the tests of the first suite that can find the bug."""
     left = [*suites]
     while left:
         known = left.pop(0)
@@ -690,7 +691,7 @@ def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: b
 
 
 def run(area: str, mutants: Sequence[Mutant], jobs: int, every_file: bool) -> list[Mutant]:
-    """Search the bugs of an area; return those that no test found."""
+    """Search the bugs of an area; return the undetected bugs."""
     suites = [recorded(suite) for suite in AREAS[area][1]]
     print(f"{area}: {len(mutants)} bugs, {sum(len(known.seconds) for known in suites)} tests", flush=True)
     free = [copy_tree(f"{area}-{number}") for number in range(jobs)]
