@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster on loopback whose nodes are killed and restarted, or an embedded broker in its place.
+"""A cluster on loopback with nodes to kill and restart, or an embedded broker in its place.
 
-The configuration is that of ``docker/cluster`` with other addresses, folders and times. There, the nodes need
-half a minute to declare a leader dead, and another half to elect a new one; on loopback, seconds are enough.
+The configuration is that of ``docker/cluster`` with other addresses, folders and times. With the original
+times, the nodes need half a minute to declare a leader dead, and half a minute to elect a
+new leader; on loopback, seconds are enough.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Cluster(Protocol):
         """Wait until messages can be posted through each node."""
 
     async def primary(self) -> int:
-        """Return the node that has the queues, as far as known."""
+        """Return the node with the queues, if known."""
         ...
 
     async def kill(self, node: int, number: signal.Signals) -> None:
@@ -188,7 +189,7 @@ class RealCluster:
 
 
 class EmbeddedNode:
-    """An embedded broker that keeps its messages when killed, to test this benchmark itself.
+    """An embedded broker with messages that survive a kill, to test this benchmark itself.
 
     Args:
         work: folder for the domains.
@@ -228,7 +229,7 @@ class EmbeddedNode:
 
 
 def write_domains(folder: Path) -> None:
-    """Write the domain files, without the limit of consumers in one of them."""
+    """Write the domain files; one file loses its limit of consumers."""
     for path in (CONFIGURATION / "domains").glob("*.json"):
         domain = json.loads(path.read_text())
         domain["definition"]["parameters"]["maxConsumers"] = 0
@@ -245,7 +246,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports below the ephemeral range, which no connection takes while a node is down."""
+    """Return ports below the ephemeral range: no connection takes such a port while a node is down."""
     ports: list[int] = []
     while len(ports) < count:
         port = random.randrange(15_000, 32_000)

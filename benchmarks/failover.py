@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster whose nodes are killed while this client and the official client post and consume.
+"""Kill the nodes of a cluster while this client and the official client post and consume.
 
     python benchmarks/failover.py --broker /usr/local/bin/bmqbrkr
 
@@ -7,8 +7,8 @@ Starts three real nodes and a proxy on loopback. Each round kills a different pr
 SIGTERM, restarts it, and balances the books: posted messages, their outcomes, and arrived messages. Both
 clients have the same queues, with eventual and strong consistency, priority and fanout. Each client connects
 twice, to the nodes (this client knows all addresses, the official client takes one) and to the proxy, each
-time in a separate process. Without --broker, an embedded broker replaces the cluster, which only shows that
-the benchmark works.
+time in a separate process. Without --broker, an embedded broker replaces the cluster, to test the benchmark
+itself.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Ours:
 
 
 class Official:
-    """The official client, which calls back from its own threads."""
+    """The official client, with callbacks from its own threads."""
 
     def __init__(self, broker: str, uris: dict[str, str], history: History) -> None:
         self.broker, self.uris = broker, uris
@@ -151,7 +151,7 @@ class Official:
         for thread in threads:
             thread.join()
         self.client.wait(DEADLINE)
-        # Do not stop the sessions, which could wait for a lost broker. They end with the process.
+        # Do not stop the sessions: stopping could wait for a lost broker. The sessions end with the process.
 
     def consumed(self, app: str, name: str) -> str:
         app_id = app.partition("/")[2]
@@ -207,7 +207,7 @@ class Case:
     connected: Callable[[int, int, int], int]
 
 
-# Called with the number of the primary, and the numbers of the two others.
+# Called with the numbers of the primary and of the two remaining nodes.
 CASES = {
     "primary": Case("the primary", lambda p, a, b: [p], lambda p, a, b: a),
     "connected": Case("the node connected to", lambda p, a, b: [a], lambda p, a, b: a),
@@ -458,7 +458,7 @@ async def start(stack: contextlib.AsyncExitStack, arguments: dict[str, Any]) -> 
 
 
 async def complaints(process: asyncio.subprocess.Process) -> str:
-    """Return the output of a client that failed to start."""
+    """Return the output of a failed client."""
     _, said = await process.communicate()
     return said.decode()[-4000:]
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs to be seen: the same work with nothing switched on, and with more and more that watches.
+"""The cost of observability: the same work without observers, and with more and more observers.
 
     python benchmarks/observed.py [--rounds 9] [--count 100000] [--before DIR] [--output NAME]
 
-Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own,
-and compares CPU time of the client's process a message: what else a machine does changes that least. Every
-measurement is a fresh process; each round makes all of them, and the ratios are taken within a round.
+Measures with the broker of ``BMQ_BROKER_URI``, or with an embedded broker in a separate process. The program
+compares the CPU time of the client's process per message, which depends least on other work of the machine.
+Every
+measurement is a fresh process; each round makes all measurements, and ratios are computed within a round.
 
-``--before`` names a checkout of an older version, which is measured too.
+``--before`` names a checkout of an older version to measure as well.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def measure(uri: str, count: int, rounds: int, ways: dict[str, str], before: str
         order = order[number % len(order) :] + order[: number % len(order)]
         for post, consume in CASES.items():
             for way in order:
-                # What one posts the next one consumes.
+                # Each measurement of consuming receives the messages of the previous posts.
                 job = fresh_queue(Job("ours", post, count))
                 for case in (post, consume):
                     old = way == BEFORE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official client with a history of its posts and deliveries, for the same check as this client's."""
+"""The official client with a history of its posts and deliveries, for the check of this client's history."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bmq.testing import History
 
 __all__ = ["OFFICIAL_LEAVES_OUT", "OfficialClient"]
 
-#: Rules that do not apply to histories of the official client, which does not mark redelivered messages.
+#: Rules without a meaning for the official client, because it does not mark redelivered messages.
 OFFICIAL_LEAVES_OUT = ("order", "again")
 _OPEN = frozenset({"UNKNOWN", "TIMEOUT", "CANCELED", "NOT_CONNECTED"})
 
 
 class OfficialClient:
-    """Sessions of the official client, which calls back from its own threads.
+    """Sessions of the official client, with callbacks from its own threads.
 
-    Messages are identified by the beginning of their payload, up to the dots that fill it.
+    Messages are identified by the beginning of their payload, up to the filling dots.
 
     Args:
         broker: address of the broker.
@@ -27,7 +27,7 @@ class OfficialClient:
         timeout: timeout for opening, in seconds.
 
     Attributes:
-        buffer_full: number of posts that were not accepted.
+        buffer_full: number of refused posts.
     """
 
     def __init__(self, broker: str, history: History, timeout: float) -> None:

@@ -4,8 +4,10 @@
     python benchmarks/soak.py --seconds 3600 --seed 7 --broker tcp://127.0.0.1:30114
 
 Both have the same queues, rates and ways of posting, each in a separate process, and connect through one
-proxy, which cuts, stalls, delays and splits the traffic. Each lap has new sessions and queues, and the next
-seed. So a long run needs no more memory than a short one, and a bad lap can be repeated.
+proxy. The proxy cuts, stalls, delays and splits the traffic.
+Each lap has new sessions and queues, and the next seed: a long run needs no more memory than a short run, and
+    a bad
+lap can be repeated.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ async def ours(broker: str, uris: dict[str, str], history: History) -> None:
 
 
 class Official:
-    """The official client, which calls back from its own threads."""
+    """The official client, with callbacks from its own threads."""
 
     def __init__(self, broker: str, uris: dict[str, str], history: History) -> None:
         self.client = OfficialClient(broker, history, chaos.DEADLINE)

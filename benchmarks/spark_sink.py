@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows a second of the Spark sink, next to the same client and to the official one, in one run.
+"""Rows a second of the Spark sink, beside the same client and the official client, in one run.
 
     python benchmarks/spark_sink.py [--quick] [--sizes 10000 5000000] [--cores 1 2] [--output NAME]
 
 A partition for each core: ``format("bmq")`` (Arrow), ``foreachPartition`` with ``write_partition`` (rows),
 the same with the official client and every acknowledgement awaited, and this client alone, without Spark,
-with ``post_many`` and ``post_table``. Rows come from a cached DataFrame, have two properties, and none is
-equal to another; the same handed to Python as Arrow, and forgotten, is Spark's ceiling. The processor time a
-row, by process, hardly depends on what else the machine does; the most resident memory of a worker shows
-whether it stays flat.
-Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own.
+with ``post_many`` and ``post_table``. Rows come from a cached DataFrame, are all different, and have two
+properties. The same rows, passed to Python as
+Arrow and discarded, are Spark's ceiling. The processor time per row and process hardly depends on other work
+of
+the machine; the maximum resident memory of a worker shows whether memory stays flat.
+Measures with the broker of ``BMQ_BROKER_URI``, or with an embedded broker in a separate process.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Sink = Callable[[DataFrame, str, str], None]
 
 
 def rows(spark: SparkSession, count: int, partitions: int) -> DataFrame:
-    """Rows of which no two are equal, computed before the clock starts."""
+    """Different rows, computed before the clock starts."""
     value = F.rpad(F.concat(F.lit("row "), "id"), PAYLOAD, ".")
     columns = [value.alias("value"), *(F.lit(text).alias(name) for name, text in PROPERTIES.items())]
     frame = spark.range(0, count, 1, partitions).select(*columns).cache()
@@ -102,7 +103,7 @@ def measured(sink: Sink, frame: DataFrame, uri: str, count: int) -> dict[str, An
         sink(frame, uri, job.queue)
         seconds = time.perf_counter() - started
     if sink is not no_sink:
-        job.run(uri)  # every row is there, or this fails; and the next measurement finds an empty broker
+        job.run(uri)  # fails unless every row has arrived; the next measurement starts with an empty broker
     return {
         "rate": count / seconds,
         "seconds": seconds,
@@ -120,7 +121,7 @@ def alone(uri: str, case: str, count: int) -> dict[str, Any]:
 
 
 def measure(uri: str, cores: int, count: int, rounds: int, only: str) -> Cases:
-    """Everything of one number of cores and rows, in this process."""
+    """All measurements for a number of cores and rows, in this process."""
     spark = start_spark(cores)
     results: Cases = {}
     warm, frame = rows(spark, 20_000, cores), rows(spark, count, cores)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that each file names its license in its first lines, so that tools find it without other files.
+"""Checks that each file names its license in its first lines, for tools that read single files.
 
-python tests/spdx.py          # name the files that do not say it
-python tests/spdx.py --add    # write it into them
+python tests/spdx.py          # lists the files without the license
+python tests/spdx.py --add    # writes the license into these files
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LINE = "SPDX-License-Identifier: Apache-2.0"
-#: How a comment begins, by what the file's name ends with; and the names that have no such end.
+#: The start of a comment, by suffix; and by name, for files without a suffix.
 COMMENTS = {
     **dict.fromkeys(
         (".py", ".toml", ".yml", ".yaml", "Makefile", "Dockerfile", "run", "dist", "integration"), "# "
@@ -26,7 +26,7 @@ LEFT_OUT = ("examples/data/", "tests/data/")
 
 
 def files() -> list[Path]:
-    """Return the files that can name a license, as known to git."""
+    """Return the files of the repository that can name a license."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -39,12 +39,12 @@ def _begins(path: Path) -> str | None:
 
 
 def says(path: Path) -> bool:
-    """Whether a file says its license."""
+    """Whether a file names its license."""
     return any(LINE in line for line in path.read_text(encoding="utf-8").splitlines()[:3])
 
 
 def add(path: Path) -> None:
-    """Add the license to a file, below a line with its interpreter."""
+    """Add the license to a file, below the line of the interpreter."""
     text = path.read_text(encoding="utf-8")
     first, rest = "", text
     if text.startswith("#!"):

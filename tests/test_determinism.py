@@ -15,16 +15,16 @@ import bmq
 
 PACKAGE = Path(bmq.__file__).parent
 
-#: What does not show the order in which it takes the members of a set.
+#: Functions whose result does not depend on the order of a set.
 _ORDERLESS = {"sorted", "len", "min", "max", "any", "all", "set", "frozenset", "bool", "isinstance"}
-#: What shows that order.
+#: Functions whose result depends on the order.
 _ORDERED = {"list", "tuple", "iter", "next", "enumerate", "zip", "map", "filter", "reversed", "deque", "dict"}
 _ORDERED_METHODS = {"join", "extend", "gather", "fromkeys"}
 _SET_METHODS = {"difference", "union", "intersection", "symmetric_difference"}
-#: A set of small integers has one order in every process.
+#: A set of small integers has the same order in every process.
 _SET = re.compile(r"(asyncio\.)?(set|frozenset|Set|AbstractSet|(weakref\.)?WeakSet)\b(?!\[int\])")
 _SET_INSIDE = re.compile(r"\b(dict|list|Mapping|defaultdict)\[.*\b(set|frozenset)\[(?!int\])")
-#: Whose set, and why its order does not show.
+#: The owner of the set, and why the order has no effect.
 _HARMLESS = {
     "cli/dead.py: missing": "a list of the same name",
     "codecs/_fields.py: kinds": "it has one member",
@@ -65,7 +65,7 @@ def _targets(node: ast.AST) -> Iterator[str]:
 
 
 def _sets_of(tree: ast.AST) -> set[str]:
-    """The names that a module gives to sets."""
+    """The names of sets in a module."""
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -87,7 +87,7 @@ def _sets_of(tree: ast.AST) -> set[str]:
 
 
 def _shown(tree: ast.AST) -> Iterator[ast.expr]:
-    """Return all objects that are serialized member by member, where the order may show."""
+    """Return all objects serialized member by member, where the order may have an effect."""
     orderless: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _ORDERLESS:
@@ -112,7 +112,7 @@ def _shown(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def _found(path: Path, source: str) -> dict[str, int]:
-    """Return the sets of a module whose order shows: their names, and their lines."""
+    """Return names and lines of the sets whose order has an effect."""
     tree = ast.parse(source)
     names = _sets_of(tree)
     found = {f"{path}: {ast.unparse(each)}": each.lineno for each in _shown(tree) if _is_set(each, names)}

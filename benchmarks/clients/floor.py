@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Floors: the minimum work of any client in Python, measured with the standard library.
 
-Takes one JSON object as its argument (see ``harness.Job``), and prints another as its result.
+Takes a JSON object as its argument (see ``harness.Job``), and prints its result as a JSON object.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ async def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def gathered(job: dict[str, Any]) -> dict[str, Any]:
-    """Compute CRC and header of each message, and write the pieces at once, to a process that discards them.
+    """Compute CRC and header of each message, and write the pieces at once, to a discarding process.
 
-    Only the socket copies the data, and nothing is acknowledged.
+    Only the socket copies the data, without acknowledgements.
     """
     payload, count, flags = bytes(job["size"]), job["count"], int(PutFlags.ACK_REQUESTED)
     messages = [(guid, payload, flags, 0, 0) for guid in guids(job["seed"], count)]

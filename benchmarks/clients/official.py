@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One measurement of the official client, in a separate process.
 
-Takes one JSON object as its argument (see ``harness.Job``), and prints another as its result.
+Takes a JSON object as its argument (see ``harness.Job``), and prints its result as a JSON object.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Meter:
 
 
 class Countdown:
-    """An on_ack callback that counts, and signals the last acknowledgement."""
+    """An on_ack callback: counts, and signals the last acknowledgement."""
 
     def __init__(self, count: int) -> None:
         self.left = count
@@ -139,7 +139,7 @@ CASES: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
 
 
 def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """Consume messages, which arrive in the client's thread once the queue is open; the time starts there."""
+    """Consume messages in the client's thread; the time starts when the queue is open."""
     left, size, with_properties = job["count"], job["size"], job["properties"]
     done = threading.Event()
 

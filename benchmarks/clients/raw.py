@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's own limit: pre-encoded events over a bare socket, whose acknowledgements are only counted.
+"""The broker's own limit: pre-encoded events over a bare socket, with acknowledgements only counted.
 
-Also fills a queue before a measurement, and empties the queue afterwards. Takes one JSON object as its
-argument (see ``harness.Job``), and prints another as its result. The GUIDs derive from the job's ``seed``, so
-that another process can encode the confirmations of posted messages in advance.
+Also fills a queue before a measurement, and empties the queue afterwards. Takes a JSON object as its argument
+(see ``harness.Job``), and prints its result as a JSON object. The GUIDs
+derive from the job's ``seed``: a second process can encode the confirmations of posted messages in advance.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LIST_HEADER, _ACK, _PUSH_HEADER = 4, 24, 32
 
 
 class Connection:
-    """A blocking socket that sends and receives whole events."""
+    """A blocking socket for whole events."""
 
     def __init__(self, uri: str) -> None:
         address = urlsplit(uri)
@@ -155,7 +155,7 @@ class Connection:
 
 
 def expressions(count: int) -> list[str]:
-    """Return subscriptions for ranges, which the broker must try one after the other."""
+    """Return subscriptions for ranges; the broker must try all ranges in sequence."""
     return [
         f'CustomerId >= {n * SHARE} && CustomerId < {(n + 1) * SHARE} && OrderType == "EXPRESS"'
         for n in range(count)
@@ -245,7 +245,7 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def drain(job: dict[str, Any]) -> dict[str, Any]:
-    """Confirm ``count`` messages, whatever their GUIDs."""
+    """Confirm ``count`` messages with any GUIDs."""
     connection = Connection(job["broker"])
     parameters = connection.open(job["queue"], QueueFlags.READ)
     # A broker drops clients for which it would have to buffer a gigabyte.
@@ -292,7 +292,7 @@ def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def loopback(job: dict[str, Any]) -> dict[str, Any]:
-    """Send the same events to a process that discards them: the cost of copying over loopback."""
+    """Send the same events to a discarding process: the cost of copying over loopback."""
     chunks = [b"".join(group) for group in _groups(put_events(job))]
     total = sum(map(len, chunks))
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of a message as a function of the number of queues, subscriptions or posts.
 
-Takes one JSON object as its argument (see ``harness.Job``; ``count`` is the variable), and prints another as
-its result: CPU microseconds a message.
+Takes a JSON object as its argument (see ``harness.Job``; ``count`` is the variable), and prints its result,
+CPU
+microseconds a message, as a JSON object.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ async def messages(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
 async def queues(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
     """Post, receive and confirm the same messages in a growing number of queues.
 
-    Messages go in blocks of 100, ten blocks at a time, each block to one queue. So the number of messages in
-    flight, and of messages that arrive together, does not depend on the number of queues.
+    Messages go in blocks of 100, ten blocks at a time, each block to one queue. The numbers of messages in
+    flight, and of messages arriving together, therefore do not depend on the number of
+    queues.
     """
     opened = [
         await session.open_queue(f"{job['queue']}-{number}", read=True, write=True)
@@ -83,7 +85,7 @@ async def blocks(targets: list[tuple[bmq.Queue, Any, Any]]) -> dict[str, Any]:
         async for batch in consumer.batches():
             batch.confirm()
             left -= len(batch)
-            del batch  # otherwise each consumer keeps its last batch while it waits
+            del batch  # otherwise each waiting consumer keeps its last batch
             if not left:
                 done.set()
 
@@ -106,7 +108,7 @@ async def blocks(targets: list[tuple[bmq.Queue, Any, Any]]) -> dict[str, Any]:
 
 
 async def unacknowledged(session: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
-    """Post to a broker that acknowledges nothing, with a given number of earlier posts."""
+    """Post to a broker without acknowledgements, after a given number of earlier posts."""
     queue = await session.open_queue(job["queue"], write=True)
     step, spent = 100_000, 0.0
     # The first messages of a process cost more, regardless of earlier posts.

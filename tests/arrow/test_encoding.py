@@ -28,7 +28,7 @@ from tests.wire.test_codec import FIELDS, STRUCTURES
 
 QUEUE_ID = 7
 
-# What is narrower than the property's type, and what each type of column becomes.
+# Columns narrower than the property's type, and the property type of each column type.
 KINDS: dict[str, tuple[Any, PropertyType, st.SearchStrategy[Any]]] = {
     "bool": (pa.bool_(), PropertyType.BOOL, st.booleans()),
     "int8": (pa.int8(), PropertyType.SHORT, st.integers(-(2**7), 2**7 - 1)),
@@ -78,7 +78,7 @@ def tables(draw: st.DrawFn) -> tuple[Any, list[str], dict[str, PropertyType]]:
             found = [None if row % 8 < 4 else value for row, value in enumerate(found)]
         columns.append(pa.array(found, kind))
     batch = pa.RecordBatch.from_arrays(columns, names=["value", *names])
-    start = draw(st.integers(0, rows - 1))  # a slice of a batch begins somewhere in its buffers
+    start = draw(st.integers(0, rows - 1))  # a slice of a batch begins inside its buffers
     return batch.slice(start), names, types
 
 
@@ -89,7 +89,7 @@ def guids(count: int) -> list[bytes]:
 def one_by_one(
     batch: Any, names: list[str], types: dict[str, PropertyType], *, new: bool, compression: int = 0
 ) -> PutEvent:
-    """The event as the encoder of messages makes it."""
+    """The event from the encoder of messages."""
     ids = SchemaIds()
     messages = []
     rows = batch.to_pylist()
@@ -141,7 +141,7 @@ def test_columns_encode_to_the_bytes_of_messages(
 def test_columns_of_headers_equal_the_codecs_output(name: str, data: st.DataObject) -> None:
     codec = CODECS[name]
     if any(slot.wide for slot in codec.slots):
-        return  # no machine word has its width: it has no dtype that is of use
+        return  # no machine word has this width, and no dtype is usable
     rows = data.draw(st.lists(st.fixed_dictionaries(FIELDS[name]), min_size=1, max_size=5))
     headers = np.zeros(len(rows), dtype_of(codec))
     columns: dict[str, Any] = {}
@@ -225,7 +225,8 @@ def test_each_field_of_a_struct_column_becomes_a_property() -> None:
         {"value": ["1", "2", "3"], "more": struct, "other": other, "b": ["own", None, None]}
     )
     (only,) = slices_of(batch, "more", "b", "other")
-    # A column wins over a field of its name, the first struct over the second; null never wins.
+    # A column takes precedence over a field of the same name, and the first struct over the second; null
+    # never does.
     expected: list[dict[str, Any]] = [{"a": 1, "b": "own"}, {"a": "yes", "b": "y"}, {"b": 5}]
     assert only.messages.rows() == [
         encode_properties(each, new=True) + payload
@@ -261,7 +262,7 @@ def test_the_first_message_alone_introduces_a_schema_id() -> None:
         assert [put.schema_id for put in decode_puts(event.event, 8)] == expected
 
 
-# what cannot be posted
+# ---- values that cannot be posted
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backpressure in both directions: no message is dropped, none pile up, and the counts are visible."""
+"""Backpressure in both directions: no message is dropped, memory is bounded, and the counts are visible."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_full_window_makes_posts_wait_and_post_nowait_raise(peer: Peer) 
             queue.post_nowait(b"4")
         assert caught.value.retryable
         waiting = [asyncio.ensure_future(queue.post(b"%d" % n)) for n in range(4, 8)]
-        for _ in range(5):  # they have tried
+        for _ in range(5):  # the posters have tried
             await asyncio.sleep(0)
         assert session.stats().unacked_messages == 4
         peer.answer("PUT")
@@ -79,7 +79,7 @@ async def acknowledge(peer: Peer, session: bmq.Session, *numbers: int) -> None:
 
 
 def sent(peer: Peer) -> list[int]:
-    """The posts that the broker has and has not acknowledged."""
+    """The stored and unacknowledged posts."""
     return [int(put.data) for put in peer.connection.script.puts]
 
 
@@ -108,7 +108,7 @@ async def test_a_later_post_does_not_overtake_a_waiting_post(peer: Peer) -> None
         pending = [queue.post_nowait(b"%d" % n) for n in range(4)]
         waiting = await start(queue.post(b"4"), queue.post(b"5"))
         await eventually(lambda: len(sent(peer)) == 4)
-        # There is room now, and the task that waits for it has not run.
+        # Room exists, and the waiting task has not run yet.
         script = peer.connection.script
         peer.connection.send(script.ack([script.puts.pop(0)]))
         late: list[asyncio.Task[bmq.Ack]] = []
@@ -124,7 +124,7 @@ async def test_a_later_post_does_not_overtake_a_waiting_post(peer: Peer) -> None
 
 
 async def test_an_unacknowledged_queue_does_not_stop_other_queues(peer: Peer) -> None:
-    """Window of 10: 6 posts to one queue stay unanswered, 4 posts to the other are answered."""
+    """Window of 10: 6 posts to the first queue stay unanswered, 4 posts to the second queue are answered."""
     async with writing(peer, max_unacked_messages=10) as (session, stuck):
         queue = await session.open_queue(OTHER, write=True)
         pending = [stuck.post_nowait(b"%d" % n) for n in range(6)]
@@ -314,14 +314,14 @@ async def test_a_peer_that_does_not_read_stops_the_posts_not_the_memory(peer: Pe
                 yield bytes(100_000)
 
         posting = asyncio.ensure_future(queue.post_many(items()))
-        # Whatever the operating system takes, at some time it takes no more, and then nobody goes on.
+        # At some point the operating system takes no more data, and all posters wait.
         before = -1
         while before != taken or not taken:
             before = taken
             for _ in range(50):
                 await asyncio.sleep(0)
         stats = session.stats()
-        # What the transport holds is bounded by its own mark; the rest was not even taken from the iterator.
+        # The transport's own mark bounds its data; the rest was not even taken from the iterator.
         assert stats.write_buffer_bytes <= 2 << 20
         assert taken < 400
         peer.connection.transport.resume_reading()
@@ -426,7 +426,7 @@ async def test_reading_pauses_though_the_broker_leaves_a_queue_unopened(peer: Pe
     async with bmq.connect(peer.uri, max_buffered_bytes=limit, open_timeout=30) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         s_id = peer.connection.s_ids[0]
-        # The connection is restored, the queue is not: there is an answer to wait for.
+        # The connection is restored, but not the queue: an answer is pending.
         peer.hold.add("OpenQueue")
         peer.cut()
         await eventually(lambda: session.stats().reconnects == 1 and "OpenQueue" in peer.log)
@@ -445,7 +445,7 @@ async def test_reading_pauses_though_the_broker_leaves_a_queue_unopened(peer: Pe
             most = max(most, session.stats().buffered_bytes)
         assert most < 2 * limit + (1 << 20)
         assert number < 400 * 20, "the peer could send all it had"
-        # Whoever takes the messages gets the answer that comes behind them.
+        # Taking the messages makes the answer behind them readable.
         peer.answer("OpenQueue")
         await asyncio.wait_for(_take_until_open(queue), 10)
 
@@ -479,7 +479,7 @@ async def test_a_paused_connection_is_not_taken_for_dead(peer: Peer) -> None:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1, 2, 3)
         await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
-        # The broker hears from us although its own heartbeats go unread.
+        # The session sends heartbeats although the broker's heartbeats go unread.
         await eventually(lambda: peer.log.count("HEARTBEAT_RSP") >= 2)
         assert not any(isinstance(event, ConnectionLost) for event in happened)
         assert len(await queue.receive_many()) == 3
@@ -493,7 +493,7 @@ async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_
         peer.cut()
         await queue.post(b"1")
         assert session.stats().reconnects == 1
-        # What had not been seen by the application comes again; it is not kept from the old connection.
+        # Unseen messages are redelivered; no message of the old connection is kept.
         assert session.stats().buffered_messages == 0
         peer.connection.push(*range(20))
         got = [int((await queue.receive(timeout=20)).data) for _ in range(20)]
@@ -501,7 +501,9 @@ async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_
 
 
 async def test_reconnecting_does_not_wait_for_a_slow_application(peer: Peer) -> None:
-    peer.open_options = {"routing": 7}  # at most once: what has come stays, for it does not come again
+    peer.open_options = {
+        "routing": 7
+    }  # at most once: arrived messages are kept, because the broker does not redeliver them
     async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(*range(10))
@@ -516,7 +518,7 @@ async def test_reconnecting_does_not_wait_for_a_slow_application(peer: Peer) -> 
         assert got == list(range(3000))
 
 
-# what a hostile peer may send
+# ---- hostile peers
 
 
 async def test_an_event_larger_than_allowed_closes_the_connection(peer: Peer) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every place that keeps received messages is known, and a broker cannot fill it without bound."""
+"""Every place that keeps received messages is known, and bounded against a broker."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MESSAGES = (
 )
 _KEEPS = re.compile(f"{_CONTAINER}.*{_MESSAGES}")
 
-#: Where messages are kept, and what bounds them.
+#: The places that keep messages, and their bounds.
 PLACES = {
     # Counted in the session's backlog, which pauses reading.
     "client/_line.py: Line.messages": "the backlog",
     "client/_columns.py: ColumnLine._events": "the backlog",
     "client/_columns.py: _Event.messages": "the backlog",
     "client/_unclaimed.py: Unclaimed._messages": "the backlog, and none beyond it while reading goes on",
-    # Taken out of a consumer by one call or one task.
+    # Taken from a consumer by a single call or task.
     "client/_columns.py: Taken.messages": "the rows of a batch",
     "client/_columns.py: Receipt.messages": "the rows of a batch",
     "client/tables.py: _Late._receipts": "the limits, which grow by what is left out: GUIDs alone",

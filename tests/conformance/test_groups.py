@@ -17,7 +17,7 @@ BUCKETS = 16
 
 
 def buckets(member: str, first_id: int = 1, messages: int = 100_000) -> list[Subscription]:
-    """The subscriptions of a member that is written by hand."""
+    """The hand-written subscriptions of a member."""
     return [
         subscription(
             first_id + bucket,
@@ -121,8 +121,9 @@ async def test_leaving_member_returns_its_messages_before_new_ones(
     await post(writer, range(1500, 2000))
     rest = await take(second, 1900)
     assert sorted(taken + rest) == list(range(2000))
-    # The buckets that stayed with the first until it left are in order. Those that moved when the second came
-    # went on there at once: what the first had of them comes after.
+    # Buckets of the first member are in order until its end. Buckets that moved to the second member
+    # continued
+    # there at once, and the messages held by the first member follow.
     assert in_order([number for number in rest if number % 16 not in moved])
 
 
@@ -144,7 +145,7 @@ async def test_killed_member_returns_its_messages_before_new_ones(
         await raw.push()
     second = (await open_reader()).group(member="y")
     joining = second.open()
-    await raw.close()  # nothing was confirmed
+    await raw.close()  # no message was confirmed
     await joining
     await post_keyed(range(100, 200))
     taken = await take(second, 200)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of the page, and the data that it must not receive."""
+"""The requests of the page, and the data forbidden to the page."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def _until(lines: AsyncIterator[Any], wanted: Any) -> Any:
     raise AssertionError("it has ended")
 
 
-# ---- what is shown
+# ---- views
 
 
 async def test_page_loads_no_external_resource(http: aiohttp.ClientSession, console: Console) -> None:
@@ -208,7 +208,7 @@ async def test_looking_inside_messages_of_another_process_returns_them(
     assert broker.queues[ORDERS].unconfirmed == 0
     reader = await session.open_queue(ORDERS, read=True)
     assert [(await reader.receive(20)).guid for _ in guids] == guids
-    # Now they are somebody's: he is not disturbed.
+    # Now a consumer holds the messages: the console does not disturb the consumer.
     said = await _post(http, console, "api/contents", 409, uri=ORDERS, guids=guids)
     assert "this queue has readers" in said["error"]
     assert broker.queues[ORDERS].unconfirmed == 3
@@ -224,7 +224,7 @@ async def test_large_payloads_are_shown_in_part(
     assert 0 < len(base64.b64decode(found["payload"])) < 1_000_000
 
 
-# ---- what it does
+# ---- actions
 
 
 async def test_posting(http: aiohttp.ClientSession, console: Console, session: bmq.Session) -> None:
@@ -285,7 +285,7 @@ async def test_purging(
     await _post(http, console, "api/purge", 409, uri="bmq://bmq.test.mem.priority/never-opened")
 
 
-# ---- a broker that goes away
+# ---- a lost broker
 
 
 async def test_console_reconnects_to_a_returning_broker(
@@ -317,7 +317,7 @@ async def test_console_reports_a_missing_broker(
             await _until(lines, lambda line: not line["error"])
 
 
-# ---- who is let in
+# ---- access
 
 
 def _host(console: Console) -> str:
@@ -448,7 +448,7 @@ async def test_oversized_requests_are_refused(http: aiohttp.ClientSession, conso
         assert response.status == 413
 
 
-# ---- its life
+# ---- life cycle
 
 
 async def test_closing_ends_followed_streams(http: aiohttp.ClientSession, serve: Serve) -> None:
@@ -458,7 +458,7 @@ async def test_closing_ends_followed_streams(http: aiohttp.ClientSession, serve:
         async with asyncio.timeout(20):
             await console.close()
             async for _ in lines:
-                pass  # what was under way
+                pass  # requests in flight
     await console.close()
 
 

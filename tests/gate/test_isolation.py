@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exception inside the core for one request or one post ends only that one, never the session."""
+"""An exception inside the core for a request or a post ends only the request or post, never the session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FATAL = bytes(range(100))
 
 
 class Planted(Exception):
-    """The exception that a test plants in an encoder."""
+    """The exception planted in an encoder."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def session(bmq_broker: bmq.broker.Broker) -> Any:
 
 @pytest.fixture
 async def other(session: bmq.Session) -> Any:
-    """A queue of the same session; at the end of a test its link has never been lost."""
+    """A queue of the same session; at the end of a test, the connection was never lost."""
     queue = await session.open_queue(TWO, read=True, write=True)
     yield queue
     await queue.post(b"still here")
@@ -56,7 +56,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, doomed: Callable[[Any], bool]) -> Non
 
 
 def plant_in_posts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the encoding of posts that contain ``FATAL`` fail, alone and among others."""
+    """Make the encoding of posts with ``FATAL`` fail, alone and among other posts."""
     encode_one, encode_many = outbox.encode_put_event, outbox.encode_puts
 
     def encode_put_event(queue_id: int, message: Any) -> bytes:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Odd values for every parameter of every public callable: each works, or is a UsageError at the call.
+"""Odd values for every parameter of every public callable: each value works, or is a UsageError at the call.
 
-The callables and their parameters come from inspection: a new one is walked without a change here.
+The callables and their parameters come from inspection, so a new callable is included automatically.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.gate.recipes import (
 )
 from tests.gate.surface import Public, public
 
-# A call that has not returned after so many seconds has taken its arguments.
+# A call that has not returned after this many seconds has accepted its arguments.
 _PATIENCE = 0.002
 OTHER = "bmq://bmq.test.mem.priority/other"
 
@@ -54,7 +54,7 @@ async def world(bmq_broker: bmq.broker.Broker) -> AsyncIterator[World]:
 
 
 def kinds(parameter: inspect.Parameter) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield odd values for a parameter; for a list, also among other values."""
+    """Yield odd values for a parameter; for a list, also among valid values."""
     yield from ODD.items()
     words = ("Iterable", "Sequence", "Mapping", "list", "dict", "tuple", "Any", "object")
     if any(word in str(parameter.annotation) for word in words):
@@ -110,7 +110,7 @@ async def first(iterator: AsyncIterator[Any]) -> None:
 
 
 async def settled(coroutine: Any) -> Any:
-    """Await a coroutine; cancel it if it waits for an event that never happens."""
+    """Await a coroutine; cancel a coroutine that waits for an event that never happens."""
     task = asyncio.ensure_future(coroutine)
     await asyncio.wait([task], timeout=_PATIENCE)
     if not task.done():
@@ -124,14 +124,14 @@ async def settled(coroutine: Any) -> Any:
 
 
 def is_fine(error: BaseException) -> bool:
-    """Whether a caller can be expected to see such an error."""
+    """Whether the error is acceptable for a caller."""
     if isinstance(error, bmq.StateError):
         return False
     if isinstance(error, bmq.UsageError | bmq.BufferFull | Own):
         return True
     if isinstance(error, bmq.TimedOut):
         return not isinstance(error, bmq.RequestTimeout)
-    # Python itself has refused the call, before any line of ours.
+    # Python itself has refused the call, before any code of bmq.
     return isinstance(error, TypeError) and len(traceback.extract_tb(error.__traceback__)) == 2
 
 
@@ -140,13 +140,15 @@ def is_short(parameter: str, value: object) -> bool:
     return parameter.endswith("timeout") and type(value) in (int, float) and 0 <= value < 1e-3  # type: ignore[operator]
 
 
-#: Further errors that say something of the caller's value, by callable.
+#: Further errors about the caller's value, by callable.
 ALLOWED: dict[str, tuple[type[BaseException], ...]] = {
     **dict.fromkeys([name for name in WALKED if name.startswith("bmq.admin.")], (bmq.errors.AdminError,)),
     "bmq.App.pause": (bmq.StateError,),
     "bmq.App.resume": (bmq.StateError,),
     "bmq.broker.Broker": (OSError,),
-    "bmq.prometheus.exposition": (AttributeError,),  # of the caller's own function, which returns no session
+    "bmq.prometheus.exposition": (
+        AttributeError,
+    ),  # an error of the caller's function, which returns no session
     "bmq.broker.Broker.assert_posted": (AssertionError,),
     "bmq.broker.Broker.drained": (AssertionError,),
     "bmq.testing.TestApp.drained": (AssertionError,),
@@ -173,7 +175,7 @@ async def test_an_odd_value_works_or_is_a_usage_error(
                 async with asyncio.timeout(5):
                     await call(world, what, parameter, value)
             except Exception as error:
-                # So short a time has passed before anything can be answered.
+                # The time is too short for any answer.
                 if is_short(parameter, value) and isinstance(
                     error, bmq.RequestTimeout | bmq.ConnectionFailed
                 ):

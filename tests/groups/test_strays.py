@@ -22,7 +22,7 @@ from tests.waiting import eventually
 Connect = Callable[..., Awaitable[bmq.Session]]
 Open = Callable[[], Awaitable[bmq.Queue]]
 
-#: A key that is in no bucket, and what the log calls it.
+#: A key outside of all buckets, and its name in the log.
 FORGED: list[tuple[Any, str]] = [("x", "text"), ("", "text"), (True, "true"), (False, "false")]
 VALUES = st.one_of(
     st.integers(-(2**63), 2**63 - 1), st.booleans(), st.text(max_size=5), st.binary(max_size=5), st.none()
@@ -69,7 +69,7 @@ def test_every_message_is_taken_exactly_once(
     matching = sum(bmq.Expression(text).matches(properties) for text in texts)
     matching += sum(expression.matches(properties) for expression in unusable.values())
     if low is not None and low.matches(properties):
-        assert value < -(2**63) + buckets  # overflow: one bucket or none, and then this one takes it
+        assert value < -(2**63) + buckets  # overflow: a bucket takes the number, or this check does
         assert wanted
     else:
         assert matching == wanted
@@ -147,7 +147,7 @@ class TestUnusableKeys:
         letters = [await aside.receive(timeout=10) for _ in range(3)]
         assert {letter.data for letter in letters} == {b"'x'", b"True", b"none"}
         async with (await open_reader()).group("k") as group:
-            assert group.receive_nowait() is None  # they were confirmed
+            assert group.receive_nowait() is None  # the strays were confirmed
 
     async def test_failing_strays_function_holds_the_message_and_stops_no_member(
         self, writer: bmq.Queue, open_reader: Open, caplog: pytest.LogCaptureFixture
@@ -169,7 +169,7 @@ class TestUnusableKeys:
             queue.group(strays=strays)
 
 
-#: Options of a member that leaves, those of one that stays, a message that only the first wants.
+#: Options of the leaving member, options of the remaining member, a message for the leaving member only.
 DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "keyless": ({}, {"keyless": False}, {}),
     "text keys": ({}, {"keyless": False}, {"k": "x"}),

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import bmq
 
-#: Long enough for a broker on a busy machine; nothing waits for it to pass.
+#: Long enough for a broker on a busy machine; only a guard.
 TIMEOUT = 20.0
-#: How long a message that must not come is waited for.
+#: Seconds to wait for a message that must not arrive.
 QUIET = 0.15
 
 Connect = Callable[..., Awaitable[bmq.Session]]
@@ -24,7 +24,7 @@ class Receiver(Protocol):
 
 
 async def take(receiver: Receiver, count: int) -> list[bmq.Message]:
-    """Receive so many messages."""
+    """Receive the given number of messages."""
     return [await receiver.receive(timeout=TIMEOUT) for _ in range(count)]
 
 
@@ -39,7 +39,7 @@ async def payloads(receiver: Receiver, count: int) -> list[bytes]:
 
 
 async def is_quiet(receiver: Receiver) -> bool:
-    """Whether nothing comes for a little while."""
+    """Whether no message arrives for a short time."""
     try:
         await receiver.receive(timeout=QUIET)
     except TimeoutError:
@@ -48,7 +48,7 @@ async def is_quiet(receiver: Receiver) -> bool:
 
 
 async def left_in(connect: Connect, uri: str, last: bytes = b"-- last --") -> list[bytes]:
-    """What is still in a priority queue, read by a new session behind which a last message is put."""
+    """The remaining messages of a priority queue, read by a new session up to a final marker message."""
     session = await connect()
     queue = await session.open_queue(uri, read=True, write=True)
     await queue.post(last)

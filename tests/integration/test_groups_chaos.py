@@ -18,7 +18,7 @@ SECONDS = float(os.environ.get("BMQ_CHAOS_SECONDS", "3"))
 
 
 class Member:
-    """A member behind a proxy of its own."""
+    """A member behind a separate proxy."""
 
     def __init__(self, name: str, seed: int, history: History) -> None:
         self.name = name
@@ -87,11 +87,11 @@ async def test_no_message_is_lost_and_reordered_ones_are_marked(
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-    # A member that takes a bucket back gets behind newer messages what its dying predecessor had: marked.
+    # A member that regains a bucket receives the messages of its dying predecessor late, and marked.
     verdict = check(
         history, rules=["lost", "unfinished", "outcome", "content", "key-order", "confirm", "again"]
     )
     lost = len(list(history.events(op="connection", type="fail")))
     assert lost > 0
-    # Twice is what was in hand, or its confirmation under way, when a connection was lost: one burst each.
+    # Duplicates were in hand, or their confirmation in flight, when a connection was lost: one burst each.
     assert sum(verdict.duplicates.values()) <= (lost + len(members)) * 100, seed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups, delayed messages, requests and durable retries while nodes of a cluster are killed.
 
-``BMQ_CLUSTER_PROGRAM`` names a real broker's program: then three of its nodes and a proxy run on loopback.
-Without it an embedded broker that keeps what it stores is killed and comes back.
+``BMQ_CLUSTER_PROGRAM`` names the program of a real broker, for three nodes and a proxy on loopback. Without
+    the variable, an embedded broker is killed and restarted with its stored messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KILLS = "3" if PROGRAM else "1"
 
 
 def run(program: str, *arguments: str) -> str:
-    """Run a program of ``benchmarks``, which balances the books; return its output."""
+    """Run a program of ``benchmarks``; return its output."""
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / program), *arguments, *(("--broker", PROGRAM) if PROGRAM else ())],
         capture_output=True,
@@ -34,7 +34,7 @@ def run(program: str, *arguments: str) -> str:
 
 
 def numbers(text: str, printed: str) -> list[int]:
-    """What was printed in the places of the ``#`` of a text."""
+    """The printed values in place of each ``#`` of a text."""
     found = re.search(re.escape(text).replace(r"\#", r"([\d,]+)"), printed)
     assert found, printed
     return [int(each.replace(",", "")) for each in found.groups()]

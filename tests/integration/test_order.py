@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions that come and go under a steady flow: matching messages arrive, in the order of delivery.
+"""Subscriptions change under a steady flow: matching messages arrive, in the order of delivery.
 
 The broker is a separate process (or the broker of BMQ_BROKER_URI), so its data arrives at any time, not in
 step with the client's calls. BMQ_ORDER_SEED repeats a run, and BMQ_ORDER_SECONDS extends it.
@@ -26,14 +26,14 @@ from tests.integration.steps import TIMEOUT, NewUri
 
 KEYS = 4
 ROUNDS = 60
-#: How long it goes on at least.
+#: The minimum duration in seconds.
 SECONDS = float(os.environ.get("BMQ_ORDER_SECONDS", "0"))
 
 
 @pytest_asyncio.fixture
 async def broker_uri(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     if named := os.environ.get("BMQ_BROKER_URI"):
-        monkeypatch.delenv("BMQ_BROKER_URI")  # it would override the address of the tap, too
+        monkeypatch.delenv("BMQ_BROKER_URI")  # the variable would also override the address of the tap
         yield named
         return
     process = await asyncio.create_subprocess_exec(
@@ -79,7 +79,7 @@ async def test_subscribing_while_messages_are_in_flight(
             consumer = await queue.subscribe("k == 1", priority=1)
             await more
             await producer.post_many(messages(400, 20))
-            # Where everything was asked for at once, a part has come that way before.
+            # If all messages were requested at once, some have arrived by the default subscription.
             left = queue._end.default.buffered if default else 0  # type: ignore[union-attr]
             early = [number for number in await take(queue, left) if number % 2] if left else []
             rest = await take(consumer, 210 - len(early))
@@ -88,9 +88,9 @@ async def test_subscribing_while_messages_are_in_flight(
 
 
 class Tap:
-    """Passes a connection on, and notes in which order the broker delivers.
+    """A proxy that records the broker's order of delivery.
 
-    A broker need not deliver in the order of posting: what had to wait for a subscription comes late.
+    A broker need not deliver in posting order: messages that waited for a subscription arrive late.
     """
 
     def __init__(self, broker_uri: str) -> None:
@@ -128,7 +128,7 @@ class Tap:
 
 
 class Flow:
-    """A queue under a steady flow, and a session with at most one consumer for each key."""
+    """A queue under a steady flow, and a session with at most one consumer per key."""
 
     def __init__(
         self, producer: bmq.Queue, queue: bmq.Queue, chance: random.Random, limits: list[int]
@@ -140,7 +140,7 @@ class Flow:
         self.posted = 0
         self.ending = False
         self.complete = asyncio.Event()
-        #: The keys and numbers of what was shown, in that order: by all consumers, and by each.
+        #: The keys and numbers of received messages in order, in total and by consumer.
         self.shown: list[tuple[int, int]] = []
         self.by_consumer: dict[bmq.Consumer, list[tuple[int, int]]] = {}
         self.here: dict[int, bmq.Consumer] = {}
@@ -203,8 +203,9 @@ async def test_matching_messages_arrive_in_order(
     uri = bmq_new_queue_uri()
     async with Tap(broker_uri) as tap, bmq.connect(broker_uri) as posting, bmq.connect(tap.uri) as session:
         queue = await session.open_queue(uri, read=True)
-        # What a full consumer has no room for goes to the one for the rest at once, before what waits for the
-        # full one: there is no order then.
+        # Messages beyond a full consumer go to the consumer of the rest at once, before waiting messages: no
+        # order
+        # is defined.
         limits = [100_000] if rest else [20, 200, 1000]
         flow = Flow(await posting.open_queue(uri, write=True), queue, random.Random(seed), limits)
         if rest:
@@ -219,7 +220,7 @@ async def test_matching_messages_arrive_in_order(
             await asyncio.gather(*[flow.change(key) for key in keys])
         flow.ending = True
         await producing
-        # In the end somebody receives everything that is left, and one more for those that wait for it.
+        # At the end a consumer receives the rest, and a second consumer the messages waiting for a key.
         for key in range(KEYS):
             if key not in flow.here:
                 await flow.change(key)
@@ -227,7 +228,7 @@ async def test_matching_messages_arrive_in_order(
             flow.receive(consumer)
         last = messages(flow.posted, KEYS, KEYS)
         flow.posted += KEYS
-        flow.complete.clear()  # all that came before may have been shown already
+        flow.complete.clear()  # all earlier messages may have been received already
         await flow.producer.post_many(last)
         async with asyncio.timeout(2 * TIMEOUT + SECONDS):
             await flow.complete.wait()

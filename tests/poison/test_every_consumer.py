@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each consumer that bmq ships, with each poison: later messages are delivered, and few lines are logged.
+"""Each consumer of bmq, with each poison: later messages are delivered, and few lines are logged.
 
 ``BMQ_POISONS=10000`` floods each consumer with ten thousand of each poison.
 """
@@ -21,7 +21,7 @@ from tests.poison.poisons import POISONS
 from tests.test_turns import ELSEWHERE, OTHERS, receiving_callables
 
 COUNT = int(os.environ.get("BMQ_POISONS", 3 * LIMIT))
-# Seconds for all poisons of one consumer, which is for those that hang.
+# Seconds for all poisons of a consumer: a guard against a hang.
 PATIENCE = 60 + COUNT / 10
 
 
@@ -47,7 +47,7 @@ async def test_good_message_is_delivered_after_each_poison(
     assert len(first) <= 6, "at most one of each kind"
 
 
-#: The consumers that go through each public way to receive.
+#: The consumers for each public way to receive.
 ROWS: dict[str, tuple[str, ...]] = {
     "Queue.__aiter__": ("a loop",),
     "Queue.receive": ("a loop",),
@@ -94,11 +94,11 @@ ROWS: dict[str, tuple[str, ...]] = {
     "consume": ("a responder without an app",),
     "Responder.__call__": ("a responder without an app",),
 }
-#: Consumers besides: in threads, and of queues that no program receives from itself.
+#: Further consumers: in threads, and of queues served by bmq itself.
 BESIDE = {"a loop in a thread", "a requester"}
-#: The verbs that read messages have tests of their own in test_cli.py, with programs that end.
+#: The verbs that read messages are tested in test_cli.py, with programs that end.
 READING = {"tail", "dead", "peek"}
-#: These post, ask the broker about itself, or run one of the consumers above.
+#: These verbs post, query the broker, or run one of the consumers above.
 OTHER_VERBS = {
     *("post", "purge", "queues", "stat", "top", "explain", "check", "doctor", "bench", "admin", "decode"),
     *("record", "replay", "broker", "spark"),

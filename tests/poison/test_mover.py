@@ -54,7 +54,7 @@ async def moving(queue: bmq.Queue, **options: Any) -> AsyncIterator[Mover]:
 
 
 async def post_due(queue: bmq.Queue, destination: str, *payloads: bytes) -> None:
-    """Post messages to a delay queue that are due now."""
+    """Post messages that are due now to a delay queue."""
     properties: dict[str, Any] = {"bmq_due": int(time.time() * 1000), "bmq_destination": destination}
     items = [bmq.PutMessage(payload, properties) for payload in payloads]
     (await queue.post_many(items)).raise_for_failures()
@@ -68,7 +68,7 @@ async def test_ten_times_the_held_limit_of_each_poison(
         await flood(waiting, [POISONS[name]] * 200)
         await post_due(waiting, queue.uri, b"good")
         while (message := await queue.receive(timeout=10)).data != b"good":
-            message.confirm()  # harmless to a mover: its destination is another consumer's matter
+            message.confirm()  # harmless to a mover: the destination's consumer judges the message
         assert mover.held < 20
     assert len([each for each in caplog.records if each.levelname != "INFO"]) <= 2
 
@@ -170,11 +170,11 @@ async def test_open_destinations_are_bounded(
         return mover.moved == count
 
     async with moving(waiting) as mover:
-        for _ in range(2):  # closed ones are opened again
+        for _ in range(2):  # closed destinations are reopened
             for number in range(30):
                 await post_due(waiting, f"bmq://bmq.test.mem.priority/bounded-{number}", b"x")
         await eventually(lambda: moved(60), 20)
-        # One more while one that is closed waits for the broker's answer.
+        # One more while a closing destination waits for the broker's answer.
         assert most - before <= 2 * 4
         await eventually(lambda: len(bmq_session.queues) - before <= 4)
 
@@ -250,7 +250,7 @@ async def test_a_clock_that_is_set_back_delays_no_attempt(
 
 
 async def test_a_message_with_too_many_properties_is_passed_on(queue: bmq.Queue, waiting: bmq.Queue) -> None:
-    """A mover adds none."""
+    """A mover adds no property."""
     async with moving(waiting):
         await flood(waiting, [POISONS["a full set of properties"]])
         assert len((await queue.receive(timeout=10)).properties) == 255

@@ -24,7 +24,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def read(text: bytes) -> Samples:
-    """Every sample of the text that Prometheus reads, by name and labels."""
+    """Every sample of the exposition, by name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text.decode())
@@ -56,7 +56,7 @@ async def test_counts_of_a_session_are_exposed(bmq_session: bmq.Session, bmq_new
     queue = await bmq_session.open_queue(orders, read=True, write=True)
     full = await bmq_session.open_queue(small, write=True)
     await exchange(queue, 3)
-    await full.post_many([b"x"] * 13)  # there is room for eleven
+    await full.post_many([b"x"] * 13)  # room for eleven messages
     await queue.post(b"12345")
     await queue.receive(timeout=TIMEOUT)
     samples = read(exposition(bmq_session))
@@ -97,14 +97,14 @@ async def test_labels_are_bounded_and_everything_is_counted(
     assert queues_of(samples) == {uris[0], uris[1], "other"}
     assert of(samples, "bmq_posted_messages_total", queue="other") == 3 + 4 + 5
     assert of(samples, "bmq_ack_seconds_count", queue="other") == 3 + 4 + 5
-    # Labels are given for good; what closes loses nothing.
+    # Labels are permanent, and closed queues keep their counts.
     await queues[0].close()
     await exchange(queues[2])
     samples = read(collector.exposition())
     assert queues_of(samples) == {uris[0], uris[1], "other"}
     assert of(samples, "bmq_posted_messages_total", queue=uris[0]) == 1
     assert of(samples, "bmq_posted_messages_total", queue="other") == 3 + 4 + 5 + 1
-    # A queue that nobody saw while it was open is counted all the same.
+    # A queue opened and closed between two scrapes is counted.
     brief = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
     await exchange(brief, 2)
     await brief.close()
@@ -155,7 +155,7 @@ async def test_function_returns_the_current_session(bmq_connect: Connect, bmq_qu
     for _ in range(2):
         assert of(read(collector.exposition()), "bmq_posted_messages_total", queue=bmq_queue_uri) == 1
     await current[0].close()
-    for _ in range(2):  # it still returns the closed one
+    for _ in range(2):  # the function still returns the closed session
         assert of(read(collector.exposition()), "bmq_posted_messages_total", queue=bmq_queue_uri) == 1
 
 

@@ -27,7 +27,7 @@ OTHER = "bmq://bmq.test.mem.priority/other"
 
 
 def sent(bench: Bench) -> list[int]:
-    """The numbers of the posts that arrived at the broker, in order."""
+    """The numbers of arrived posts, in order."""
     return [int(put.data) for put in bench.broker.puts]
 
 
@@ -425,7 +425,7 @@ def test_a_half_sent_turn_is_rebuilt_not_resumed() -> None:
     queue = bench.open(URI)
     for number in (1, 2):
         bench.core.post(queue, guid(number), b"%d" % number, number, bench.now)
-    assert bench.core.data_to_send(bench.now)  # taken by a transport that never gets rid of it
+    assert bench.core.data_to_send(bench.now)  # accepted by a transport that never sends
     bench.core.post(queue, guid(3), b"3", 3, bench.now)  # never taken
     bench.lose()
     bench.connect()
@@ -433,7 +433,7 @@ def test_a_half_sent_turn_is_rebuilt_not_resumed() -> None:
     assert sent(bench) == [1, 2, 3]
 
 
-# posts that wait too long
+# posts waiting too long
 
 
 @pytest.mark.statement("4.29")
@@ -488,7 +488,7 @@ def test_sent_posts_are_not_resent_without_deduplication() -> None:
     assert bench.outcomes == {}  # connected, the broker may take its time
     bench.lose()
     assert bench.outcomes == {1: [AckStatus.TIMEOUT]}
-    bench.post(queue, 2)  # never sent so far
+    bench.post(queue, 2)  # not sent so far
     bench.connect()
     bench.answer_all(dedup_ms=0)
     assert sent(bench) == [2]
@@ -510,7 +510,7 @@ def test_a_post_that_was_never_sent_survives_a_second_loss_without_deduplication
     queue = bench.begin_open(URI, WRITE)
     bench.answer_all(dedup_ms=0)
     bench.lose()
-    bench.post(queue, 1)  # there is no connection: it waits
+    bench.post(queue, 1)  # without a connection, the post waits
     bench.connect()
     bench.lose()  # before the queue was open again
     assert bench.outcomes == {}

@@ -15,7 +15,7 @@ from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState
 from bmq.protocol.machine import Machine
 from bmq.wire.control import ClientIdentity, ClientType
 
-#: Each machine with its inputs, where it begins and where it ends.
+#: Each machine with its inputs, its first state and its last state.
 MACHINES: list[tuple[type[Machine], type[Enum], Enum, Enum]] = [
     (Handshake, HandshakeInput, HandshakeState.IDLE, HandshakeState.IDLE),
     (ClientCore, SessionInput, SessionState.STARTING, SessionState.CLOSED),
@@ -68,7 +68,7 @@ def test_every_action_is_a_function_of_the_class_and_all_for_one_input_take_the_
             for action in actions
         ]
         accepted = [len(inspect.signature(action).parameters) for action in actions]
-        # There is a number of arguments that each of them takes.
+        # All actions accept the same number of arguments.
         assert max(map(len, required), default=0) <= min(accepted, default=0), event
 
 
@@ -81,10 +81,10 @@ def test_the_end_of_the_session_and_of_the_connection_is_possible_in_every_state
         assert down.next_state is HandshakeState.IDLE
     for queue_state in QueueState:
         assert QueueCore.TRANSITIONS[queue_state, QueueInput.STOP].next_state is QueueState.CLOSED
-        # A queue behind another moves on once the other is closed, which the loss may bring about.
+        # A queue behind a closing queue continues once the first is closed, possibly by the loss.
         if queue_state not in (QueueState.CLOSED, QueueState.LOST, QueueState.BEHIND):
             down = QueueCore.TRANSITIONS[queue_state, QueueInput.CHANNEL_DOWN]
-            # Nothing of the old connection is waited for on the next one.
+            # No answer of the old connection is awaited on the next connection.
             assert down.next_state in (QueueState.CLOSED, QueueState.WAITING, QueueState.LOST)
 
 

@@ -21,7 +21,7 @@ from tests.simulation.world import APP_IDS, World
 
 __all__ = ["SERVICES"]
 
-#: What a world does, after its making.
+#: The program of a world.
 Scene = Callable[[], Awaitable[None]]
 SERVICES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Verdict]]] = {}
 DOMAINS = (
@@ -31,7 +31,7 @@ DOMAINS = (
 
 
 def scene(make: Callable[[World], Scene]) -> Callable[[World], Scene]:
-    """Register what makes a world."""
+    """Register the program of a world."""
 
     async def run(sim: Simulation) -> Verdict:
         world = World(sim, DOMAINS)
@@ -48,14 +48,14 @@ def some(world: World) -> float:
 
 
 async def end_of_trouble(world: World, *producers: Any, seconds: float = 15) -> None:
-    """Inject faults, and wait until the producers have posted everything."""
+    """Inject faults, and wait until the producers have posted all messages."""
     await world.trouble(seconds)
     await world.sim.until(lambda: not any(each.running for each in producers), timeout=3600)
 
 
 @scene
 def fanout(world: World) -> Scene:
-    """Three applications of a fanout queue, one of them with two processes; each confirms differently."""
+    """Three applications of a fanout queue, the first with two processes; each confirms differently."""
     uri = world.uri("news", "fanout")
     world.history.applications(uri, APP_IDS)
 
@@ -85,7 +85,7 @@ def fanout(world: World) -> Scene:
 
 @scene
 def broadcast(world: World) -> Scene:
-    """No message comes in disorder, or twice unless it was sent twice; what is posted in peace arrives."""
+    """No message arrives out of order, or twice unless sent twice; messages posted without faults arrive."""
     uri = world.uri("ticker", "broadcast")
     received: dict[str, list[bytes]] = {}
 
@@ -102,7 +102,7 @@ def broadcast(world: World) -> Scene:
             world.program(name, read)
         producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
         await end_of_trouble(world, producer)
-        await asyncio.sleep(60)  # everybody is connected again
+        await asyncio.sleep(60)  # all processes are connected again
         for mine in received.values():
             mine.clear()
         async with bmq.connect(world.broker.uri) as session:
@@ -112,7 +112,7 @@ def broadcast(world: World) -> Scene:
         calm = [b"calm %d" % number for number in range(10)]
         await world.sim.until(lambda: list(received.values()) == [calm, calm], timeout=60)
         world.check(rules=["outcome", "order"])
-        # Brokers do not remember broadcast messages: what a producer sends again is delivered again.
+        # Brokers do not remember broadcast messages: a resent message is delivered again.
         twice = {each.message for each in examine(world.history, rules=["again"]).problems}
         assert twice <= sent_again(world.history, "producer")
 
@@ -133,7 +133,7 @@ def sent_again(history: History, name: str) -> set[str]:
 
 @scene
 def subscriptions(world: World) -> Scene:
-    """Consumers keep changing their subscriptions; at the end, one of them matches every message."""
+    """Consumers keep changing their subscriptions; at the end, a consumer matches every message."""
     uri = world.uri("orders")
     peace = everything = False
 
@@ -174,7 +174,7 @@ def subscriptions(world: World) -> Scene:
         # A session with small limits leaves messages without a consumer to the broker, until it reconnects.
         for connection in world.sim.network.connections:
             connection.reset()
-        # Consumers that leave hand back messages that another one had before: in disorder, and marked.
+        # Closing consumers return messages of an earlier consumer: out of order, and marked.
         await world.settle(600)
 
     return main
@@ -182,7 +182,7 @@ def subscriptions(world: World) -> Scene:
 
 @scene
 def lanes(world: World) -> Scene:
-    """Workers with lanes: the messages of a key one by one; failures are tried again and put aside."""
+    """Workers with lanes: the messages of a key one by one; failures are retried and put aside."""
     uri, dead = world.uri("work"), world.uri("dead")
 
     async def work(recorder: Recorder) -> None:
@@ -213,7 +213,7 @@ def lanes(world: World) -> Scene:
 
 @scene
 def batches(world: World) -> Scene:
-    """Handlers of batches, which fail as a whole and are tried again."""
+    """Handlers of batches: a failed batch is retried as a whole."""
     uri, dead = world.uri("rows"), world.uri("dead")
 
     async def work(recorder: Recorder) -> None:
@@ -246,7 +246,7 @@ def batches(world: World) -> Scene:
 
 @scene
 def durable(world: World) -> Scene:
-    """Retries that wait in the broker, passed on by the workers' own movers: each message has one fate."""
+    """Durable retries, moved by the workers' own movers: each message has one outcome."""
     uri, dead = world.uri("tasks"), world.uri("dead")
 
     async def work(recorder: Recorder) -> None:
@@ -274,7 +274,7 @@ def durable(world: World) -> Scene:
 
 @scene
 def policies(world: World) -> Scene:
-    """Every retry policy, and every way to give up; workers that start again handle the rest."""
+    """Every retry policy, and every way to give up; restarted workers handle the rest."""
     uri, dead = world.uri("tasks"), world.uri("dead")
     letter = bmq.DeadLetter(dead)
     policy: bmq.RetryPolicy = world.random.choice(
@@ -322,7 +322,7 @@ def policies(world: World) -> Scene:
             each.stop()
             await each.wait()
             each.start()
-        # A message that is rejected, or whose policy says so, is confirmed though its handler has failed.
+        # A rejected message, or a message discarded by its policy, is confirmed despite its failed handler.
         gone = not isinstance(policy.then, bmq.DeadLetter)
         await world.settle(600, without=["dead-letters"] if gone else [])
 
@@ -331,7 +331,7 @@ def policies(world: World) -> Scene:
 
 @scene
 def sweeping(world: World) -> Scene:
-    """A worker takes some messages, the sweeper puts aside what no subscription takes."""
+    """A worker takes some messages; the sweeper puts unmatched messages aside."""
     uri, aside = world.uri("mail"), world.uri("aside")
 
     async def work(recorder: Recorder) -> None:
@@ -400,7 +400,7 @@ def requests(world: World) -> Scene:
 
 @scene
 def shop(world: World) -> Scene:
-    """An outbox on SQLite: what was committed is posted once, by two relays that die."""
+    """An outbox on SQLite: committed rows are posted once, by two dying relays."""
     uri = world.uri("outbox")
     database = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool)
     committed: list[bytes] = []
@@ -494,7 +494,7 @@ def taskiq(world: World) -> Scene:
 
 @scene
 def asked(world: World) -> Scene:
-    """Admin sessions ask a broker that comes and goes: an answer or an error, and the right one in peace."""
+    """Admin sessions query a restarting broker: an answer or an error, and correct answers without faults."""
     uri = world.uri("stock")
     answers = 0
 
@@ -590,7 +590,7 @@ def interceptors(world: World) -> Scene:
 
 @scene
 def quotas(world: World) -> Scene:
-    """A queue with room for a few messages: what was refused never arrives, what was accepted does."""
+    """A queue with room for a few messages: refused messages never arrive, accepted messages do."""
     uri = world.uri("small", "small")
 
     async def main() -> None:
@@ -605,14 +605,14 @@ def quotas(world: World) -> Scene:
 
 @scene
 def expiry(world: World) -> Scene:
-    """Messages that live for 3 seconds, and a slow reader: some expire, and no other one is missing."""
+    """Messages that live for 3 seconds, and a slow reader: some expire, and no further message is missing."""
     uri = world.uri("short", "short")
 
     async def main() -> None:
         world.program("reader", lambda recorder: world.read(recorder, uri, lambda: 0.3 + some(world)))
         producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
         await end_of_trouble(world, producer)
-        await asyncio.sleep(120)  # what had waited is read, or has expired
+        await asyncio.sleep(120)  # waiting messages are read, or have expired
         assert not len(world.broker.broker.queues[uri])
         verdict = examine(world.history)
         assert set(verdict.broken) <= {"lost", "unfinished"}, verdict
@@ -658,9 +658,9 @@ def moody(world: World) -> Scene:
         await world.trouble(15)
         await changing
         for connection in world.sim.network.connections:
-            connection.reset()  # acknowledgements that were dropped are asked for again
+            connection.reset()  # posts with dropped acknowledgements are sent again
         await world.sim.until(lambda: not producer.running, timeout=3600)
-        # Posts that were refused in silence are sent again, behind newer ones.
+        # Silently refused posts are sent again, behind newer posts.
         await world.settle(without=["again", "order"])
 
     return main

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "taskiq.md").read_text(encoding="utf-8")
 TASKS = "bmq://bmq.test.mem.priority/tasks"
 
-#: A task that says when it begins, takes a while, and tells another queue that it was done.
+#: A task that reports its start, takes a while, and reports its end to another queue.
 SERVICE = """
 import asyncio
 
@@ -100,10 +100,10 @@ async def test_the_documented_worker_runs_the_documented_task(
 async def test_ending_workers_lose_no_task_and_repeat_none(
     tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
 ) -> None:
-    """Two processes are told to end in the middle of the work; two others do the rest: each task ran once."""
+    """Two processes end in the middle of the work, and two more do the rest: each task runs once."""
     uri, log = fresh(), tmp_path / "log"
     service = SERVICE.format(uri=uri)
-    # Those who are to end have more than they can do, however late they hear of it.
+    # The ending workers have more tasks than they can finish, however late the signal arrives.
     (tmp_path / "service.py").write_text(service.replace("0.02", "0.02 if number < 300 else 0.5"))
     found: Counter[int] = Counter()
     count = 1000
@@ -156,7 +156,7 @@ async def test_tasks_of_a_killed_worker_run_elsewhere(
         await worker.wait()
     (tmp_path / "service.py").write_text(SERVICE.format(uri=uri))
     async with running(tmp_path, broker_uri, "--workers", "1"):
-        # The other one too, if the worker was killed before its confirmation was on the way.
+        # The second task too, if the worker was killed before sending its confirmation.
         again = [(await done.receive(timeout=30)).data]
         while again[-1] != b"0":
             again.append((await done.receive(timeout=30)).data)

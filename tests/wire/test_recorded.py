@@ -21,7 +21,7 @@ from bmq.wire.put import DecodedPut, decode_puts, encode_put, encode_puts
 from tests.transcripts import RECORDINGS, Recorded, recorded
 from tests.wire.messages import encode_confirms, push_message
 
-#: How many there are of each, so that nothing is left out unnoticed.
+#: The number of each kind, to notice an omission.
 COUNTS = {
     ("c2b", EventType.PUT): 90,
     ("c2b", EventType.CONFIRM): 70,
@@ -36,7 +36,7 @@ COUNTS = {
     ("c2b", EventType.AUTHENTICATION): 8,
     ("b2c", EventType.AUTHENTICATION): 8,
 }
-# zlib-ng finds other, equally good, compressions than zlib does.
+# zlib-ng produces different, equally good, compressions.
 ZLIB_IS_THE_REFERENCE = "ng" not in zlib.ZLIB_RUNTIME_VERSION
 
 
@@ -59,11 +59,11 @@ def open_data(message: DecodedPut | PushMessage) -> tuple[Properties, bytes]:
 
 
 def close_data(message: DecodedPut | PushMessage) -> bytes:
-    """Encode a message's application data anew from its decoded values."""
+    """Encode a message's application data from its decoded values."""
     properties, payload = open_data(message)
     new = message.schema_id != 0
     if new and list(properties) != sorted(properties):
-        # A producer that did not keep to the order in which they are to travel: read, and never written.
+        # A producer that ignored the required order: read, and never written.
         assert message.schema_id == 1
         return message.data
     data, compression = join_application_data(

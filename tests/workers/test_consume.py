@@ -215,7 +215,7 @@ async def test_an_object_with_an_async_call_is_an_async_handler(stage: Stage) ->
         assert await stage.next(1) == [b"x"]
 
 
-# ---- what is told
+# ---- reports
 
 
 async def test_a_failure_is_logged_once_with_guid_and_queue(
@@ -320,7 +320,7 @@ async def test_second_cancellation_ends_consume_at_once(stage: Stage, other_sess
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            return  # a handler that keeps its cancellation to itself is not confirmed either
+            return  # the message of a handler that swallows its cancellation is not confirmed
 
     await post(stage.queue, b"x")
     task = asyncio.create_task(bmq.consume(stage.queue, handle, grace=3600))
@@ -389,7 +389,7 @@ async def test_message_redelivered_during_handling_is_handled_once(
                 if isinstance(event, bmq.events.StateRestored):
                     break
             await queue.post(b"next")
-            assert await finished.get() == b"next"  # the slow one was delivered again before it
+            assert await finished.get() == b"next"  # the slow message was redelivered first
             go.set()
             assert await finished.get() == b"slow"
     assert calls.count(b"slow") == 1 + resting
@@ -441,7 +441,7 @@ async def test_subscription_is_withdrawn_even_without_grace(
                 await asyncio.wait([task])
                 await other.post(b"after")
                 message = await next_in_line.receive(timeout=10)
-                # Had it gone to the worker, it would have come from there, marked.
+                # A message from the worker would be marked as redelivered.
                 assert (message.data, message.redelivered) == (b"after", False)
                 message.confirm()
 

@@ -21,7 +21,7 @@ Fresh = Callable[..., str]
 
 
 class Bad(Exception):
-    """What a handler raises."""
+    """The error of a handler."""
 
 
 def told(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]:
@@ -179,7 +179,7 @@ async def test_blocked_worker_is_logged_once_with_the_reason(
     leave = bmq.NoRetry("leave")
     async with consuming(stage.queue, failing(stage), retry=leave, on_error=count, **limits):
         assert await stage.next(3) == numbered(3)
-        await stage.queue.post(b"more")  # with its answer, whatever else was to come would have come
+        await stage.queue.post(b"more")  # the answer follows all earlier deliveries
     assert before == [0, 0, 0]
     (record,) = told(caplog, "is blocked")
     assert record.levelname == "WARNING"
@@ -233,12 +233,12 @@ async def test_worker_with_unconfirmed_messages_is_logged_after_a_while(
     async with consuming(stage.queue, handle, **manual):
         await post(stage.queue, *numbered(200))
         await stage.next(100)
-        await waiting.acquire()  # full for a moment: the usual course of things
+        await waiting.acquire()  # full for a moment, as usual
         for message in held[:100]:
             message.confirm()
         await stage.next(100)
         go.release()
-        await waiting.acquire()  # full again, of others
+        await waiting.acquire()  # full again, of different messages
         for message in held[100:]:
             message.confirm()
         go.release()
@@ -266,7 +266,7 @@ async def test_refused_dead_letters_stop_the_worker_with_a_log_line(
     assert len(told(caplog, "is blocked")) == 1
 
 
-# ---- what can never succeed
+# ---- permanent errors
 
 
 @pytest.mark.parametrize(

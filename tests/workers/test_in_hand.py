@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broker redelivers messages that are in the hands of handlers: no message is handled twice.
 
-The broker has lost its memory, so only the GUID shows that a message was delivered before.
+The broker does not mark redeliveries, so only the GUID identifies a redelivered message.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ COUNT = 8
 
 
 class Held:
-    """Handlers that wait for a word, and what happened in them.
+    """Handlers that wait for a signal, and a record of their calls.
 
     Attributes:
         broker: delivers the messages.
-        most: how many handlers had the same message at the same time.
-        effects: how often handlers were done with each payload.
+        most: maximum number of handlers with the same message at the same time.
+        effects: number of finished handlers, by payload.
     """
 
     def __init__(self, broker: bmq.broker.Broker) -> None:
@@ -64,7 +64,7 @@ class Held:
         return {"reconnect_delays": lambda: itertools.repeat(0.005)}
 
 
-#: Runs handlers, and yields the session that they receive from.
+#: Runs handlers, and yields their session.
 Recipe = Callable[[Held], AbstractAsyncContextManager[bmq.Session]]
 HANDLERS: dict[str, Recipe] = {}
 
@@ -127,7 +127,7 @@ def _batches(app: bmq.App, held: Held) -> None:
 
 
 def _later(app: bmq.App, held: Held) -> None:
-    """The handler passes the messages to a task, which confirms them."""
+    """The handler passes the messages to a task for confirmation."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def work(message: bmq.Message) -> None:
@@ -177,7 +177,7 @@ async def _consume(held: Held) -> AsyncIterator[bmq.Session]:
 
 @recipe("between attempts")
 async def _between_attempts(held: Held) -> AsyncIterator[bmq.Session]:
-    """Every first attempt fails, and the next one is made after the pause."""
+    """Every first attempt fails; the second attempt follows after the pause."""
     failed: set[bytes] = set()
 
     class Paused:
@@ -230,7 +230,7 @@ async def _taskiq(held: Held) -> AsyncIterator[bmq.Session]:
 
 
 async def _restart(held: Held, session: bmq.Session) -> None:
-    """The broker comes back without its memory of deliveries, and delivers all messages again."""
+    """The broker restarts without a record of deliveries, and redelivers all messages unmarked."""
     before = session.stats().reconnects
     await held.broker.restart(graceful=False)
     await eventually(lambda: session.stats().reconnects > before, timeout=20)
@@ -271,7 +271,7 @@ async def test_no_message_is_handled_beside_itself_or_once_more(
             await eventually(lambda: session.stats().unconfirmed == 0)
 
 
-#: Loops of programs: they receive unconfirmed messages again after a reconnect, as documented.
+#: Loops of programs receive unconfirmed messages again after a reconnect, as documented.
 LOOPS = {
     *("Queue.__aiter__", "Queue.receive", "Queue.receive_many", "Queue.batches", "Queue.tables"),
     *("Queue.group", "Consumer.__aiter__", "Consumer.receive", "Consumer.receive_many", "Consumer.batches"),
@@ -282,12 +282,12 @@ LOOPS = {
     *("Group.__aiter__", "Group.__anext__", "Group.receive"),
     *("DueMessages.__aiter__", "DueMessages.__anext__", "DueMessages.batch"),
 }
-#: What calls handlers, and is among those above.
+#: Callers of handlers, among the ways above.
 HANDLING = {
     *("App.consumer", "App.batch_consumer", "App.responder", "App.run"),
     *("BmqBroker.listen", "consume", "Responder.__call__"),
 }
-#: Services, which post messages under GUIDs that follow from the first ones.
+#: Services that post messages under derived GUIDs.
 SERVICES = {"App.mover", "App.sweeper", "Mover.run", "Sweeper.run"}
 
 
