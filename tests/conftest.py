@@ -18,9 +18,9 @@ _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [Healt
 
 # The default: the same examples every time, a few seconds in all.
 settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
-# HYPOTHESIS_PROFILE=thorough: other examples every time, and many more of them.
+# HYPOTHESIS_PROFILE=thorough: different examples every time, and many more.
 settings.register_profile("thorough", max_examples=5000, **_COMMON)
-# For tests/mutants.py: a failure is enough, nobody reads its smallest example.
+# For tests/mutants.py: a failure is enough, without its smallest example.
 settings.register_profile("mutants", derandomize=True, phases=[Phase.explicit, Phase.generate], **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
@@ -30,13 +30,13 @@ if os.environ.get("HYPOTHESIS_PROFILE") != "mutants":
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
 
-# What a shell runs in the background ignores SIGINT, and so would every program that the tests start.
+# Background processes of a shell ignore SIGINT, and so would every program started by the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one process more than cores: a fourth of the time of the tests is waiting."""
+    """Return one process more than cores: tests wait for a fourth of their time."""
     return min((os.cpu_count() or 1) + 1, 8)
 
 

@@ -73,8 +73,8 @@ def _right_length(data: bytes) -> bytes:
 
 
 def damaged(events: Sequence[Recorded]) -> st.SearchStrategy[bytes]:
-    """Recorded events with a few things wrong: flipped bits, cuts, splices with another, other lengths."""
-    # Short ones first and long ones rarely: damage to a header is what is interesting.
+    """Recorded events with some damage: flipped bits, cuts, splices with another event, changed lengths."""
+    # Mostly short events: damage to a header is more interesting.
     originals = sorted({event.data for event in events}, key=len)
     original = st.sampled_from(originals)
     position = st.integers(0, 1 << 16)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each way to receive gives the event loop back, even if the receiving code never waits.
+"""Each way to receive yields to the event loop, even if the receiving code never waits.
 
-The clock of the turns is a counter here: each reading finds the share of the turn used up, as if every
-message took long. These tests do not depend on time.
+The clock of the turns is a counter: each reading finds the share of the turn used up, as if every message
+    took
+long. The tests do not depend on time.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ MESSAGES = 8
 
 
 class Scene:
-    """A queue with messages, and what was seen of each that was handed out.
+    """A queue with messages, and a record of each handed-out message.
 
     Attributes:
-        turns: the turn of the event loop in which each message was handed out.
-        sent: how many bytes the session had sent at that time.
+        turns: turn of the event loop for each handed-out message.
+        sent: bytes sent by the session at this time.
     """
 
     def __init__(self, session: bmq.Session, uri: str, broker: str) -> None:
@@ -54,7 +55,7 @@ class Scene:
             asyncio.get_running_loop().call_soon(self._count)
 
     def saw(self, messages: int = 1) -> bool:
-        """Record handed-out messages; return whether these were the last."""
+        """Record handed-out messages; return whether all messages have arrived."""
         self.turns.append(self._turn)
         self.sent.append(self.session.stats().bytes_sent)
         if len(self.turns) * messages >= MESSAGES:
@@ -69,7 +70,7 @@ class Scene:
         return queue
 
     async def handled_by(self, **how: Any) -> None:
-        """Handle the messages with a handler that does not wait."""
+        """Handle the messages without waiting."""
 
         async def handle(message: bmq.Message) -> None:
             self.saw()
@@ -431,7 +432,7 @@ PATHS: list[Callable[[Scene], Awaitable[None]]] = [
     mover,
 ]
 
-# The public callables that hand messages out in the event loop, and the path above that goes through each.
+# The public callables that hand messages out in the event loop, with the path above for each.
 COVERED = {
     "Queue.__aiter__": iterate_queue,
     "Queue.receive": queue_receive,
@@ -475,7 +476,7 @@ COVERED = {
     "consume": consume,
     "Responder.__call__": app_responder,
 }
-# Plain calls that cannot wait, and iterators over something else than messages.
+# Plain calls that cannot wait, and iterators over objects other than messages.
 OTHERS = {
     *("Queue.receive_nowait", "Consumer.receive_nowait", "Group.receive_nowait"),
     *("TypedQueue.receive_nowait", "TypedConsumer.receive_nowait", "TypedGroup.receive_nowait"),
@@ -483,7 +484,7 @@ OTHERS = {
     "run",
     "HostHealthMonitor.__aiter__",
 }
-# What has tests of its own below, since it hands out something else than messages.
+# Tested separately below: iterators over objects other than messages.
 ELSEWHERE = {"Session.events"}
 RECEIVING = (
     *("receive", "receive_many", "receive_nowait", "batches", "batch", "tables", "group", "listen"),
@@ -657,7 +658,7 @@ async def test_within_its_share_a_task_is_not_interrupted() -> None:
 
 
 async def test_a_turn_of_the_loop_renews_the_share() -> None:
-    """Tasks that wait for other events anyway never wait here."""
+    """Tasks that wait for other events never wait for a turn."""
     clock = Handed()
     turn = Turn(clock)
     for _ in range(3):

@@ -22,15 +22,15 @@ Direction = Literal["c2b", "b2c"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """One event of a recording.
+    """An event of a recording.
 
     Attributes:
         recording: the file's name without its suffix.
         line: its line in the file, from 1.
-        connection: which of the recording's connections.
-        seconds: when, since the recording began.
+        connection: number of the connection in the recording.
+        seconds: time since the start of the recording.
         direction: "c2b" (client to broker) or "b2c".
-        type: the event type as the recorder read it.
+        type: event type, as read by the recorder.
         data: the whole event.
     """
 
@@ -70,7 +70,7 @@ def _load(recording: str) -> tuple[Recorded, ...]:
 def recorded(
     *types: EventType, recording: str | None = None, direction: Direction | None = None
 ) -> list[Recorded]:
-    """Return the recorded events of some types (all, when none is named), in the order they happened."""
+    """Return the recorded events of the given types (by default all), in order."""
     return [
         event
         for name in ([recording] if recording else RECORDINGS)
@@ -80,12 +80,12 @@ def recorded(
 
 
 def stream(recording: str, connection: int, direction: Direction) -> bytes:
-    """Return all bytes that one side of one connection sent."""
+    """Return all bytes sent by one side of a connection."""
     events = recorded(recording=recording, direction=direction)
     return b"".join(event.data for event in events if event.connection == connection)
 
 
 def probes() -> dict[str, Any]:
-    """Return what the real broker answered, by the name of the question."""
+    """Return the answers of the real broker, by the name of the request."""
     with (DIRECTORY / "probes-real-broker.jsonl").open() as lines:
         return {entry["probe"]: entry["result"] for entry in map(json.loads, lines)}

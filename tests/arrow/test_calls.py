@@ -20,7 +20,7 @@ async def test_post_table(server: Server, queue: bmq.Queue) -> None:
     columns = {"value": [bytes(256)] * COUNT, "CustomerId": [1234] * COUNT, "OrderType": ["EXPRESS"] * COUNT}
     table = pa.table(columns)
     names = ["CustomerId", "OrderType"]
-    # The first one imports what it needs.
+    # The first call imports modules.
     first = asyncio.ensure_future(queue.post_table(table.slice(0, 1), properties=names))
     await server.until(lambda: server.post_count == 1)
     server.acknowledge()
@@ -31,7 +31,7 @@ async def test_post_table(server: Server, queue: bmq.Queue) -> None:
     server.acknowledge()
     with counted() as more:
         assert (await task).acknowledged == COUNT
-    # Thousands of calls a slice of three thousand rows or so; post_many makes 25 for each row.
+    # Thousands of calls for a slice of about three thousand rows; post_many makes 25 calls a row.
     assert (counter.calls + more.calls) / COUNT < 0.5
 
 
@@ -48,5 +48,5 @@ async def test_tables(server: Server, session: bmq.Session) -> None:
             if rows == COUNT:
                 break
         await server.until(lambda: server.confirm_count == COUNT)
-    # A hundred calls or so an event, which has two hundred messages here; a message by itself takes ten.
+    # About a hundred calls for an event of two hundred messages; a single message takes ten calls.
     assert counter.calls / COUNT < 2

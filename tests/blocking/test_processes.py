@@ -29,7 +29,7 @@ def say(*what):
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def program(request: pytest.FixtureRequest, tmp_path: Path, broker: str, bmq_queue_uri: str) -> Any:
-    """Start a program: a process whose standard output is read line by line."""
+    """Start a program, with its standard output read line by line."""
     running: list[subprocess.Popen[str]] = []
 
     def start(text: str, *options: str) -> subprocess.Popen[str]:
@@ -53,7 +53,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path, broker: str, bmq_que
 
 @pytest.fixture(autouse=True)
 def loop_of_its_own() -> None:
-    """Each program chooses its own loop."""
+    """Each program chooses its event loop."""
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -108,7 +108,7 @@ def test_ctrl_c_in_a_with_block_closes_the_session_and_ends_the_program(program:
         "-W", "error",
     )  # fmt: skip
     assert process.stdout.readline() == "ready\n"
-    time.sleep(0.1)  # it is to wait by then; if it does not, this test asks for less
+    time.sleep(0.1)  # the program should be waiting by now; otherwise the test checks less
     process.send_signal(signal.SIGINT)
     status, _, err = ended(process)
     assert status == -signal.SIGINT
@@ -116,7 +116,7 @@ def test_ctrl_c_in_a_with_block_closes_the_session_and_ends_the_program(program:
 
 
 def test_ctrl_c_loses_no_message(program: Any) -> None:
-    """Interrupted again and again while messages arrive, it has received each exactly once in the end."""
+    """Interrupted repeatedly while messages arrive, the program receives each message exactly once."""
     process = program(
         """
         session = bmq.blocking.connect(BROKER)
@@ -186,7 +186,7 @@ def test_a_script_that_forgets_to_close_ends_with_a_warning(program: Any) -> Non
     assert (status, out) == (0, "")
     assert "ResourceWarning: <bmq.blocking.Session with tcp://" in err
     assert "was never closed: use 'with bmq.blocking.connect(...)'" in err
-    assert err.count("ResourceWarning: ") == 2, err  # the other tells how to find out where it was made
+    assert err.count("ResourceWarning: ") == 2, err  # the second line tells how to find the place of creation
     assert "exceeded its timeout" not in err
     assert "Traceback" not in err
 
@@ -254,7 +254,7 @@ def test_fork_shares_no_session_and_may_connect(program: Any) -> None:
 
 
 def test_the_broker_notices_that_the_parent_died_although_its_child_lives(program: Any) -> None:
-    """The child does not hold the parent's connection open: messages go to others at once."""
+    """The child does not keep the parent's connection open: messages go to other consumers at once."""
     process = program(
         """
         session = bmq.blocking.connect(BROKER)

@@ -47,7 +47,7 @@ def credentials(text: str = "user:secret", mechanism: str = "BASIC") -> Authenti
 
 
 def test_every_state_handles_every_possible_input() -> None:
-    """A session raises on none of its inputs, at any time."""
+    """A session never raises, for any input at any time."""
     handshake = {BrokerState.CONNECTED, BrokerState.AUTHENTICATED}
     only_in_the_handshake = {BrokerInput.CLIENT, BrokerInput.ADMIN_CLIENT, BrokerInput.UNWANTED_CLIENT}
     only_behind_it = {BrokerInput.REQUEST, BrokerInput.DISCONNECT}
@@ -267,7 +267,7 @@ def test_another_mechanism_on_a_live_session_closes_without_an_answer(
         peer.send(encode_event(AuthenticationRequest(mechanism="ANONYMOUS"), Codec.JSON))
     assert peer.receive() == []
     assert peer.session.closed
-    assert "mechanism" in caplog.text  # the client is not told: whoever runs the broker is
+    assert "mechanism" in caplog.text  # the operator of the broker is informed, not the client
 
 
 def test_invalid_credentials_in_a_live_session_are_ignored() -> None:
@@ -308,7 +308,7 @@ def test_silent_clients_are_asked_and_closed_after_three_minutes_and_the_maximum
         core.now += 3
         peer.session.tick(core.now)
         asked += sum(event.data == HEARTBEAT_REQ for event in peer.others)
-    # The first interval was not silent; grace of 60 intervals, two missed, and the one that ends it.
+    # The first interval was not silent; then 60 intervals of grace, two missed intervals, and the last.
     assert core.now - started == 3 * (1 + 60 + 2 + 1)
     assert asked == 62
     assert not core.node.clients
@@ -325,7 +325,7 @@ def test_any_event_counts_as_a_sign_of_life() -> None:
     assert peer.receive() == []
 
 
-# ---- what a broker ignores
+# ---- ignored input
 
 
 def serving() -> tuple[Core, CoreClient]:
@@ -398,7 +398,7 @@ def test_memory_of_an_unfinished_event_is_bounded() -> None:
 
 
 def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
-    """Earlier messages are stored; this one and later ones get no answer; the next event is processed."""
+    """Earlier messages are stored; this and later messages get no answer; the next event is processed."""
     _core, peer = serving()
     good = encode_put(0, b"a" * 16, b"good")
     bad = bytearray(encode_put(0, b"b" * 16, b"bad"))

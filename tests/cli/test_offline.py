@@ -41,7 +41,7 @@ def test_unknown_verb_or_option_is_refused(offline: Bmq) -> None:
 
 
 def test_help_imports_little() -> None:
-    """No verb's module, no numpy or the like, nothing of the broker."""
+    """Help imports neither the module of a verb, nor numpy and the like, nor the broker."""
     script = (
         "import sys; from bmq.cli import main; sys.stdout = sys.stderr; status = main(['--help']);"
         "sys.stdout = sys.__stdout__;"
@@ -120,7 +120,7 @@ def test_every_recorded_conversation_decodes(offline: Bmq, recording: str) -> No
     ran = offline("decode", "--file", str(DIRECTORY / f"{recording}.jsonl"), "--json")
     wrong = [part for event in ran.json for part in event["parts"] if part["error"]]
     assert ran.json
-    # One of the recorded clients said that it was E_PYTHON, which there is not.
+    # A recorded client used E_PYTHON, an unknown enumerator.
     assert {part["name"] for part in wrong} <= {"clientIdentity.sdkLanguage"}
 
 
@@ -160,7 +160,7 @@ def test_decode_reports_errors_and_continues(offline: Bmq, tmp_path: Path) -> No
 
 
 def test_decode_never_crashes(offline: Bmq, tmp_path: Path) -> None:
-    """Every event of a conversation, with each of its bytes changed in turn."""
+    """Every event of a conversation, with each byte changed in turn."""
     lines = [
         json.dumps({"conn": 1, "t": 0, "dir": event.direction, "hex": changed.hex()})
         for event in recorded(recording="json-session")
@@ -185,7 +185,7 @@ def test_a_truncated_recording_is_decoded_up_to_its_end(offline: Bmq, tmp_path: 
     assert "line 1" in ran.err
 
 
-# ---- which broker
+# ---- the choice of the broker
 
 
 def config(tmp_path: Path, text: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``busy_poll``: the event loop does not sleep while an answer may be on its way."""
+"""``busy_poll``: the event loop does not sleep while an answer may be in flight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 
 class Turns:
-    """How many times something was to be called in the next turn of the event loop."""
+    """Count the callbacks scheduled for the next turn of the event loop."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -38,7 +38,7 @@ async def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
 async def sleeping(turns: Turns) -> bool:
     """Return whether the idle event loop sleeps."""
     before = turns.count
-    for _ in range(100):  # each turn calls for the next one; what keeps the loop awake does so, too
+    for _ in range(100):  # each turn schedules the next turn; so does busy polling
         await asyncio.sleep(0)
     return turns.count - before < 150
 
@@ -55,7 +55,7 @@ async def test_an_event_loop_that_is_kept_awake_keeps_turning(peer: Peer, turns:
         await queue.post(b"1")
         await until(False, turns)
         assert not await sleeping(turns)
-    # Closing the session ends it, whatever time is left.
+    # Closing the session ends the polling before its time.
     assert await sleeping(turns)
 
 

@@ -24,7 +24,7 @@ from tests.fakes.client import open_queue as open_request
 
 __all__ = ["Connect", "NewUri", "Raw", "dial", "open_queue", "subscription"]
 
-#: How long something that must not come is waited for.
+#: Seconds to wait for output that must not arrive.
 QUIET = 0.15
 
 Connect = Callable[..., Awaitable["Raw"]]
@@ -37,7 +37,7 @@ def open_queue(uri: str, q_id: int = 0, *, read: bool = True, write: bool = True
 
 
 class Raw(SocketClient):
-    """One connection to the broker."""
+    """A connection to the broker."""
 
     async def open(
         self, uri: str, q_id: int = 0, *, read: bool = True, write: bool = True, sub_id: int = 0
@@ -45,7 +45,7 @@ class Raw(SocketClient):
         reply = await self.ask(open_queue(uri, q_id, read=read, write=write, sub_id=sub_id))
         assert not isinstance(reply, Status), reply
         if read and write and not sub_id:
-            # Otherwise a node of a cluster that has not the queue itself drops what is put.
+            # Otherwise a node without the queue drops the posts.
             await self.configure(q_id, subscription(2**31 - 1, messages=0, size=0, priority=-(2**30)))
         return reply
 
@@ -61,7 +61,7 @@ class Raw(SocketClient):
         self.drop()
 
     def post(self, payload: bytes, q_id: int = 0, *, guid: bytes | None = None, **how: Any) -> bytes:
-        """Post one message; return its GUID."""
+        """Post a message; return its GUID."""
         return self.put(payload, q_id=q_id, guids=[guid] if guid is not None else None, **how)[0]
 
     async def ack(self) -> AckMessage:
@@ -77,7 +77,7 @@ class Raw(SocketClient):
         return [got.payload for got in await self.pushes(count)]
 
     async def no_push(self) -> bool:
-        """Whether nothing is pushed, with a request answered meanwhile."""
+        """Whether no message is pushed before the answer to a request."""
         await self.barrier()
         return await self._nothing(self.push())
 
@@ -94,7 +94,7 @@ class Raw(SocketClient):
         return False
 
     async def barrier(self) -> None:
-        """Wait until all earlier input was read: an empty request is answered after it."""
+        """Wait until the broker has read all earlier input: the answer to an empty request follows it."""
         empty = StreamParameters(subscriptions=())
         await self.ask(ConfigureStream(q_id=4_000_000_000, stream_parameters=empty))
 

@@ -59,11 +59,11 @@ class Number(int):
 
 
 class Own(Exception):
-    """The exception of a caller's own iterator: the caller gets it back."""
+    """The exception of a caller's iterator, raised unchanged to the caller."""
 
 
 def refuse(value: object) -> None:
-    """A function of the caller's that fails."""
+    """A failing function of the caller."""
     raise Own
 
 
@@ -86,7 +86,7 @@ async def coroutine() -> None:
 
 
 def one_or_more(first: object, /, *more: object) -> None:
-    """Takes one argument at least."""
+    """Takes at least one argument."""
 
 
 ODD: dict[str, Callable[[], Any]] = {
@@ -161,7 +161,7 @@ ODD: dict[str, Callable[[], Any]] = {
 }
 
 
-#: Those that are also tried inside of a list and of a mapping.
+#: Values also tried inside a list and a mapping.
 INNER = (
     *("None", "-1", "2**64", "10**5000", "0.5", "nan", "numpy.int64", "numpy.array", "int subclass", "Enum"),
     *("empty text", "surrogate", "NUL", "text subclass", "memoryview of shorts", "list", "hostile", "class"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group's coroutines, cancelled in every turn of the loop, work again and leave nothing behind."""
+"""A group's coroutines, cancelled in any turn of the loop, can be repeated and leave no state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def clean() -> AsyncIterator[None]:
 
 
 async def cancelled(work: Awaitable[Any], turns: int) -> Any:
-    """Cancel a call after some turns; return its result if it was faster."""
+    """Cancel a call after some turns; return the result of a faster call."""
     task = asyncio.ensure_future(work)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -43,7 +43,7 @@ async def cancelled(work: Awaitable[Any], turns: int) -> Any:
 
 
 async def receives(group: bmq.groups.Group, writer: bmq.Queue) -> None:
-    """Post one message for each bucket, and receive all of them."""
+    """Post a message for each bucket, and receive all messages."""
     report = await writer.post_many(bmq.PutMessage(b"%d" % k, {"k": k}) for k in range(group.buckets))
     report.raise_for_failures()
     taken: set[int] = set()
@@ -89,7 +89,7 @@ async def test_cancelled_join_leaves_no_state_after_the_close(bmq_connect: Conne
 async def test_a_cancelled_join_withdraws_its_subscriptions(
     bmq_connect: Connect, bmq_session: bmq.Session, clean: None
 ) -> None:
-    """Otherwise messages would wait at a member that receives nothing."""
+    """Otherwise messages would wait at a member without a receiver."""
     for turns in TURNS:
         uri = fresh_queue_uri(DOMAIN, "back")
         writer = await bmq_session.open_queue(uri, write=True)

@@ -25,7 +25,7 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
 
 @pytest.mark.statement("1.27")
 async def test_message_arrives_unchanged(queue: bmq.Queue, bmq_queue_uri: str) -> None:
-    await queue.subscribe()  # before anything is posted: a broker marks what had to wait for a subscription
+    await queue.subscribe()  # before the first post: a broker marks messages that waited for a subscription
     ack = await queue.post(b"one coffee", properties={"OrderType": "EXPRESS"})
     (message,) = await take(queue.consumers[0], 1)
     assert message.data == b"one coffee"
@@ -68,7 +68,7 @@ async def test_two_thousand_messages_stay_in_order(queue: bmq.Queue) -> None:
     posts = [queue.post_nowait(f"{number}".encode()) for number in range(2000)]
     acks = await asyncio.gather(*posts)
     assert len({ack.guid for ack in acks}) == 2000
-    # The default limit is 1,000 unconfirmed messages, so that this also confirms in between.
+    # With the default limit of 1,000 unconfirmed messages, this also tests confirmations in between.
     assert await payloads(queue, 2000) == [f"{number}".encode() for number in range(2000)]
 
 
@@ -351,7 +351,7 @@ async def test_a_full_quota_refuses_posts_until_confirmations(
     assert caught.value.retryable
     assert caught.value.queue_uri == uri
     await payloads(queue, 11)
-    # Confirms are not answered. A request that is answered was read behind them.
+    # Confirmations have no answer. An answered request was read behind the confirmations.
     await queue.configure(max_unconfirmed_messages=100)
     await queue.post(b"again")
 
@@ -359,7 +359,7 @@ async def test_a_full_quota_refuses_posts_until_confirmations(
 async def test_a_quota_of_bytes(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
     uri = bmq_new_queue_uri("bmq.test.small.priority")
     queue = await bmq_session.open_queue(uri, write=True)
-    # 4,096 bytes: one message may exceed the limit, the next one is refused.
+    # 4,096 bytes: one message may exceed the limit, and the next message is refused.
     await queue.post(bytes(5000))
     with pytest.raises(bmq.PostError) as caught:
         await queue.post(b"x")

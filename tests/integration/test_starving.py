@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions with expressions that go quiet under load, as on a real broker, are revived."""
+"""Stalled subscriptions with expressions, as under load on a real broker, are revived."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_subscription_with_room_receives_a_whole_burst(
         sys.executable, "-c", BURST, bmq_broker.uri, bmq_queue_uri, str(COUNT), stderr=subprocess.PIPE
     )
     received: set[str] = set()
-    # Nothing is confirmed: a confirmation would wake the broker.
+    # No message is confirmed: a confirmation would wake the broker.
     while len(received) < COUNT:
         batch = await consumer.receive_many(timeout=TIMEOUT)
         received.update(message.guid for message in batch)
@@ -59,7 +59,7 @@ async def test_a_burst_of_requests_does_not_wait_for_a_full_window(
     bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
     """A responder has a second subscription, for cancellations. A real broker then delivers a window at a
-    time, and each time stands still until the subscriptions are repeated."""
+    time, and stalls each time until the subscriptions are repeated."""
     app = bmq.App(bmq_broker.uri)
 
     @app.responder(bmq_queue_uri, max_unconfirmed_messages=20, concurrency=4)
@@ -68,7 +68,7 @@ async def test_a_burst_of_requests_does_not_wait_for_a_full_window(
 
     queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
     async with app, asyncio.timeout(20):
-        # 50 windows, each of which would take a second.
+        # 50 windows; each would take a second.
         await asyncio.gather(*(queue.request(b"%d" % number, timeout=30) for number in range(1000)))
 
 
@@ -102,7 +102,7 @@ async def test_a_returning_filter_revives_the_others(bmq_connect: Connect, bmq_q
     for at in range(rest.start, rest.stop, 50):
         report = await writer.post_many([bmq.PutMessage(b"%d" % n, {"x": n % 3}) for n in range(at, at + 50)])
         report.raise_for_failures()
-    assert len(staying) < 2000  # the others stand still
+    assert len(staying) < 2000  # the remaining filters have stalled
     back: set[int] = set()
     returning = asyncio.create_task(receive(await open_filter("x == 0", 1000), back))
     await eventually(lambda: len(back) + len(staying) == count, timeout=60)

@@ -36,7 +36,7 @@ async def depth(admin: Admin, uri: str) -> int:
 
 
 async def reaches(admin: Admin, uri: str, wanted: int) -> None:
-    """Ask until a queue holds so many messages: no client hears when one is stored or expires."""
+    """Poll until a queue holds the given number of messages: clients receive no notice of changes."""
     async with asyncio.timeout(TIMEOUT):
         while await depth(admin, uri) != wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -64,7 +64,7 @@ async def test_the_last_application_to_confirm_deletes_a_message(
 async def test_an_application_subscription_confirms_like_a_consumer(
     admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
-    """foo takes `x == 1`, bar takes `x == 2`, baz takes everything: of x = 3 only baz has to confirm."""
+    """foo takes `x == 1`, bar takes `x == 2`, baz takes all messages: only baz must confirm x = 3."""
     uri = bmq_new_queue_uri("bmq.test.appsub.fanout")
     writer = await bmq_session.open_queue(uri, write=True)
     reader = await bmq_session.open_queue(f"{uri}?id=baz", read=True)
@@ -96,7 +96,7 @@ async def test_an_application_subscription_of_a_priority_queue_is_for_all_consum
 async def test_application_subscriptions_are_evaluated_before_consumer_subscriptions(
     admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
-    """`x > 0` for the application, then `x < 3` for a consumer of higher priority and `x < 5` for another."""
+    """`x > 0` for the application; `x < 3` and `x < 5` for consumers of higher and lower priority."""
     uri = bmq_new_queue_uri("bmq.test.appsub.priority")
     queue = await bmq_session.open_queue(uri, read=True, write=True, default_subscription=False)
     async with queue.subscribe("x < 3", priority=2) as first, queue.subscribe("x < 5", priority=1) as second:
@@ -104,7 +104,8 @@ async def test_application_subscriptions_are_evaluated_before_consumer_subscript
         await asyncio.gather(*posts)
         assert texts(await take(first, 2)) == [b"1", b"2"]
         assert texts(await take(second, 1)) == [b"4"]
-        # Confirmed for the application: -1 and -2. Left: three delivered, and 7, which matches nobody.
+        # Confirmed for the application: -1 and -2. Remaining: three delivered messages, and 7 without a
+        # match.
         assert await depth(admin, uri) == 4
 
 
@@ -126,7 +127,7 @@ async def test_of_equal_expressions_only_the_higher_priority_receives(
 async def test_unmatched_message_expires(
     admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
-    """The domain keeps messages for two seconds, and a broker looks now and then."""
+    """The domain keeps messages for two seconds, and a broker checks from time to time."""
     uri = bmq_new_queue_uri("bmq.test.ttl.priority")
     queue = await bmq_session.open_queue(uri, read=True, write=True, default_subscription=False)
     async with queue.subscribe("x == 1") as consumer:
@@ -159,7 +160,7 @@ async def test_resent_posts_are_stored_once(
     bmq_proxy.stall(Direction.TO_CLIENT)
     posts = [queue.post_nowait(b"%d" % n) for n in range(10)]
     await reaches(admin, bmq_queue_uri, 10)
-    assert not any(post.done() for post in posts)  # only an answer on the next connection ends them
+    assert not any(post.done() for post in posts)  # only an answer on the next connection ends these posts
     bmq_proxy.cut()
     bmq_proxy.resume()
     acks = await asyncio.wait_for(asyncio.gather(*posts), TIMEOUT)

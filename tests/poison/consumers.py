@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each consumer that bmq ships, as a target for poison messages before a good message."""
+"""Each consumer of bmq, as a target for poison messages before a good message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GOOD = b'{"amount": 1}'
 
 @dataclass
 class Order:
-    """What typed consumers take."""
+    """The value of typed consumers."""
 
     amount: int
 
@@ -38,9 +38,9 @@ class Scene:
 
     Attributes:
         address: address of the broker.
-        session: session for posting, and for consumers without their own.
+        session: session for posting, and for consumers without a session.
         uri: unused queue.
-        letters: another unused queue.
+        letters: a second unused queue.
     """
 
     address: str
@@ -57,7 +57,7 @@ class Scene:
         )
 
     def see(self, data: bytes) -> None:
-        """Note a payload that a consumer has handed out."""
+        """Record a handed-out payload."""
         if data == GOOD:
             self.good.put_nowait(None)
 
@@ -76,7 +76,7 @@ class Flooded:
 
     Attributes:
         queue: its queue, open for writing.
-        post: posts one good message to the queue.
+        post: posts a good message to the queue.
     """
 
     queue: bmq.Queue
@@ -99,13 +99,13 @@ def consumer(name: str) -> Callable[[Callable[[Scene], AsyncIterator[Flooded]]],
 
 
 def posts_good(queue: bmq.Queue, **properties: Any) -> Flooded:
-    """A consumer whose good messages are plain ones."""
+    """A consumer with plain good messages."""
     return Flooded(queue, lambda: queue.post(GOOD, properties={"customer": "c", **properties}))
 
 
 @asynccontextmanager
 async def beside(work: Awaitable[Any]) -> AsyncIterator[None]:
-    """Run a coroutine beside the block, and raise its exception."""
+    """Run a coroutine beside the block; raise its exception."""
     task = asyncio.ensure_future(work)
     try:
         yield
@@ -117,13 +117,13 @@ async def beside(work: Awaitable[Any]) -> AsyncIterator[None]:
 
 
 async def swallow(scene: Scene, flooded: Flooded, poison: Poisonous, count: int) -> None:
-    """Post poison followed by a good message, and wait for the good one."""
+    """Post poison followed by a good message; wait for the good message."""
     await flood(flooded.queue, [poison] * count)
     await flooded.post()
     await scene.good.get()
 
 
-# ---- programs that receive themselves
+# ---- programs that receive directly
 
 
 def loops(name: str, receive: Callable[[bmq.Queue, Scene], Awaitable[None]]) -> None:
@@ -300,7 +300,7 @@ async def _responder_alone(scene: Scene) -> AsyncIterator[Flooded]:
 
 @consumer("a requester")
 async def _requester(scene: Scene) -> AsyncIterator[Flooded]:
-    """Its queue for replies is flooded."""
+    """The reply queue is flooded."""
     queue = await scene.open(default_subscription=None)
 
     async def ask() -> bmq.Message:

@@ -25,7 +25,7 @@ from tests.waiting import eventually
 DOCS = Path(__file__).parent.parent.parent / "docs"
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 QUEUE = "bmq://bmq.test.mem.priority/shown"
-#: What the subscriptions that are shown ask for.
+#: Properties for the documented subscriptions.
 PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS", "Region": "us"}
 
 
@@ -33,13 +33,13 @@ def blocks() -> Iterator[Any]:
     for name in ("typed.md", "workers.md", "testing.md"):
         text = (DOCS / name).read_text(encoding="utf-8")
         for match in CODE_BLOCK.finditer(text):
-            if "def test_" not in match[1]:  # these are run by pytest: tests/testing/test_documented.py
+            if "def test_" not in match[1]:  # run by pytest: tests/testing/test_documented.py
                 line = text.count("\n", 0, match.start()) + 2
                 yield pytest.param(match[1], id=f"{name}:{line}")
 
 
 def sample(of: Any) -> Any:
-    """A value of a type that a handler takes."""
+    """A value of a handler's type."""
     if dataclasses.is_dataclass(of) and isinstance(of, type):
         hints = get_type_hints(of)
         return of(**{field.name: sample(hints[field.name]) for field in dataclasses.fields(of)})
@@ -62,7 +62,7 @@ async def give_each_handler_a_message(app: bmq.App) -> None:
 
 
 async def give_it_a_message_and_end_it(program: Coroutine[Any, Any, Any], broker: Broker) -> None:
-    """Run a program that consumes from one queue without an end."""
+    """Run an endless consumer of a queue."""
     running = asyncio.create_task(program)
     (uri,) = await eventually(lambda: [*broker.queues], 20)
     async with bmq.connect(broker.uri) as session:
@@ -79,7 +79,7 @@ async def test_snippet_runs_unchanged(code: str, monkeypatch: pytest.MonkeyPatch
     programs: list[Coroutine[Any, Any, Any]] = []
     monkeypatch.setattr(bmq, "run", programs.append)
     async with Broker(port=0) as broker, bmq.connect(broker.uri) as session:
-        # But for how long the soak test goes on, which is more than a minute.
+        # Without the full duration of the soak test, more than a minute.
         program_here = at_broker(code, broker.uri).replace("count=60", "count=6")
         exec(compile(program_here, "shown", "exec"), vars(module))
         for program in programs:
@@ -93,7 +93,7 @@ async def test_snippet_runs_unchanged(code: str, monkeypatch: pytest.MonkeyPatch
         for value in list(vars(module).values()):
             if isinstance(value, bmq.App) and id(value) not in parts:
                 await give_each_handler_a_message(value)
-        # What is left is functions that are shown by themselves.
+        # The rest is functions shown without a program.
         queue = await session.open_queue(QUEUE, read=True, write=True)
         given = {bmq.Queue: queue, bytes: b"some bytes", str: broker.uri}
         for function in [each for each in vars(module).values() if inspect.iscoroutinefunction(each)]:

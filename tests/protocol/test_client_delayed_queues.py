@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After a reconnect, queues that the broker does not reopen for now: they stay, and are tried again."""
+"""Queues temporarily refused after a reconnect stay open, and the client tries again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER = "bmq://bmq.test.mem.priority/other"
 REFUSED = StatusCategory.E_REFUSED
 NOT_READY = StatusCategory.E_NOT_READY
 STOPPING = -11
-#: Seconds for which an answer is waited for.
+#: Seconds to wait for an answer.
 TIMEOUT = 60
 FOR_NOW = [
     (REFUSED, STOPPING),
@@ -46,7 +46,7 @@ both_steps = pytest.mark.parametrize("refuse", [refuse_opening, refuse_configuri
 
 
 def reconnected() -> tuple[Bench, QueueCore]:
-    """A session that reopens a queue with one post without an outcome."""
+    """A session reopening a queue with a pending post."""
     bench = connected(CoreOptions(reopen_timeout=TIMEOUT))
     queue = bench.open(URI)
     bench.post(queue, 1)
@@ -98,7 +98,7 @@ def test_a_queue_not_ready_twice_is_reopened_on_the_same_connection(refuse: Call
     bench.push(queue, 7)
     assert bench.numbers_received == [7]
     opened = bench.broker.log.count("OpenQueue") - bench.broker.log.count("CloseQueue")
-    assert opened == (3 if refuse is refuse_opening else 1)  # a refused openQueue opens nothing
+    assert opened == (3 if refuse is refuse_opening else 1)  # a refused openQueue opens no queue
 
 
 @both_steps
@@ -235,7 +235,7 @@ def test_a_first_opening_refused_for_now_is_the_callers_to_repeat() -> None:
 
 
 def not_answer_opening(bench: Bench) -> list[Any]:
-    """The openQueue is not answered in time; return it."""
+    """Return an openQueue without an answer in time."""
     unanswered = list(bench.broker.requests)
     bench.broker.requests.clear()
     bench.wait(TIMEOUT)
@@ -310,7 +310,7 @@ def test_a_late_answer_reopens_the_queue(sides: QueueFlags, sent_again: bool) ->
     bench.send(bench.broker.accept(late))
     names = bench.answer_all()
     assert queue.state is QueueState.OPEN
-    # A broker counts openings: the second one is taken back.
+    # A broker counts openings: the second opening is undone.
     assert names.count("CloseQueue") == sent_again
     bench.wait(TIMEOUT)
     assert queue.state is QueueState.OPEN

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A search that takes every possible transition of the client's tables, and checks the promises on the way.
 
-The problem: random walks take frequent transitions thousands of times, and rare ones hardly ever. A queue
-that is closed while its second openQueue is overdue needs four rare steps in one order.
+The problem: random walks take frequent transitions thousands of times, and rare transitions hardly ever. A
+    queue closed while its second openQueue is overdue needs four rare steps in one
+order.
 
 The search keeps the shortest ways to each situation: the state of a queue, its flags, whether the queue is
 being closed, and whether there is a connection. Each round continues a way by a few random steps. Every other
@@ -30,7 +31,7 @@ from tests.protocol.walk import BEFORE_DRAINING, OLD, URIS, Walk
 
 #: Seeds 1 to 3 take every possible transition within 1,000 to 2,600 rounds.
 SEED, ROUNDS = 2, 6000
-#: Ways kept for each situation, the shortest ones.
+#: The number of shortest ways kept for each situation.
 WAYS = 4
 
 Way = tuple[int, ...]
@@ -88,7 +89,7 @@ def steps(walk: Walk, random: Random) -> dict[float, list[Callable[[], object]]]
     if walk.all:
         queue = random.choice(walk.all)
         usual += [
-            lambda: walk.open(queue.uri_text, queue.flags, count, timeout, flip),  # the same one again
+            lambda: walk.open(queue.uri_text, queue.flags, count, timeout, flip),  # the same action again
             lambda: walk.configure(queue, count, timeout, flip),
             lambda: walk.close(queue, timeout),
             lambda: walk.abandon(queue),
@@ -121,7 +122,7 @@ def step(walk: Walk, random: Random) -> None:
 
 
 def situations(walk: Walk) -> list[tuple[Enum, Hashable]]:
-    """Return the states that the machines of a walk are in, each with what else matters."""
+    """Return the states of a walk's machines, each with its relevant conditions."""
     if walk.bench.state is SessionState.CLOSED:
         return []
     found: list[tuple[Enum, Hashable]] = [(walk.bench.state, None)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real broker's half of recorded conversations drives the client core, which sends the other half."""
+"""A real broker's half of recorded conversations drives the client core; the core sends the client's half."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FANOUT = "bmq://bmq.test.mem.fanout/json-session"
 
 
 class Replay:
-    """Walks through a recording: what the broker said is said again, what the client said is expected."""
+    """Walks through a recording: replays the broker's events, and expects the client's events."""
 
     def __init__(self, recording: str, connection: int = 1) -> None:
         self.bench = Bench()
@@ -40,20 +40,20 @@ class Replay:
             self.bench.send(self._events.pop(0).data)
 
     def client_said(self, kind: EventType) -> Recorded:
-        """What the client said next in the recording."""
+        """The next event of the client in the recording."""
         event = self._events.pop(0)
         assert (event.direction, event.type) == ("c2b", kind), str(event)
         return event
 
     def request(self) -> ControlMessage:
-        """Compare the next request with the recorded one; then feed the broker's answer."""
+        """Compare the next request with the recording; then feed the broker's answer."""
         wanted = decode_event(read_event(self.client_said(EventType.CONTROL).data), MessageKind.CONTROL)
         assert self.bench.broker.requests.popleft() == wanted
         self.broker_says()
         return wanted
 
     def skip(self, *kinds: EventType) -> None:
-        """The client said something here that no correct client says; nor is the answer heard."""
+        """Skip an event of an incorrect client, and its answer."""
         for kind in kinds:
             self.client_said(kind)
             while self._events[0].direction == "b2c":
@@ -87,7 +87,7 @@ class Replay:
         ]
 
     def post(self, queue: QueueCore, count: int) -> None:
-        """Post what was posted, byte by byte."""
+        """Post the recorded messages, byte by byte."""
         wanted = b"".join(self.client_said(EventType.PUT).data[8:] for _ in range(count))
         for message in decode_puts(wanted, 0):
             if message.flags & PutFlags.ACK_REQUESTED:
@@ -106,7 +106,7 @@ class Replay:
         self.broker_says()
 
     def confirm(self, queues: dict[int, QueueCore], count: int) -> None:
-        """Confirm what was confirmed."""
+        """Confirm the recorded messages."""
         wanted = []
         for _ in range(count):
             event = read_event(self.client_said(EventType.CONFIRM).data)
@@ -179,7 +179,7 @@ def test_a_recorded_session_is_replayed() -> None:
     bar = replay.open(f"{FANOUT}?id=bar", READ, everything)
     before = len(bench.received)
     replay.post(writer, 1)
-    # One PUSH with the ids of both applications is a message for each.
+    # A PUSH with the ids of both applications is a message for each.
     (_, first), (_, second) = bench.received[before:]
     assert first.guid == second.guid
     assert first.data == b"fan out"
@@ -197,7 +197,7 @@ def test_a_recorded_session_is_replayed() -> None:
     (error,) = bench.completed["bmq://no.such.domain/q"]
     assert isinstance(error, OpenQueueError)
     assert "doesn't exist" in error.broker_message
-    # The recorder went on to configure a queue and to post to one that it had never opened.
+    # The recorder then configured a queue, and posted to an unopened queue.
     replay.skip(EventType.CONTROL, EventType.PUT)
     bench.begin_open("bmq://no.such.domain/uses-the-number-of-that-request")
     bench.refuse()
@@ -224,7 +224,7 @@ GOOD, BAD = Credentials.basic("user", "secret"), Credentials.basic("user", "wron
 
 
 def alive(bench: Bench, seconds: int) -> None:
-    """Time passes, and the broker answers heartbeats: it had asked for one every three seconds."""
+    """Time passes with a heartbeat answer of the broker every second, more often than negotiated."""
     for _ in range(seconds):
         bench.wait(1)
         bench.send(Bench.pulse(response=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Some seeds of every service; ``make simulate`` runs any number of them."""
+"""Some seeds of every service; ``make simulate`` runs any number of seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AT_ONCE = 10
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Log nothing: connections are lost all the time."""
+    """Disable logging: connections are lost all the time."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -34,13 +34,13 @@ def test_a_service_keeps_every_promise(name: str, first: int) -> None:
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        ("batches", 118),  # another process lost what had been confirmed too late
+        ("batches", 118),  # another process lost a message confirmed too late
         ("batches", 337),
-        ("durable", 5),  # a mover confirmed a delivery of a lost connection, and kept the next one
-        ("subscriptions", 246),  # a session with small limits held what no consumer of it wanted
+        ("durable", 5),  # a mover confirmed a delivery of a lost connection, and kept the next delivery
+        ("subscriptions", 246),  # a session with small limits held unmatched messages
         ("shop", 70),  # a relay was cancelled while its database failed
         ("durable", 3199),  # a mover's repeated post never ended: its acceptance went to the first post
-        ("policies", 3226),  # a worker ended with a message that another one had confirmed
+        ("policies", 3226),  # a worker ended with a message confirmed by another worker
     ],
 )
 def test_formerly_failing_seeds_pass(name: str, seed: int) -> None:

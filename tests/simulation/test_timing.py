@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls end when they promise to, to the millisecond; no clock on the wall of a busy machine shows this."""
+"""Calls end at their documented time, to the millisecond; on a busy machine, only virtual time shows this."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_delayed_messages_arrive_when_they_are_due() -> None:
 def test_messages_refused_by_a_changing_cluster_are_moved_soon(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A broker refuses with UNKNOWN while its primary changes. The log has one line for all of them."""
+    """A broker refuses with UNKNOWN while its primary changes. The log has one line for all refusals."""
 
     async def main(sim: Simulation, broker: SimulatedBroker) -> None:
         async with bmq.connect(broker.uri) as session:

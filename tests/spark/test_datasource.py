@@ -119,7 +119,7 @@ def test_a_column_of_ids_is_used_for_guids(broker: BrokerThread, queue: str) -> 
 
 
 def test_batches_may_differ_in_the_storage_of_their_columns(broker: BrokerThread, queue: str) -> None:
-    """Empty ones, dictionaries, wide strings, views; 1 byte, and 60 MiB."""
+    """Empty batches, dictionaries, wide strings, views; 1 byte, and 60 MiB."""
     texts = pa.array(["ä", None, "𝄞"])
     longest = "x" * (60 << 20)
     given = [
@@ -146,7 +146,7 @@ def test_batches_may_differ_in_the_storage_of_their_columns(broker: BrokerThread
 
 
 def test_columns_as_they_are_stored_make_the_same_guids(broker: BrokerThread, queue: str) -> None:
-    """A repeated task may receive other batches."""
+    """A repeated task may receive different batches."""
     schema = struct(value=StringType(), text=StringType())
     writer = source(broker=broker.uri, queue=queue, propertyColumns="text").writer(schema, False)
     values, texts = pa.array([f"{n % 50}" for n in range(100)]), pa.array(["x", None] * 50)
@@ -185,7 +185,7 @@ def test_an_illegal_property_name_is_refused_with_its_row(broker: BrokerThread, 
 
 
 def test_messages_of_a_key_stay_together(broker: BrokerThread, queue: str) -> None:
-    """The bucket is that of ``post(key=...)``; null means no key."""
+    """The bucket equals the bucket of ``post(key=...)``; null means no key."""
     keys = pa.array(["order-17", "", None, "Größe", "x" * 1000])
     batch = pa.RecordBatch.from_arrays([pa.array(list("abcde")), keys], names=["value", "k"])
     schema = struct(value=StringType(), k=StringType())
@@ -205,7 +205,7 @@ def test_messages_of_a_key_stay_together(broker: BrokerThread, queue: str) -> No
 
 @pytest.mark.parametrize("unit", ["timestamp", "seconds"])
 def test_later_messages_wait_for_their_due_time(broker: BrokerThread, queue: str, unit: str) -> None:
-    """A mover passes the message on to its original queue, unchanged; null means at once."""
+    """A mover passes the message on to its queue, unchanged; null means at once."""
     # Halves of a millisecond are rounded up: never early.
     due = round(time.time() * 1000) + 300.5
     times = [due / 1000, None]
@@ -220,7 +220,7 @@ def test_later_messages_wait_for_their_due_time(broker: BrokerThread, queue: str
     schema = struct(value=StringType(), queue=StringType(), at=kind, k=LongType())
     options = {"broker": broker.uri, "notBeforeColumn": "at", "keyColumn": "k", "propertyColumns": "k"}
     writer = source(**options).writer(schema, False)
-    for _ in range(2):  # a task that is repeated makes the same GUIDs
+    for _ in range(2):  # a repeated task makes the same GUIDs
         writer.write(iter([batch]))
     (now,) = broker.drain(queue, expect=1)
     assert (now.data, now.properties["k"]) == (b"now", 8)
@@ -356,7 +356,7 @@ BAD = b"\xff" * 40
 
 
 def post_bad_between(broker: BrokerThread, queue: str) -> None:
-    """Post a message with a false compression flag, between two good ones."""
+    """Post a message with a wrong compression flag, between two good messages."""
     broker.post(queue, [b"good"])
     broker.call(lambda _: post_bytes(broker.uri, queue, BAD, PutFlags(0), zipped=True))
     broker.post(queue, [b"too"])
@@ -489,7 +489,7 @@ def test_unreadable_sources_are_refused_before_the_job(options: dict[str, str], 
 
 
 class NewQuery:
-    """What the engine of pyspark 4.2 and later does with a reader, as far as it matters here."""
+    """The relevant calls of the engine of pyspark 4.2 and later."""
 
     def __init__(self, broker: BrokerThread, queue: str, folder: Path, **options: Any) -> None:
         options = {"pollTimeoutMs": 300, "lingerMs": 100, **options}
@@ -502,7 +502,7 @@ class NewQuery:
         return travelled(self.runner.latestOffset(self.start, self.runner.getDefaultReadLimit()))
 
     def unproven(self, last: list[str]) -> list[str]:
-        """What of the last batch is not confirmed once a later trigger has found nothing."""
+        """Return the unconfirmed rest of the last batch, after a later trigger without messages."""
         return []
 
     def rows(self, start: dict[str, int], end: dict[str, int]) -> list[str]:
@@ -511,27 +511,27 @@ class NewQuery:
         return [row["value"].decode() for part in partitions for row in read(worker, part)]
 
     def arrived(self) -> dict[str, int]:
-        """Ask until something has arrived."""
+        """Poll until a message has arrived."""
         while (end := self.latest()) == self.start:
             pass
         return end
 
     def batch(self) -> list[str]:
-        """One committed micro-batch."""
+        """A committed micro-batch."""
         end = self.latest()
         rows = self.rows(self.start, end)
         self.start = end
         return rows
 
     def die(self, broker: BrokerThread) -> None:
-        """As by SIGKILL: the connection is gone, and nobody calls stop."""
+        """As by SIGKILL: the connection is gone, and stop is not called."""
         for connection in broker.call(lambda b: list(b._hub.connections)):
             broker.call(lambda b, c=connection: c.transport.abort())
         self.runner.stop()
 
 
 class OldQuery(NewQuery):
-    """What the engine of pyspark 4.0 and 4.1 does: latestOffset is told nothing, commit is, and later."""
+    """The engine of pyspark 4.0 and 4.1: latestOffset has no arguments, and commit is called later."""
 
     def latest(self) -> dict[str, int]:
         end = travelled(self.runner.latestOffset())
@@ -562,7 +562,7 @@ def test_stream_confirms_committed_messages_only(broker: BrokerThread, queue: st
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=6)
     post_numbers(broker, queue, 0, 10)
     assert query.batch() == numbers(0, 6)
-    assert query.latest() == {"messages": 10}  # proves the first six, and hands out the others
+    assert query.latest() == {"messages": 10}  # proves the first six, and hands out the rest
     query.runner.stop()
     assert left_in(broker, queue) == numbers(6, 10)
 
@@ -606,7 +606,7 @@ def test_a_crash_replays_exactly_the_logged_range(broker: BrokerThread, queue: s
     again = Query(broker, queue, tmp_path)
     assert again.rows(start, end) == numbers(5, 12)
     again.start = end  # committed
-    assert again.batch() == numbers(12, 15)  # what was handed out before is not handed out again
+    assert again.batch() == numbers(12, 15)  # messages are not handed out again
     assert again.batch() == []
     again.runner.stop()
     assert left_in(broker, queue) == again.unproven(numbers(12, 15))
@@ -634,7 +634,7 @@ def test_a_lost_connection_neither_loses_nor_duplicates_messages(
     for connection in broker.call(lambda b: list(b._hub.connections)):
         broker.call(lambda b, c=connection: c.transport.abort())
     post_numbers(broker, queue, 10, 20)
-    while len(rows) < 20:  # nothing comes while the connection is being restored
+    while len(rows) < 20:  # no message arrives while the connection is being restored
         batch = query.batch()
         rows += batch
     assert rows == numbers(0, 20)
@@ -766,13 +766,13 @@ def logged(folder: Path) -> list[str]:
 def test_the_time_between_triggers_is_used_for_receiving(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    """While Spark works on a batch two more are written; what Spark never heard of is received again."""
+    """While Spark processes a batch, two more are written; batches unknown to Spark are received again."""
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     post_numbers(broker, queue, 0, 4)
     start, end = query.start, query.latest()
     post_numbers(broker, queue, 4, 20)
     while len(logged(tmp_path)) < 3:
-        assert query.latest() == end  # nothing more is handed out before this batch is committed
+        assert query.latest() == end  # no further message is handed out before the commit of this batch
     assert logged(tmp_path) == ["0-4", "4-8", "8-12"]
     query.die(broker)
 
@@ -813,7 +813,7 @@ def test_old_engine_without_a_commit_confirms_no_message(
     broker.call(lambda b: b.faults.disconnect())
     post_numbers(broker, queue, 10, 12)
     while query.latest() != {"messages": 12}:
-        pass  # delivered again: the first ten, before the others
+        pass  # redelivered: the first ten, before the rest
     query.runner.stop()
     assert sorted(map(int, left_in(broker, queue))) == list(range(12))
 
@@ -851,7 +851,7 @@ def test_old_engine_gets_messages_received_ahead(broker: BrokerThread, queue: st
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """A disk that is full once a file has this many bytes."""
+    """A disk that is full when a file reaches the given size."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -884,7 +884,7 @@ def test_log_drops_long_committed_batches(broker: BrokerThread, queue: str, tmp_
         post_numbers(broker, queue, n, n + 1)
         assert query.batch() == [f"{n}"]
         kept.append(sorted(path.name for path in tmp_path.rglob("*.arrow")))
-    # One a batch; after eight committed ones and the newest, each new one takes the place of the oldest.
+    # One file a batch; after eight committed batches and the newest, each new batch replaces the oldest.
     assert [len(each) for each in kept] == [*range(1, 10), *[9] * 11]
     assert kept[-1] == [f"{n:020d}-{n + 1:020d}.arrow" for n in range(11, 20)]
     query.runner.stop()
@@ -896,7 +896,7 @@ def test_progress_counts_received_messages(broker: BrokerThread, queue: str, tmp
     post_numbers(broker, queue, 0, 10)
     assert query.latest() == {"messages": 4}
     while query.runner.reportLatestOffset() != {"messages": 10}:
-        pass  # it is received meanwhile
+        pass  # the batch is received meanwhile
     query.runner.stop()
 
 
@@ -907,7 +907,7 @@ def test_a_missing_log_is_an_error(broker: BrokerThread, queue: str, tmp_path: P
 
 
 def test_a_process_that_ends_closes_the_sessions_of_its_readers(broker: BrokerThread) -> None:
-    """Spark does not always stop a stream that is read."""
+    """Spark does not always stop a reading stream."""
     with portal() as its:
         session = its.run(ConnectionSettings(broker=broker.uri).open())
         shutdown()  # as at the end of the process

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's filters as subscriptions: the broker selects what Spark would keep, and nothing else."""
+"""Spark's filters as subscriptions: the broker selects exactly the rows kept by Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def narrow(value: int) -> bmq.PropertyValue:
     return bmq.PropertyValue(bmq.PropertyType.SHORT, value)
 
 
-#: What a property may be in a message: of every type, and absent.
+#: Values of a property: of every type, and absent.
 VALUES: list[Any] = [
     None,
     *(-(1 << 63), -1, 0, 5, 127, 128, 2**31 - 1, 2**31, (1 << 63) - 1),
@@ -81,7 +81,7 @@ def compare(test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool | Non
 
 
 def kept(condition: Filter, row: Row) -> bool | None:
-    """What SQL says of a row: true, false, or null."""
+    """The result of SQL for a row: true, false, or null."""
     if isinstance(condition, Not):
         inner = kept(condition.child, row)
         return None if inner is None else not inner
@@ -140,13 +140,13 @@ PUSHED = [
     EqualNullSafe(of("t"), False),
 ]
 LEFT = [
-    EqualTo(of("s"), "5"),  # a number is that text, too
+    EqualTo(of("s"), "5"),  # a number has the same text
     EqualTo(of("s"), "true"),
     In(of("s"), ("a", "-1")),
     Not(EqualTo(of("s"), "a")),  # a number is another text
     GreaterThan(of("s"), "a"),
     StringStartsWith(of("s"), "E"),
-    EqualTo(of("s"), 'a "word"'),  # no expression has that string
+    EqualTo(of("s"), 'a "word"'),  # no expression can contain the string
     IsNull(of("n")),  # a property of another type is null
     IsNotNull(of("s")),
     Not(EqualNullSafe(of("n"), 5)),
@@ -176,7 +176,7 @@ def read(reader: Any) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def table(broker: BrokerThread) -> tuple[str, list[Row]]:
-    """A queue with all kinds of values, and the values that its columns show."""
+    """A queue with all kinds of values, and the values of its columns."""
     queue = f"bmq://{DOMAIN}/truth"
     broker.post(queue, MESSAGES)
     rows = read(reader_of(broker, queue, idleTimeoutMs="1000"))
@@ -191,7 +191,7 @@ def test_broker_selects_the_rows_kept_by_spark(
     queue, rows = table
     reader = reader_of(broker, queue)
     assert list(reader.pushFilters([condition])) == []
-    # What a column of strings shows of bytes is no string to the broker, and stays.
+    # Bytes shown as text in a column of strings are no string for the broker: the messages stay.
     expected = [row["at"] for row in rows if kept(condition, row) and type(VALUES[row["at"]]) is not bytes]
     assert 0 < len(expected) < len(VALUES)
     assert sorted(row["at"] for row in read(reader)) == expected
@@ -254,7 +254,7 @@ def test_unselected_messages_stay_in_the_queue(
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     found = wanted()
     assert found == [n for n in range(50, 100) if n % 2 and n % 3 == 0]
-    # Spark itself looks at n % 3: those are part of the read, too.
+    # Spark itself evaluates n % 3: these rows are part of the read.
     assert bmq.spark.confirm(options) == 25
     assert sorted(int(m.data) for m in broker.drain(queue, expect=75)) == [
         n for n in range(100) if n < 50 or n % 2 == 0

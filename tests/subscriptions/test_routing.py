@@ -57,7 +57,7 @@ def test_equal_texts_merge_and_share() -> None:
     assert decision.names == ("first", "second")
     assert [route.name for route in decision.also] == ["third"]
     assert decision.route == table.routes[0]
-    # The probe: the first two alternated and the third, a different text, got nothing.
+    # Measured: the first two alternated, and the third, a different text, received no message.
     first, second, third = probes()["order_of_evaluation_and_merge"]
     assert (len(first), len(second), len(third)) == (6, 6, 0)
 
@@ -83,7 +83,7 @@ def test_no_message_spills_over_between_two_priorities(low: str, probe: str) -> 
     assert probes()["spillover"][probe]["low"] == []
 
 
-# What a real broker did when A got 0 and was full (its limit was one message): who got 2 and the rest.
+# A real broker, after A received 0 and was full (limit of one message): the receivers of 2 and the rest.
 FULL = Route(Expression("x >= 0"), 10, "A", full=True)
 BELOW = Route(Expression("x > -1"), 5, "B")
 
@@ -149,7 +149,7 @@ def test_a_full_consumer_is_passed_over_for_an_equal_one() -> None:
     busy = Route(Expression("x >= 1"), 1, "busy", full=True)
     assert names(RoutingTable([busy, ("x >= 1", 1, "idle")]), {"x": 1}) == ("idle",)
     assert names(RoutingTable([busy, ("x >= 0", 1, "other text")]), {"x": 1}) == ("other text",)
-    # One that does not match at all does not stop the descent.
+    # A group without a match does not stop the descent.
     assert names(RoutingTable([busy, ("x < 1", 0, "low")]), {"x": 0}) == ("low",)
 
 

@@ -24,9 +24,9 @@ from bmq.broker._server import Broker
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 CONFIGURATIONS = ["single-node", "cluster"]
-#: Services that are a real broker.
+#: Services with a real broker.
 REAL = ["broker", "node1", "node2", "node3"]
-#: What a service may have, of the compose specification, as far as it is used here.
+#: The keys of a service in the compose specification, as used here.
 SERVICE_KEYS = {
     "image": str, "platform": str, "build": dict, "init": bool, "stop_grace_period": str, "healthcheck": dict,
     "profiles": list, "volumes": list, "hostname": str, "command": list, "ports": list, "read_only": bool,
@@ -158,7 +158,7 @@ class TestBrokerImage:
             uri,
             *seconds,
             stderr=asyncio.subprocess.PIPE,
-            # Which must not lead the check elsewhere.
+            # The variable must not redirect the check.
             env={**os.environ, "PYTHONPATH": str(ROOT), "BMQ_BROKER_URI": "tcp://127.0.0.1:1"},
         )
         _, complaint = await process.communicate()
@@ -233,7 +233,7 @@ class TestConfiguration:
             here = json.loads(path.read_text())
             there = configuration("single-node", f"domains/{path.name}")
             parameters = here["definition"]["parameters"]
-            # A cluster keeps in memory nothing but broadcast messages: it refuses other queues, or crashes.
+            # A cluster keeps only broadcast messages in memory: other queues are refused, or crash a node.
             kept = "inMemory" if "broadcast" in parameters["mode"] else "fileBacked"
             assert parameters["storage"]["config"] == {kept: {}}
             there["definition"]["parameters"]["storage"]["config"] = {kept: {}}
@@ -275,7 +275,7 @@ def integration(path: Path, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-#: Answers as Docker does where every container runs and is healthy, and notes what it is told to do.
+#: Answers like Docker with healthy containers, and records the commands.
 ENGINE = """case "$*" in
 *Health*) echo healthy ;;
 *Running*) echo true ;;

@@ -71,7 +71,7 @@ def messages(text: st.SearchStrategy[str]) -> st.SearchStrategy[Message]:
 
 
 text = st.text(max_size=200)
-#: Strings as they arrive in BER: any bytes at all.
+#: Strings in BER: arbitrary bytes.
 raw_text = st.binary(max_size=200).map(lambda octets: octets.decode("utf-8", "surrogateescape"))
 
 
@@ -87,7 +87,7 @@ def test_ber_round_trip(message: Message):
     missing: set[str] = set()
     again = decode_ber(body, kind_of(message), missing=missing)
     assert again == message
-    # A control message without a body has an empty choice, which is the one thing that may be missing.
+    # A control message without a body has an empty choice; nothing else may be missing.
     assert missing <= {"body"}
     assert encode_ber(again) == body
 
@@ -108,7 +108,7 @@ def test_events_round_trip(message: Message, codec: Codec):
 
 
 def legible(value: Any) -> Any:
-    """Return a value with the replacement of invalid UTF-8 that JSON requires."""
+    """Return a value with invalid UTF-8 replaced, as JSON requires."""
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if isinstance(value, tuple):
@@ -152,7 +152,7 @@ def test_mutated_recordings_are_read_or_refused(case: tuple[RecordedControl, byt
             except ProtocolError as error:
                 offset = error.offset
             else:
-                # What was taken can be passed on.
+                # Accepted input can be encoded again.
                 encode_ber(message)
                 encode_json(message)
                 continue
@@ -166,5 +166,5 @@ def test_noise_is_refused(body: bytes, kind: MessageKind):
             decode(body, kind)
         except ProtocolError:
             continue
-        # Little enough is a message, such as an empty object.
+        # Even an empty object is a message.
         assert body.lstrip()[:1] in (b"{", b"0")

@@ -11,8 +11,8 @@ import pytest
 from bmq.errors import UsageError
 from bmq.wire.keys import Key, key_bucket
 
-#: The check value of CRC-32C is that of "123456789"; RFC 3720 has that of 32 zero bytes. Both without the
-#: highest bit.
+#: The check value of CRC-32C is for "123456789"; RFC 3720 has a value for 32 zero bytes. Both are without the
+# highest bit.
 VECTORS: list[tuple[Key, int]] = [
     ("123456789", 0xE3069283 & 0x7FFFFFFF),
     (b"123456789", 0xE3069283 & 0x7FFFFFFF),

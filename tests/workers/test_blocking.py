@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A handler that blocks the event loop is logged, and stops neither the shutdown nor other handlers.
 
-The clock is a number that the handlers advance: these tests take no time.
+The handlers advance the clock, a number, so the tests take no time.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ async def test_a_blocking_batch_handler_and_responder_are_named(
 
 
 class Shapes:
-    """Handlers that count their calls. Each raises, waits or does neither, as its name says."""
+    """Handlers that count their calls, and raise, wait or return, as named."""
 
     def __init__(self, elapsed: Handed) -> None:
         self.elapsed = elapsed
@@ -199,7 +199,7 @@ def annotated(handler: Callable[[Any], Any], kind: Any, name: str) -> Callable[.
 async def test_an_app_ends_between_two_calls_whatever_the_handler_does(
     broker_uri: str, stage: Stage, elapsed: Handed, shape: str, worker: str
 ) -> None:
-    """The app is stopped while messages wait, and then handles at most one message for each worker."""
+    """Stopped with waiting messages, the app handles at most one more message per worker."""
     shapes = Shapes(elapsed)
     app = bmq.App(broker_uri, grace=0.05)
     handler = getattr(shapes, shape)

@@ -30,7 +30,7 @@ KEYS = [None, "a", "b", ("c", 1)]
 
 
 class EveryWay(RuleBasedStateMachine):
-    """Lanes beside a list: an item can be taken if it is the first of its key, and no other one is taken."""
+    """Lanes beside a model list: only the first item of a key can be taken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Record:
             self.finished.set()
 
     async def finish(self) -> None:
-        """Wait until everything was handled, or two messages of a key were at work together."""
+        """Wait until all messages were handled, or two messages of a key ran at the same time."""
         await asyncio.wait_for(self.finished.wait(), 60)
         assert not self.overlapped, "two of one key"
 
@@ -166,7 +166,7 @@ async def test_the_key_may_be_a_function_of_the_message(stage: Stage) -> None:
     async def handle(message: bmq.Message) -> None:
         seen.append(message.data)
         if message.data == b"0":
-            await both.wait()  # 2 and 4 are of its lane, and wait
+            await both.wait()  # 2 and 4 are in the same lane, and wait
         if message.data == b"3":
             both.set()
 
@@ -328,7 +328,7 @@ def test_a_key_is_checked_when_the_handler_is_registered() -> None:
     bmq.App().consumer("bmq://d.e/q", key="number", concurrency=64)(handle)
 
 
-# ---- the property: order per key, whatever happens to attempts and to the connection
+# ---- the property: order per key, with any failures of attempts and connections
 
 
 @pytest.mark.parametrize("seed", range(12))

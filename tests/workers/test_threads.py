@@ -22,11 +22,11 @@ SOON = 0.02
 
 
 class Work:
-    """A handler for threads that hangs on some messages until it is let go.
+    """A handler for threads that hangs on some messages until released.
 
     Attributes:
-        begun: how often it was called with each payload.
-        together: the keys of messages of which two were handled at once.
+        begun: number of calls with each payload.
+        together: keys with two messages handled at once.
     """
 
     def __init__(self, *hanging: bytes) -> None:
@@ -62,7 +62,7 @@ def release() -> Iterator[list[Work]]:
 
 
 async def test_no_message_is_given_up_before_its_call(stage: Stage, release: list[Work]) -> None:
-    """All threads hang; the other messages wait for them long after the deadline."""
+    """All threads hang; further messages wait long after the deadline."""
     work = Work(b"0", b"1")
     release.append(work)
     await post(stage.queue, *numbered(10))
@@ -83,7 +83,7 @@ async def test_no_message_is_given_up_before_its_call(stage: Stage, release: lis
         assert health.ready
         assert "2 of 2 workers of" in str(health)
         assert "take no messages: their threads still run after the deadline" in str(health)
-        await asyncio.sleep(5 * SOON)  # time in which the deadlines of the others would have passed
+        await asyncio.sleep(5 * SOON)  # time for the deadlines of the waiting messages to pass
         assert set(work.begun) == {b"0", b"1"}
         work.go_on.set()
         await eventually(lambda: status(consumer)[0].handled == 10)
@@ -181,7 +181,7 @@ async def test_threads_do_not_keep_the_process_alive(stage: Stage, release: list
         assert all(thread.daemon for thread in named)
 
 
-# work that is cut off
+# abandoned work
 
 
 @pytest.mark.parametrize("shape", ["async", "thread", "lanes", "batch"])
@@ -212,7 +212,7 @@ async def test_work_cut_off_by_the_grace_is_one_warning_with_the_guids(
         key = "key" if shape == "lanes" else None
         function = handle_in_thread if shape == "thread" else handle
         app.consumer(stage.queue.uri, concurrency=3, key=key)(function)
-    many = 1 if shape == "lanes" else 3  # all have one key together
+    many = 1 if shape == "lanes" else 3  # all messages have the same key
     with caplog.at_level(logging.WARNING, "bmq.workers"):
         async with app:
             await eventually(lambda: len(begun) == many)

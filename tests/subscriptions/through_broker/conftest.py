@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker of these tests: that of BMQ_BROKER_URI, or an embedded one; with fresh queues for each test."""
+"""The broker of these tests, from BMQ_BROKER_URI or embedded, with new queues for each test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import bmq
 from tests.subscriptions.through_broker.scene import Scene
 
-#: The broker that the tests are to be run against; a suite may hide it from what connects to others.
+#: The broker under test; a suite may hide the variable from other programs.
 NAMED = os.environ.get("BMQ_BROKER_URI")
 
 
@@ -41,7 +41,7 @@ async def other_session(broker_uri: str) -> AsyncIterator[bmq.Session]:
 
 @pytest.fixture
 def fresh() -> Callable[..., str]:
-    """Make the URI of a queue that nobody has used; in a priority domain unless told otherwise."""
+    """Make the URI of an unused queue, by default in a priority domain."""
 
     def make(domain: str = "bmq.test.mem.priority") -> str:
         return f"bmq://{domain}/t{uuid.uuid4().hex}"

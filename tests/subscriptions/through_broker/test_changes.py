@@ -31,7 +31,7 @@ class Counting:
 
 
 def refuse(consumer: bmq.Consumer) -> None:
-    """Give a subscription the priority by which a broker refuses it."""
+    """Give a subscription a priority refused by the broker."""
     for core in consumer._line.definition.subscriptions:
         core.options.priority = -(2**31)
 
@@ -144,7 +144,7 @@ async def test_receiving_requests_messages_and_opening_does_not(scene: Scene) ->
         assert await names(queue, 1) == ["first"]
         assert len(queue.consumers) == 2
     await scene.post(after={"x": 1})
-    assert await names(queue, 1) == ["after"]  # once begun, it stays
+    assert await names(queue, 1) == ["after"]  # once begun, the subscription stays
 
 
 @pytest.mark.parametrize("way", ["iterating", "receive", "receive_many", "batches", "receive_nowait"])
@@ -168,7 +168,7 @@ async def test_every_way_to_receive_begins_the_default_subscription(scene: Scene
 
 
 async def test_a_receive_may_time_out_before_the_brokers_answer(scene: Scene) -> None:
-    """A cancelled wait has nevertheless begun the subscription, for other and later receivers."""
+    """A cancelled wait has nevertheless begun the subscription, for further receivers."""
     queue = await scene.reader(default_subscription=None)
     await scene.post(a={}, b={})
     patient = asyncio.create_task(queue.receive(20))
@@ -205,7 +205,7 @@ async def test_messages_of_a_closed_consumer_go_to_a_matching_consumer(scene: Sc
 
 
 async def test_unclaimed_messages_stay_until_a_consumer_matches(scene: Scene) -> None:
-    """Unclaimed messages block neither the remaining consumers, here and elsewhere, nor new ones."""
+    """Unclaimed messages block neither remaining consumers, here and elsewhere, nor new consumers."""
     queue, elsewhere = await scene.reader(), await scene.reader()
     async with queue.subscribe("x == 2") as other, elsewhere.subscribe("x == 3") as far:
         leaving = await queue.subscribe("x == 1")
@@ -370,10 +370,11 @@ async def test_refusal_keeps_the_default_subscription(scene: Scene, monkeypatch:
 
 
 async def test_drain_skips_messages_of_its_full_filter(scene: Scene) -> None:
-    """A filter too big to be negated drains with a catch-all, which is below it.
+    """A filter too large to be negated drains with a catch-all of lower priority.
 
-    A broker with other subscriptions to serve may hand the catch-all what the full filter wants: that is
-    looked at again, and goes to the consumer.
+    A broker may give the catch-all messages of the full filter: the drain checks these messages and passes
+    them to
+    the consumer.
     """
     queue = await scene.reader()
     wanted = bmq.TagFilter(any_of=[f"tag{n}" for n in range(12)])

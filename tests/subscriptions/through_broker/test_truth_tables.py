@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The truth tables of Pulsar's and CMQ's tags with a broker; other messages are kept or discarded.
+"""The truth tables of Pulsar's and CMQ's tags with a broker; unmatched messages are kept or discarded.
 
-Pulsar and CMQ do not keep messages that do not match a subscriber's filter. A BlazingMQ queue keeps them,
-unless they are confirmed: ``discard_unmatched=True``.
+Pulsar and CMQ do not keep messages outside a subscriber's filter. A BlazingMQ queue keeps these messages
+until
+    their confirmation: ``discard_unmatched=True``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ discarding = pytest.mark.parametrize("discard", [False, True], ids=["kept", "dis
 async def hold(
     scene: Scene, wanted: bmq.TagFilter, message: bmq.PutMessage, *, match: bool, discard: bool
 ) -> None:
-    """Post a message between two matching ones, and observe its fate."""
+    """Post a message between two matching messages, and observe its fate."""
     sure = bmq.PutMessage(b"sure", tags=wanted.any_of | wanted.all_of)
     queue = await scene.reader()
     async with queue.subscribe(wanted, discard_unmatched=discard) as consumer:
@@ -151,7 +152,7 @@ async def test_drained_messages_that_match_go_to_the_consumer(scene: Scene) -> N
         found: list[str] = []
         while (found or [""])[-1] != "end":
             found += await names(consumer, 1)
-        # Those of before the change may have been discarded; whatever came after it is here, in order.
+        # Messages before the change may have been discarded; all later messages are here, in order.
         assert found[:-1] == [str(n) for n in range(201 - len(found), 200)]
     await queue.close()
     assert await scene.left() == []
@@ -169,7 +170,7 @@ async def test_only_matching_messages_are_sent(scene: Scene, share: int) -> None
         assert await names(consumer, len(wanted)) == wanted
         await scene.round_trip(queue)
         assert consumer.receive_nowait() is None
-        # Filtered in the broker: what does not match does not travel.
+        # Filtered in the broker: unmatched messages are not sent.
         assert queue.stats().received == 2 * share
 
 
