@@ -146,9 +146,9 @@ def ratio(ours: Series, theirs: Series, key: str = "rate") -> tuple[float, float
 
 @contextmanager
 def broker() -> Iterator[tuple[str, str]]:
-    """The broker to measure with: its URI, and what it is.
+    """The broker to measure with: its URI and description.
 
-    ``BMQ_BROKER_URI`` names one; otherwise the embedded broker is started in a process of its own.
+    ``BMQ_BROKER_URI`` names the broker; otherwise the embedded broker is started in a separate process.
     """
     named = os.environ.get("BMQ_BROKER_URI")
     if named:

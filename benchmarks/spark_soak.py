@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark pipeline from queue to queue, whose drivers and executors are killed repeatedly.
+"""A Spark pipeline from queue to queue, with drivers and executors killed repeatedly.
 
     make soak                                                   # a few kills, with the other soaks
     python benchmarks/spark_soak.py --kills 100                 # on the embedded broker
@@ -7,7 +7,7 @@
 
 A producer posts numbered messages to one queue, a driver with two executors copies them to another queue, and
 a consumer receives the copies. Each driver has different partitions and batches than the previous one. One of
-three kills (``--every``) is of the driver with all its executors, the others are of an executor, with
+three kills (``--every``) ends the driver with all its executors, the remaining kills an executor, with
 SIGKILL.
 
 The exit status is 0 if each number arrived exactly once and the first queue is empty. The consumer writes a
@@ -39,7 +39,7 @@ ROOM = Limits(messages=4_000_000, bytes=2**33)
 RATE = 200
 #: Seconds without a batch, or at the end without a copy, until the run has failed.
 PATIENCE = 600.0
-#: Maximum number of messages that wait to be copied, so that they do not pile up on a slow machine.
+#: Maximum number of messages waiting to be copied: limits the backlog on a slow machine.
 BACKLOG = 20_000
 
 
@@ -177,7 +177,7 @@ def _members(session: int) -> list[int]:
 async def produce(
     queue: bmq.Queue, rate: float, enough: asyncio.Event, posted: list[int], found: Counter[int]
 ) -> None:
-    """Post numbered messages until told to stop. Some of them differ only in the number."""
+    """Post numbered messages until told to stop. Some messages differ only in the number."""
     pause = 0.1
     while not enough.is_set():
         first = len(posted)
@@ -294,7 +294,7 @@ async def run(
 
 
 async def left(broker: str, source: str) -> set[int]:
-    """Return the numbers in the first queue: those of the last batch, which the next batch would confirm."""
+    """Return the numbers in the first queue: the last batch, to be confirmed by the next batch."""
     numbers: set[int] = set()
     async with bmq.connect(broker) as session:
         queue = await session.open_queue(source, read=True, max_unconfirmed_messages=1_000_000)

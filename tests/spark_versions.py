@@ -19,10 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 WHERE = ROOT / ".spark-versions"
 
-#: The lines of pyspark that are supported, the oldest first.
+#: The supported lines of pyspark, the oldest first.
 LINES = ("4.0", "4.1", "4.2", "4.3")
 
-#: Of what the engine of a line does not do: tell a source of availableNow, ask it for its limit, ask again.
+#: The engine of these lines does not announce availableNow, request the limit, or repeat requests.
 NOT_TOLD = (
     "tests/spark/test_datasource.py::test_engine_receives_the_limits_of_a_trigger",
     "tests/spark/test_datasource.py::test_a_repeated_request_for_a_batch_gives_the_same_batch",
@@ -38,9 +38,9 @@ NOT_TOLD = (
     "tests/spark/test_local.py::test_stream_is_read_in_batches_and_continues_after_a_restart",
     "tests/spark/test_recipes.py::test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message",
 )
-#: Spark's filters, which 4.0 pushes into no source: it has not even their names.
+#: Spark 4.0 pushes no filters into sources, and lacks their names.
 LACKING = {"4.0": (*NOT_TOLD, "tests/spark/test_pushdown.py"), "4.1": NOT_TOLD}
-#: A leak of pyspark's own, in the sockets by which these lines collect rows.
+#: A leak of pyspark, in the sockets for collecting rows.
 LEAKS = "ignore:unclosed <socket.socket:ResourceWarning"
 LEAKING = ("4.0", "4.1")
 
@@ -80,7 +80,7 @@ def main() -> int:
             [str(python), "-c", "import pyspark; print(pyspark.__version__)"],
             capture_output=True, text=True, check=True,
         ).stdout.strip()  # fmt: skip
-        # A test that hangs fails alone: the project's method would end the whole run.
+        # A hanging test fails alone: the project's method would end the whole run.
         left_out = ["-o", "timeout_method=signal"]
         left_out += [f"--{'deselect' if '::' in test else 'ignore'}={test}" for test in LACKING.get(line, ())]
         if line in LEAKING:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer that acknowledges every post and looks at nothing else: how fast a client can be at most.
+"""A peer that only acknowledges posts: the maximum speed of a client.
 
-Serves one connection; prints where it is ready, like ``bmq broker``.
+Serves one connection; prints its address, like ``bmq broker``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bmq.wire.control import (
 )
 from bmq.wire.event import HEADER_SIZE, read_event
 
-# The event types as they travel: the protocol version in front, and six bits.
+# The event types on the wire: the protocol version, then six bits.
 _TYPE = 0x3F
 _PUT, _HEARTBEAT = int(EventType.PUT), int(EventType.HEARTBEAT_REQ)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq broker`` that tells on stdout, for each SIGUSR1, how many bytes are in use.
+"""``bmq broker`` that prints the number of bytes in use for each SIGUSR1.
 
-What a process has of the system says only half: the allocators keep a megabyte for one small object in it.
+The memory of the process is not enough: the allocators keep a megabyte for a single small object.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bmq.broker.main import run
 
 
 class Mallinfo(ctypes.Structure):
-    """What glibc's ``mallinfo2`` returns."""
+    """The result of glibc's ``mallinfo2``."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -31,7 +31,7 @@ class Mallinfo(ctypes.Structure):
 def in_use() -> int:
     """Bytes in blocks of the interpreter's allocator, and of the C library's."""
     with tempfile.TemporaryFile("w+") as file:
-        # The interpreter tells it to the file descriptor of stderr only.
+        # The interpreter writes its statistics to the file descriptor of stderr only.
         stderr = os.dup(2)
         os.dup2(file.fileno(), 2)
         sys._debugmallocstats()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One measurement of this project's client, in a separate process.
 
-Takes one JSON object as its argument (see ``harness.Job``), and prints another as its result.
+Takes a JSON object as its argument (see ``harness.Job``), and prints its result as a JSON object.
 """
 
 from __future__ import annotations

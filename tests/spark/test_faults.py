@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that fail and drivers that are killed repeatedly: each row arrives once.
+"""Failing tasks and repeatedly killed drivers: each row arrives once.
 
     export BMQ_BROKER_URI=tcp://127.0.0.1:30114 BMQ_SPARK_ROWS=1000000 BMQ_SPARK_KILLS=5
     make test ARGS="-n 0 -s tests/spark/test_faults.py"
 
-This runs at scale and on another broker, whose domain ``bmq.test.mem.priority`` must hold as many messages,
-with a deduplication window longer than the test, for example an hour.
+These commands run the test at scale on another broker. Its domain ``bmq.test.mem.priority`` must hold all
+messages, with a deduplication window longer than the test, for example an hour.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROWS = int(os.environ.get("BMQ_SPARK_ROWS", "3000"))
 KILLS = int(os.environ.get("BMQ_SPARK_KILLS", "1"))
 BATCHES = 2 * KILLS + 2
 SCRIPT = Path(__file__).with_name("faulty_query.py")
-PATIENCE = 240.0 + ROWS / 1000  # with what a driver does next: Spark, its workers, a batch
+PATIENCE = 240.0 + ROWS / 1000  # including the start of the next driver: Spark, its workers, a batch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
@@ -45,7 +45,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def uri() -> Iterator[str]:
-    """The broker from the environment, or an embedded one."""
+    """The broker from the environment, or an embedded broker."""
     named = os.environ.get("BMQ_BROKER_URI")
     if named:
         yield named
@@ -60,11 +60,11 @@ def queue() -> str:
 
 
 class Driver:
-    """A query in a process of its own.
+    """A query in a separate process.
 
     Attributes:
-        kills: how often it was killed in the middle of a batch, and between two.
-        ended: how often it ended by itself.
+        kills: number of kills in the middle of a batch, and between batches.
+        ended: number of ends without a kill.
     """
 
     def __init__(self, way: str, uri: str, queue: str, folder: Path) -> None:
@@ -75,7 +75,7 @@ class Driver:
         self.ended = 0
 
     def start(self) -> None:
-        """Start it."""
+        """Start the driver."""
         self._process = subprocess.Popen(self._command, start_new_session=True)
 
     def kill(self) -> None:
@@ -90,7 +90,8 @@ class Driver:
         """Wait for an effect of the driver, with a check at this interval in seconds.
 
         A driver that ends without a kill is restarted: Spark gives its Python workers ten seconds to start,
-        which is too short on a busy machine.
+            too
+        short on a busy machine.
         """
         deadline = time.monotonic() + PATIENCE
         while not done():
@@ -103,7 +104,7 @@ class Driver:
             time.sleep(pause)
 
     def batches(self, kind: str) -> set[int]:
-        """The batches that are planned (``offsets``) or done (``commits``)."""
+        """The planned (``offsets``) or finished (``commits``) batches."""
         return {int(each.name) for each in (self._checkpoint / kind).glob("[0-9]*")}
 
     def half_done(self) -> bool:
@@ -111,7 +112,7 @@ class Driver:
         return bool(self.batches("offsets") - self.batches("commits"))
 
     def kill_again_and_again(self) -> None:
-        """Start and kill the driver: in the middle of a batch, and every other time right after one."""
+        """Start and kill the driver: alternately in the middle of a batch, and right after a batch."""
         for number in range(KILLS):
             before = len(self.batches("commits"))
             self.start()
@@ -130,7 +131,7 @@ class Driver:
 
 @pytest.fixture
 def drivers() -> Iterator[list[Driver]]:
-    """The drivers of a test, which end with it."""
+    """The drivers of a test, ended with the test."""
     made: list[Driver] = []
     yield made
     for each in made:
@@ -139,7 +140,7 @@ def drivers() -> Iterator[list[Driver]]:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Iterator[History]:
-    """The rows on their way, for the checker."""
+    """The rows in flight, for the checker."""
     with History(tmp_path / "history.jsonl") as history:
         yield history
 
@@ -157,7 +158,7 @@ def posted(uri: str, queue: str, history: History) -> None:
 
 
 def drained(uri: str, queue: str, history: History) -> set[int]:
-    """The numbers of the messages that are in a queue; each message is an effect in the history."""
+    """The numbers of the messages in a queue; each message is an effect in the history."""
     found: set[int] = set()
     recorder = history.process("queue")
 
@@ -209,7 +210,7 @@ def test_killed_drivers_read_every_message_once(
     driver.kill_again_and_again()
 
     def stored() -> int:
-        """Messages in committed batches: what the log of the sink names."""
+        """Messages in committed batches, from the log of the sink."""
         return spark.read.parquet(str(tmp_path / "out")).count()
 
     driver.finish(lambda: not driver.half_done() and stored() == ROWS)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Swap two neighbouring fields of a declaration, and compare every codec with Construct.
 
-``python -m tests.wire.swapped STRUCTURE`` swaps each pair of neighbours in a process of its own. In that
-process the Construct declaration is changed before the codecs are imported. The changed declaration is also
+``python -m tests.wire.swapped STRUCTURE`` swaps each pair of neighbours in a separate process. There the
+Construct declaration is changed before the codecs are imported. The changed declaration is also
 the oracle: Construct reads the bytes of the codecs, and the codecs read the bytes of Construct. The program
-prints a line for each pair: the swapped fields, and the names of the codecs that were compared.
+prints a line for each pair: the swapped fields, and the names of the compared codecs.
 
-:func:`users` lists the functions that depend on a declaration, and :func:`called` the functions that the
-comparisons call. A test requires that the comparisons call all of them.
+:func:`users` lists the functions that depend on a declaration, and :func:`called` the functions called by the
+comparisons. A test requires a call of each function.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _GUIDS = [bytes(range(at, at + 16)) for at in (1, 40, 90)]
 
 
 class Swapped:
-    """The declarations with two fields of one structure swapped; with ``first`` None, as they are.
+    """The declarations with two fields of a structure swapped; with ``first`` None, unchanged.
 
     Attributes:
         pair: the names of the swapped fields.
@@ -56,14 +56,14 @@ class Swapped:
         importlib.import_module("bmq.wire._fields").FIELDS.update(self._fields)
 
     def build(self, structure: str, **values: Any) -> bytes:
-        """The bytes of a structure, as Construct writes them; fields that are left out are 0."""
+        """The bytes of a structure, written by Construct; omitted fields are 0."""
         zero = {
             name: bytes(bits // 8) if kind == "bytes" else 0 for name, bits, kind in self._fields[structure]
         }
         return bytes(self._declared[structure].build(zero | values))
 
     def parse(self, structure: str, data: bytes, at: int = 0) -> dict[str, Any]:
-        """The fields of a structure, as Construct reads them."""
+        """The fields of a structure, read by Construct."""
         size = self._declared[structure].sizeof()
         found = self._declared[structure].parse(data[at : at + size])
         return {name: found[name] for name, _, _ in self._fields[structure]}
@@ -72,7 +72,7 @@ class Swapped:
         return int(self._declared[structure].sizeof())
 
     def end(self, structure: str, *names: str) -> int:
-        """The size in bytes of the beginning of a structure that holds all these fields."""
+        """The size in bytes of the beginning of a structure, up to the last of these fields."""
         at, end = 0, 0
         for name, bits, _ in self._fields[structure]:
             at += bits
@@ -328,7 +328,7 @@ def _pushes(declared: Swapped) -> Iterator[str]:
         assert raw[size:].startswith(options + data)
     assert total == 2 * fields["messageWords"] * 4
     yield "encode_push"
-    # Enough messages of one length for the comparison of columns, then one that is longer.
+    # Enough messages of one length for the comparison of columns, then a longer message.
     bodies = [
         declared.build("PushHeader", **fields | {"queueId": queue_id, "messageGUID": guid}) + options + data
         for queue_id, guid in [(-2, guid) for guid in _GUIDS] * 30 + [(3, _GUIDS[1])]
@@ -342,7 +342,7 @@ def _pushes(declared: Swapped) -> Iterator[str]:
     assert [tuple(each) for each in decode_pushes(event, body)] == expected
     yield "decode_pushes"
     _dissected(event, optionsWords=fields["optionsWords"], schemaId=77, id=7)
-    # Headers of an older broker, flags of a newer one, and messages that are too short to have a GUID.
+    # Headers of an older broker, flags of a newer broker, and messages too short for a GUID.
     short, notices = size - 4, list[str]()
     words = -(-declared.end("PushHeader", "flags", "messageWords") // 4)
     cut = declared.build("PushHeader", **fields | {"messageWords": words})[: words * 4]
@@ -502,7 +502,7 @@ def _properties(declared: Swapped) -> Iterator[str]:
     for new in (False, True):
         expected = build(new)
         assert encode_properties(values, new=new) == expected
-        for _ in range(4):  # the first area is indexed, the next ones are read by their shape
+        for _ in range(4):  # the first area is indexed, the next areas are read by their shape
             assert encode_properties(values, new=new) == expected
             properties, length = split_properties(expected + b"payload", new)
             assert (dict(properties), length) == (values, len(expected))
@@ -541,7 +541,7 @@ def _guid(declared: Swapped) -> Iterator[str]:
     yield "GuidGenerator"
 
 
-#: The comparisons for each structure: of its own codecs, and of the codecs that contain the structure.
+#: The comparisons for each structure: its own codecs, and the codecs containing the structure.
 CHECKS: dict[str, tuple[Callable[[Swapped], Iterator[str]], ...]] = {
     "EventHeader": (_events, _puts, _pushes, _acks, _confirms),
     "PutHeader": (_puts, _tables),
@@ -611,7 +611,7 @@ def called() -> set[str]:
             path = Path(code.co_filename).relative_to(PACKAGE).as_posix()
             found.add(f"{path}:{code.co_qualname}")
 
-    clear_caches()  # what a cache has is not made again
+    clear_caches()  # cached results are not computed again
     before = sys.getprofile()
     sys.setprofile(note)
     try:
@@ -635,12 +635,12 @@ def _functions(node: ast.AST, before: str = "") -> Iterator[tuple[str, ast.AST]]
 
 
 def main() -> None:
-    """Compare every pair of a structure, each in a process of its own."""
+    """Compare every pair of a structure, each in a separate process."""
     name, *place = sys.argv[1:]
     if place:
         print(compare(name, int(place[0])), flush=True)
         return
-    # Forked processes share what is slow to import and does not depend on a declaration.
+    # Forked processes share slow imports that do not depend on a declaration.
     for slow in ("numpy", "pyarrow"):
         importlib.import_module(slow)
     for first in range(len(importlib.import_module("bmq.wire._fields").FIELDS[name]) - 1):
