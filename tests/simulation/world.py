@@ -226,9 +226,16 @@ class World:
             raise AssertionError(f"the broker's books do not balance: {'; '.join(self.wrong())}") from None
 
     def wrong(self) -> list[str]:
-        """Return the sums of the broker and of living sessions that do not balance."""
+        """Return wrong sums of the broker and of living sessions, and forgotten messages."""
         living = (each for each in self._witness.sessions if not driver_of(each).loop.dead)
-        return unsettled(self.broker, living)
+        queues = self.broker.broker.queues
+        kept = [
+            f"{uri} keeps {app.pending} messages for {name}, all of them confirmed"
+            for uri in queues
+            for name, app in queues[uri].apps.items()
+            if app.consumers and app.pending
+        ]
+        return unsettled(self.broker, living) + kept
 
     def check(self, **rules: Any) -> Verdict:
         """Check the history; a failure has the last events as a note."""

@@ -177,7 +177,7 @@ async def posting(sim: Simulation) -> Verdict:
         await each.wait()
     await settle(
         sim,
-        lambda: all(each >= wanted for each in arrived.values()),
+        lambda: all(each >= wanted for each in arrived.values()) and not sim.history.pending(),
         lambda: {app: sorted(wanted - each)[:5] for app, each in arrived.items()},
     )
     await stop(*consumers)
@@ -317,7 +317,7 @@ async def groups(sim: Simulation) -> Verdict:
             each.start()
     await settle(
         sim,
-        lambda: {key: len(seen) for key, seen in handled.items()} == posted,
+        lambda: {key: len(seen) for key, seen in handled.items()} == posted and not sim.history.pending(),
         lambda: {key: (count, len(handled.get(key, ()))) for key, count in posted.items()},
     )
     for each in members:
@@ -374,7 +374,11 @@ async def delays(sim: Simulation) -> Verdict:
     healed = clock()
     await producer.wait()
     wanted = set(range(count))
-    await settle(sim, lambda: arrived.keys() >= wanted, lambda: sorted(wanted - arrived.keys())[:5])
+    await settle(
+        sim,
+        lambda: arrived.keys() >= wanted and not sim.history.pending(),
+        lambda: sorted(wanted - arrived.keys())[:5],
+    )
     late = {number: at - max(due[number], healed) for number, at in arrived.items()}
     # A broker keeps the messages of a machine without power until it has missed the heartbeats.
     silent = any("its machine too" in fault.get("kind", "") for fault in sim.history.events(op="fault"))
