@@ -27,10 +27,10 @@ from report import SAFELY
 from rich.console import Console
 from rich.table import Table
 
-from bmq.client._line import ConsumerInput, Line
-from bmq.client._posting import PostBatch
+from bmq.client._line import ConsumerInput
+from bmq.client._outcomes import PostBatch
 from bmq.client.interceptors import Hooks
-from bmq.client.message import Message, MessageBatch
+from bmq.client.message import Message, MessageBatch, MessageLine
 from bmq.engine.counting import ReceiveCounts
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.posts import Posts
@@ -190,10 +190,10 @@ def consuming() -> Stages:
         connection=SimpleNamespace(loop=asyncio.new_event_loop()),
     )
     end: Any = SimpleNamespace(
-        driver=driver, subscriptions=None, uri="bmq://d/q", counts=ReceiveCounts(), hooks=Hooks(())
+        driver=driver, subscriptions=None, uri="bmq://d/q", counts=ReceiveCounts(), max_message_size=2**26
     )
     arrival = 0.0, 0
-    consumer = Line(end, None, [None], SubscriptionOptions(1000, 2**30, 0), None)
+    consumer = MessageLine(end, Hooks(()), None, [None], SubscriptionOptions(1000, 2**30, 0), None)
     consumer.fire(ConsumerInput.BEGIN)
 
     def line() -> deque[Any]:

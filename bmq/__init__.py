@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from bmq.client.connect import connect, run
     from bmq.client.consumer import Consumer, Subscription
     from bmq.client.interceptors import Interceptor
-    from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
+    from bmq.client.message import Message, MessageBatch
+    from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage
     from bmq.client.queue import Queue
     from bmq.client.session import CloseReport, Session
     from bmq.client.typed import TypedMessage, TypedQueue
@@ -160,7 +161,8 @@ _NAMES = {
     "bmq.client.connect": ["connect", "run"],
     "bmq.client.consumer": ["Consumer", "Subscription"],
     "bmq.client.interceptors": ["Interceptor"],
-    "bmq.client.message": ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"],
+    "bmq.client.message": ["Message", "MessageBatch"],
+    "bmq.client.posts": ["Ack", "FailedPost", "PostReport", "PutMessage"],
     "bmq.engine.options": ["Credentials", "SessionOptions", "Trace"],
     "bmq.client.queue": ["Queue"],
     "bmq.engine.retry": ["reconnect_delays"],

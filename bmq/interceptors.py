@@ -7,7 +7,8 @@ class Stamp(bmq.Interceptor):
             message.properties["host"] = HOST
 """
 
-from bmq.client.interceptors import Handling, Interceptor, OutgoingMessage, PostOutcome
+from bmq.client.interceptors import Handling, Interceptor, PostOutcome
+from bmq.client.posts import OutgoingMessage
 
 __all__ = [
     "Handling",

@@ -72,6 +72,8 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
         "workers/_left.py": "from bmq.engine import driver",
         "engine/flow.py": "from bmq.client import queue",
         "client/queue.py": "from bmq import Session",
+        "client/_line.py": "from bmq.client import queue",
+        "blocking/_line.py": "from bmq.blocking import _queue",
         "newcomer.py": "",
     }
     shutil.copytree(PACKAGE, tmp_path / "bmq", ignore=shutil.ignore_patterns("__pycache__"))
@@ -91,6 +93,8 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
         ("bmq.workers._left", "bmq.engine.driver"),
         ("bmq.engine.flow", "bmq.client.queue"),
         ("bmq.client.queue", "bmq"),
+        ("bmq.client._line", "bmq.client.queue"),
+        ("bmq.blocking._line", "bmq.blocking._queue"),
     ]:
         assert re.search(rf"\b{importer} ->\s+{imported} \(l", run.stdout), (importer, run.stdout)
     assert "newcomer" in run.stdout, "every module has its place among the layers"

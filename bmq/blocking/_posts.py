@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Any
 
 from bmq.blocking._portal import Portal
-from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
+from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage
 from bmq.client.queue import Queue
 from bmq.errors import TimedOut
 

@@ -19,7 +19,7 @@ from bmq.blocking._outbox import SMALL
 from bmq.blocking._portal import Portal
 from bmq.blocking._posts import Feed, PostFuture, settle
 from bmq.client.consumer import Consumer as _Consumer
-from bmq.client.message import Ack, PostReport, PutMessage
+from bmq.client.posts import Ack, PostReport, PutMessage
 from bmq.client.queue import Queue as _Queue
 from bmq.client.stats import QueueStats
 from bmq.errors import BufferFull
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from bmq.blocking._tables import Tables
     from bmq.blocking._typed import TypedQueue
     from bmq.client.limits import ConsumerLimits
-    from bmq.client.message import GuidsOf
     from bmq.client.options import TablesOptions
+    from bmq.client.posts import GuidsOf
     from bmq.codecs import Codec
     from bmq.groups import GroupOptions
     from bmq.subscriptions import ExpressionInput

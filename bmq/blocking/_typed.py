@@ -15,7 +15,7 @@ from bmq import _checks
 from bmq._renamed import renamed_arguments
 from bmq.blocking._message import Message, MessageBatch, TypedBatch, TypedMessage
 from bmq.blocking._posts import PostFuture
-from bmq.client.message import Ack, PostReport, PutMessage
+from bmq.client.posts import Ack, PostReport, PutMessage
 from bmq.codecs import Codec, Shape
 from bmq.errors import UsageError
 from bmq.wire.constants import Compression

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bmq.client._definition import Numbered, compile_expression_input
-from bmq.client._line import Line
 from bmq.client._open_queue import end_of
 from bmq.client.consumer import Consumer
-from bmq.client.message import Message, arrival_of, push_of
+from bmq.client.delivered import arrival_of, push_of
+from bmq.client.interceptors import hooks_of
+from bmq.client.message import Message, MessageLine
 from bmq.engine.counting import size_of
 from bmq.protocol.client.ports import Arrival, Places
 from bmq.protocol.client.subscription import SubscriptionOptions
@@ -25,6 +26,7 @@ from bmq.wire.push_columns import PushColumns, read_push_columns
 
 if TYPE_CHECKING:
     from bmq.client._end import QueueEnd
+    from bmq.client.interceptors import Hooks
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
@@ -120,7 +122,7 @@ class _Event(NamedTuple):
             yield number + index - first, push
 
 
-class ColumnLine(Line):
+class ColumnLine(MessageLine):
     """A line with messages taken as columns.
 
     Arrivals wait event by event, behind any single messages passed on by other consumers. With interceptors
@@ -128,16 +130,19 @@ class ColumnLine(Line):
 
     Args:
         end: queue of the line.
+        hooks: interceptors.
         expression: as for :meth:`bmq.Queue.subscribe`.
         options: limits and priority.
     """
 
-    def __init__(self, end: QueueEnd, expression: ExpressionInput, options: SubscriptionOptions) -> None:
+    def __init__(
+        self, end: QueueEnd, hooks: Hooks, expression: ExpressionInput, options: SubscriptionOptions
+    ) -> None:
         expression, expressions, _ = compile_expression_input(expression, discard=False)
-        super().__init__(end, expression, expressions, options, None)
+        super().__init__(end, hooks, expression, expressions, options, None)
         self._events: deque[_Event] = deque()
         self._event_rows = 0
-        self._message_by_message = bool(end.hooks.receiving or end.hooks.confirming)
+        self._message_by_message = bool(hooks.receiving or hooks.confirming)
         if not self._message_by_message:
             end.connection.core.read_columns = partial(read_push_columns, least=_WORTH_IT)
             for subscription in self.definition.subscriptions:
@@ -169,7 +174,7 @@ class ColumnLine(Line):
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
         """Accept the messages of a newly arrived event."""
         if not self.active:
-            self.subscriptions.deliver(list(columns.pushes()), [(0, number)], arrival)
+            self.end.subscriptions.deliver(list(columns.pushes()), [(0, number)], arrival)
             return
         size = columns.size
         self.counts.came(columns.count, size, int(np.count_nonzero(columns.flags & PushFlags.OUT_OF_ORDER)))
@@ -302,7 +307,7 @@ class ColumnLine(Line):
         """
         end = self.end
         if receipt.messages:
-            end.confirm_messages(self, [each for each in receipt.messages if not each.confirmed])
+            self.confirm_messages([each for each in receipt.messages if not each.confirmed])
             return
         end.confirm_many(receipt.guids.tolist())
         confirming, turn = end.confirming, self.connection.turn
@@ -323,7 +328,7 @@ class ColumnConsumer(Consumer):
     """
 
     def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:
-        self.line = ColumnLine(end_of(queue), expression, options)
+        self.line = ColumnLine(end_of(queue), hooks_of(queue), expression, options)
         super().__init__(queue, self.line)
 
 

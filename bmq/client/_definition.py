@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from bmq.engine.counting import ReceiveCounts
 from bmq.errors import ProtocolError
-from bmq.protocol.client.ports import Arrival, Places
+from bmq.protocol.client.ports import Arrival, Places, Sink
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import properties_size, read_properties
@@ -16,13 +17,13 @@ from bmq.wire.properties import Properties
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
-    from bmq.client._line import Line
     from bmq.subscriptions import Complement, Expression, ExpressionInput
     from bmq.wire.push_columns import PushColumns
 
 __all__ = [
     "Definition",
     "Numbered",
+    "Receiver",
     "RoutedMessage",
     "Unread",
     "check_expression_input",
@@ -50,6 +51,24 @@ _UNREAD = Unread.UNREAD
 Numbered = tuple[int, Push]
 
 
+class Receiver(Sink, Protocol):
+    """The line of a consumer, as known to its definition."""
+
+    @property
+    def counts(self) -> ReceiveCounts:
+        """The counters of the messages."""
+        ...
+
+    @property
+    def active(self) -> bool:
+        """Whether the broker has the subscription, or a request for it is pending."""
+        ...
+
+    def discard(self, messages: list[Push], arrival: Arrival) -> None:
+        """Confirm newly arrived messages, without handing them out."""
+        ...
+
+
 class Definition:
     """The definition of a consumer's subscription.
 
@@ -67,7 +86,7 @@ class Definition:
 
     def __init__(
         self,
-        line: Line,
+        line: Receiver,
         expression: ExpressionInput,
         expressions: list[Expression | None],
         options: SubscriptionOptions,
@@ -123,7 +142,7 @@ class _Drain:
 
     __slots__ = ("_complement", "_line")
 
-    def __init__(self, line: Line, complement: Complement) -> None:
+    def __init__(self, line: Receiver, complement: Complement) -> None:
         self._line = line
         self._complement = complement
 
@@ -142,7 +161,7 @@ class _Drain:
             pushes = [message for _, message in wanted]
             line.deliver(pushes, [(index, number) for index, (number, _) in enumerate(wanted)], arrival)
         if unwanted:
-            line.end.discard(unwanted, arrival)
+            line.discard(unwanted, arrival)
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
         """Accept the messages of an event."""

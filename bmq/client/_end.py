@@ -7,11 +7,10 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bmq.client._handlers import Handlers
 from bmq.client._subscriptions import Subscriptions
-from bmq.client.message import arrival_of, push_of
 from bmq.engine.counting import ReceiveCounts, size_of
 from bmq.errors import Error, QueueClosed
 from bmq.protocol.client.ports import Arrival
@@ -21,9 +20,6 @@ from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
     from bmq.client._line import Line
-    from bmq.client.interceptors import Hooks
-    from bmq.client.message import Message
-    from bmq.client.queue import Queue
     from bmq.engine.driver import Driver
     from bmq.wire.uri import QueueUri
 
@@ -41,19 +37,17 @@ class QueueEnd:
     Args:
         driver: session of the queue.
         uri: URI given when opening.
-        hooks: interceptors.
         options: default limits and priority of consumers.
 
     Attributes:
         driver: session of the queue.
         parsed_uri: URI given when opening.
         uri: URI as text, available after opening.
-        hooks: interceptors.
         connection: session's connection.
         backlog: session's account of held messages.
         received: session's counters of received messages.
         max_message_size: maximum decompressed size of a payload.
-        queue: public object of the queue.
+        queue: public object of the queue, opaque here.
         core: protocol's queue, available after opening.
         counts: counters of received messages.
         confirming: counts confirmations.
@@ -63,16 +57,13 @@ class QueueEnd:
         default: line of the default subscription, or None.
     """
 
-    queue: Queue
+    queue: object
     core: QueueCore
     uri: str
 
-    def __init__(
-        self, driver: Driver[QueueEnd], uri: QueueUri, hooks: Hooks, options: SubscriptionOptions
-    ) -> None:
+    def __init__(self, driver: Driver[Any], uri: QueueUri, options: SubscriptionOptions) -> None:
         self.driver = driver
         self.parsed_uri = uri
-        self.hooks = hooks
         self.options = options
         self.connection = driver.connection
         self.backlog = driver.backlog
@@ -139,23 +130,6 @@ class QueueEnd:
             confirming.count += 1
         else:
             confirming.begin(counts, arrival, connection.turn)
-
-    def confirm_messages(self, line: Line, messages: list[Message]) -> None:
-        """Confirm unconfirmed messages of one consumer."""
-        self.confirm_many([push_of(message)[GUID] for message in messages])
-        if line.in_hand is not None:
-            line.in_hand.release(messages)
-        counts, confirming, turn = line.counts, self.confirming, self.connection.turn
-        arrival: Arrival | None = None
-        for message in messages:
-            message.confirmed = True
-            came = arrival_of(message)
-            if came is not arrival:
-                arrival = came
-                confirming.begin(counts, arrival, turn, 0)
-            confirming.count += 1
-        if self.hooks.confirming and messages:
-            self.hooks.confirmed(line.consumer, messages)
 
     def confirm_guids(self, guids: list[bytes]) -> None:
         """Confirm messages known only by their GUIDs."""

@@ -21,14 +21,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bmq.client._definition import Numbered
-from bmq.client.message import Message, arrived_anew, line_of, push_of
+from bmq.client.delivered import Delivered, arrived_anew, counts_of, is_stale, push_of
 from bmq.protocol.client.ports import Arrival
 from bmq.wire.push import DATA, GUID
 
 __all__ = ["InHand"]
 
 
-class InHand(dict[bytes, "Message | None"]):
+class InHand(dict[bytes, "Delivered | None"]):
     """The messages of one queue in the hands of handlers, by GUID; None for a message in line."""
 
     __slots__ = ()
@@ -52,9 +52,9 @@ class InHand(dict[bytes, "Message | None"]):
                 fresh.append(each)
                 continue
             held = self[guid]
-            if held is not None and held.stale:
+            if held is not None and is_stale(held):
                 arrived_anew(held, arrival)
-                counts = line_of(held).counts
+                counts = counts_of(held)
                 if counted:
                     counts.hold(1)
                 else:
@@ -62,7 +62,7 @@ class InHand(dict[bytes, "Message | None"]):
             # Otherwise the connection is the same, and the message already counts as unconfirmed.
         return fresh
 
-    def release(self, messages: Iterable[Message]) -> None:
+    def release(self, messages: Iterable[Delivered]) -> None:
         """Forget messages no longer in the hands of a handler."""
         for message in messages:
             self.pop(push_of(message)[GUID], None)

@@ -37,13 +37,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from operator import itemgetter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from bmq._turn import turn_of
 from bmq._waiting import WaitingLine, ended
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Numbered, numbered
-from bmq.client.message import Message, MessageBatch, push_of
+from bmq.client._in_hand import InHand
+from bmq.client.delivered import Delivered, is_stale, push_of
 from bmq.engine.counting import ReceiveCounts
 from bmq.errors import Error, QueueClosed, TimedOut
 from bmq.protocol.client.ports import Arrival, Places
@@ -51,19 +52,14 @@ from bmq.protocol.machine import Machine, Transition
 from bmq.wire.push import DATA, GUID, Push
 
 if TYPE_CHECKING:
-    from bmq.client._end import QueueEnd
-    from bmq.client._in_hand import InHand
-    from bmq.client._subscriptions import Subscriptions
-    from bmq.client.consumer import Consumer
     from bmq.engine.backlog import Backlog
     from bmq.engine.connection import Connection
+    from bmq.engine.driver import Driver
     from bmq.protocol.client.subscription import SubscriptionOptions
     from bmq.subscriptions import Complement, Expression, ExpressionInput
     from bmq.wire.push_columns import PushColumns
 
-__all__ = ["ConsumerInput", "ConsumerLife", "ConsumerState", "Line"]
-
-_COUNT_EVERY = 64
+__all__ = ["ConsumerInput", "ConsumerLife", "ConsumerState", "Line", "LineQueue", "Neighbours"]
 
 _number = itemgetter(0)
 
@@ -172,19 +168,55 @@ class ConsumerLife(Machine):
     }
 
 
+class Neighbours(Protocol):
+    """The subscriptions of a queue, as known to one line."""
+
+    def begin(self, line: Line, /) -> asyncio.Future[None]:
+        """Add a consumer; return a future for the broker's answer."""
+        ...
+
+    async def begun(self, line: Line, asked: asyncio.Future[None], /) -> None:
+        """Wait for the broker's acceptance; after a refusal, remove the consumer."""
+        ...
+
+    def deliver(self, messages: list[Push], places: Places, arrival: Arrival, /) -> None:
+        """Accept newly arrived messages for a closed consumer."""
+        ...
+
+    def give_back(self, messages: list[Numbered], /) -> None:
+        """Accept unhandled messages of a closed consumer."""
+        ...
+
+
+class LineQueue(Protocol):
+    """A queue, as known to the lines of its consumers."""
+
+    driver: Driver[Any]
+    counts: ReceiveCounts
+    uri: str
+
+    @property
+    def subscriptions(self) -> Neighbours:
+        """The consumers of the queue."""
+        ...
+
+    def discard(self, messages: list[Push], arrival: Arrival, /) -> None:
+        """Confirm newly arrived messages, without handing them out."""
+        ...
+
+
 class Line(ConsumerLife):
     """The messages of a consumer waiting for the application.
 
     Args:
-        end: queue of the consumer.
+        queue: queue of the consumer.
         expression: expression given by the application.
         expressions: compiled form of all expressions; None for all messages.
         options: limits and priority.
         discard: complement of the expression, if unmatched messages are to be discarded; otherwise None.
 
     Attributes:
-        end: queue of the consumer.
-        consumer: public object of the consumer.
+        consumer: public object of the consumer, only for texts here.
         definition: definition of the subscription.
         counts: counters of the messages.
         messages: messages waiting for the application.
@@ -199,24 +231,22 @@ class Line(ConsumerLife):
             ever, because workers refer to the consumer.
     """
 
-    consumer: Consumer
+    consumer: object
 
     def __init__(
         self,
-        end: QueueEnd,
+        queue: LineQueue,
         expression: ExpressionInput,
         expressions: list[Expression | None],
         options: SubscriptionOptions,
         discard: Complement | None,
     ) -> None:
         super().__init__()
-        self.end = end
-        self.connection: Connection = end.driver.connection
-        self.subscriptions: Subscriptions = end.subscriptions
-        self.max_message_size: int = end.driver.options.max_message_size
-        self._backlog: Backlog = end.driver.backlog
-        self._hooks = end.hooks
-        self.counts = ReceiveCounts(end.counts)
+        self._queue = queue
+        self.connection: Connection = queue.driver.connection
+        self._neighbours = queue.subscriptions
+        self._backlog: Backlog = queue.driver.backlog
+        self.counts = ReceiveCounts(queue.counts)
         self.definition = Definition(self, expression, expressions, options, discard)
         self.turn = turn_of(self.connection.loop)
         self.used = False
@@ -233,8 +263,8 @@ class Line(ConsumerLife):
         self._together = 0
         # Bytes counted for this line in the session's backlog, and messages taken since the last report.
         self._counted_bytes = 0
-        self.taken = 0
-        self.taken_bytes = 0
+        self.taken: int = 0
+        self.taken_bytes: int = 0
 
     # attributes
 
@@ -258,13 +288,14 @@ class Line(ConsumerLife):
         """The index of the next message in line among all messages since the start."""
         return self.arrived - len(self.messages)
 
-    def put_back(self, messages: Iterable[Message]) -> None:
+    def put_back(self, messages: Iterable[Delivered]) -> None:
         """Return unhandled messages to the line; see :meth:`bmq.Consumer.put_back`."""
         in_hand = self.in_hand
         if in_hand is not None:
             messages = list(messages)
             in_hand.release(messages)
-            messages = [message for message in messages if not message.stale]  # the broker redelivers these
+            # The broker redelivers stale messages.
+            messages = [message for message in messages if not is_stale(message)]
         pushes = [push_of(message) for message in messages if not message.confirmed]
         # Before all messages with delivery numbers, and before messages put back earlier.
         self.line_up()
@@ -272,7 +303,7 @@ class Line(ConsumerLife):
         returned: list[Numbered] = [(first + index, push) for index, push in enumerate(pushes)]
         if not self.active:
             self.counts.hold(-len(pushes))
-            self.subscriptions.give_back(returned)
+            self._neighbours.give_back(returned)
         elif pushes:
             if in_hand is not None:
                 in_hand.update(dict.fromkeys([push[GUID] for push in pushes]))
@@ -280,7 +311,7 @@ class Line(ConsumerLife):
 
     def _now(self) -> Arrival:
         """The arrival for messages joining now."""
-        return self.connection.loop.time(), self.end.received.losses
+        return self.connection.loop.time(), self._queue.driver.received.losses
 
     # life cycle
 
@@ -292,9 +323,9 @@ class Line(ConsumerLife):
         """
         opening = self.opening
         if opening is None or not self.active:
-            asked = self.subscriptions.begin(self)
+            asked = self._neighbours.begin(self)
             opening = self.opening = asyncio.get_running_loop().create_task(
-                self.subscriptions.begun(self, asked)
+                self._neighbours.begun(self, asked)
             )
             opening.add_done_callback(self._opened)
         return opening
@@ -372,6 +403,10 @@ class Line(ConsumerLife):
         """Count redelivered confirmed messages."""
         self.counts.again(count)
 
+    def discard(self, messages: list[Push], arrival: Arrival) -> None:
+        """Confirm newly arrived messages, without handing them out."""
+        self._queue.discard(messages, arrival)
+
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
         """Accept the messages of an event."""
         self.deliver(list(columns.pushes()), [(0, number)], arrival)
@@ -380,7 +415,7 @@ class Line(ConsumerLife):
         """Accept newly arrived messages."""
         state = self.state
         if state is not _OPEN and state is not _OPENING:  # a closing queue accepts no messages
-            self.subscriptions.deliver(messages, places, arrival)
+            self._neighbours.deliver(messages, places, arrival)
             return
         if self.in_hand is not None:
             guids = dict.fromkeys([message[GUID] for message in messages])
@@ -533,56 +568,6 @@ class Line(ConsumerLife):
 
     # taking messages
 
-    def pop(self) -> Message:
-        """Take the next message out of the line. The line must not be empty."""
-        messages = self.messages
-        push = messages.popleft()
-        self.taken += 1
-        self.taken_bytes += len(push[DATA])
-        if self.taken >= _COUNT_EVERY or not messages:
-            self.count_taken()
-        if not self._together:
-            self._look_at_arrival(self.arrived - len(messages) - 1)
-        self._together -= 1
-        message = Message(self, push, self._arrived_at)
-        if self.in_hand is not None:
-            self.in_hand[push[GUID]] = message
-        if self._hooks.receiving:
-            self._hooks.received(self.consumer, (message,))
-        return message
-
-    def pop_many(self, limit: int) -> MessageBatch:
-        """Take messages out of the line."""
-        messages = self.messages
-        first = self.arrived - len(messages)
-        if len(messages) <= limit:
-            taken = self._made(list(messages), first)
-            self.clear()
-        else:
-            pushes = [messages.popleft() for _ in range(limit)]
-            taken = self._made(pushes, first)
-            self.taken += limit
-            self.taken_bytes += sum([len(push[DATA]) for push in pushes])
-            self.count_taken()
-        batch = MessageBatch(self, taken)
-        if self.in_hand is not None:
-            self.in_hand.update({push_of(message)[GUID]: message for message in taken})
-        if self._hooks.receiving and taken:
-            self._hooks.received(self.consumer, batch)
-        return batch
-
-    def _made(self, pushes: list[Push], index: int) -> list[Message]:
-        """Create messages from the first in line, with this ``index`` among all messages since the start."""
-        made: list[Message] = []
-        while (at := len(made)) < len(pushes):
-            if not self._together:
-                self._look_at_arrival(index + at)
-            some = pushes[at : at + self._together]
-            arrival = self._arrived_at
-            made += [Message(self, push, arrival) for push in some]
-            self._together -= len(some)
-        return made
-
     def _look_at_arrival(self, index: int) -> None:
         """Find the arrival of the first message left, and the number of messages with the same arrival."""
         runs = self.runs
@@ -601,7 +586,7 @@ class Line(ConsumerLife):
         """Wait for a message, and for a share of the event loop's turn to hand out the message."""
         if timeout is not None:
             try:
-                async with within(timeout, f"no message of {self.end.uri} arrived"):
+                async with within(timeout, f"no message of {self._queue.uri} arrived"):
                     await self.some(None)
             except TimedOut:
                 if not self.buffered:

@@ -3,23 +3,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from bmq.client._outcomes import PostBatch, PostFuture, Several
 from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed
-from bmq.client.interceptors import Hooks, OutgoingMessage, PostOutcome
-from bmq.client.message import Ack, FailedPost, PutMessage
+from bmq.client.posts import Ack, FailedPost, OutgoingMessage, PutMessage
 from bmq.errors import PostError
 from bmq.wire.constants import Compression
 from bmq.wire.guid import GuidGenerator, guid_from_text, guid_to_text
 from bmq.wire.properties import PropertyInput
 
-if TYPE_CHECKING:
-    from bmq.client.queue import Queue
+__all__ = ["Interception", "ObservedPost", "ObservedPosts", "PostObserver", "Seen"]
 
-__all__ = ["Interception", "ObservedPost", "ObservedPosts", "Seen"]
+
+class PostObserver(Protocol):
+    """The interceptors, as known to the posts of one queue."""
+
+    def posts(self, posts: Sequence[OutgoingMessage], /) -> list[Any]:
+        """Show messages; return the context for :meth:`outcome`."""
+        ...
+
+    def outcome(
+        self,
+        contexts: list[Any],
+        posted: int,
+        failures: tuple[FailedPost, ...] = (),
+        error: BaseException | None = None,
+        /,
+    ) -> None:
+        """Report the number of posted messages, the failures among these, and the error of the caller."""
+        ...
 
 
 @dataclass(slots=True)
@@ -54,16 +69,14 @@ class Interception:
     """Shows the interceptors of a session the messages posted to a queue.
 
     Args:
-        hooks: interceptors.
-        queue: destination of the messages.
+        observer: interceptors.
         guids: generates the GUIDs, as seen by interceptors.
     """
 
-    __slots__ = ("_guids", "_hooks", "_queue")
+    __slots__ = ("_guids", "_observer")
 
-    def __init__(self, hooks: Hooks, queue: Queue, guids: GuidGenerator) -> None:
-        self._hooks = hooks
-        self._queue = queue
+    def __init__(self, observer: PostObserver, guids: GuidGenerator) -> None:
+        self._observer = observer
         self._guids = guids
 
     def one(
@@ -71,7 +84,7 @@ class Interception:
     ) -> tuple[OutgoingMessage, ObservedPost]:
         """Show a message; return the message, and the receiver of the outcome."""
         post = self._post(data, properties, guid, tick)
-        return post, ObservedPost(self._hooks, self._queue, post)
+        return post, ObservedPost(self._observer, post)
 
     def several(self, items: Iterable[Any], budget: int, tick: int) -> Seen:
         """Take items of a ``post_many``, up to a budget of bytes, without showing them.
@@ -103,7 +116,7 @@ class Interception:
 
     def observe(self, posts: list[OutgoingMessage], batch: PostBatch) -> ObservedPosts:
         """Show messages; return the receiver of their outcomes."""
-        return ObservedPosts(self._hooks, self._queue, posts, batch)
+        return ObservedPosts(self._observer, posts, batch)
 
     def _post(
         self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
@@ -116,23 +129,21 @@ class ObservedPosts(Several):
     """Several posts of a ``post_many``, shown to interceptors together.
 
     Args:
-        hooks: interceptors.
-        queue: destination of the messages.
+        observer: interceptors.
         posts: messages, as shown to the interceptors.
         batch: the caller's batch, which counts the same outcomes.
     """
 
-    __slots__ = ("_batch", "_contexts", "_failures", "_first", "_hooks", "_left", "_outcome", "_queue")
+    __slots__ = ("_batch", "_contexts", "_failures", "_first", "_left", "_observer", "_outcome")
 
-    def __init__(self, hooks: Hooks, queue: Queue, posts: list[OutgoingMessage], batch: PostBatch) -> None:
-        self._hooks = hooks
-        self._queue = queue
+    def __init__(self, observer: PostObserver, posts: list[OutgoingMessage], batch: PostBatch) -> None:
+        self._observer = observer
         self._batch = batch
         self._first = batch.report.posted
         self._failures: list[FailedPost] = []
         self._outcome: tuple[int, BaseException | None] = 0, None
         self._left = 0
-        self._contexts = hooks.posts(queue, posts)
+        self._contexts = observer.posts(posts)
 
     def made(self, count: int, error: BaseException | None) -> None:
         """Record the number of posted messages; ``error`` is the reason if some were not posted."""
@@ -155,28 +166,24 @@ class ObservedPosts(Several):
         self._left -= count
         if not self._left:
             posted, error = self._outcome
-            failures = tuple(self._failures)
-            outcome = PostOutcome(self._queue, posted, posted - len(failures), failures, error)
-            self._hooks.outcome(self._contexts, outcome)
+            self._observer.outcome(self._contexts, posted, tuple(self._failures), error)
 
 
 class ObservedPost:
     """A single post: receives the outcome for a future, even if the caller has stopped waiting.
 
     Args:
-        hooks: interceptors.
-        queue: destination of the message.
+        observer: interceptors.
         post: message, as shown to the interceptors.
     """
 
-    __slots__ = ("_contexts", "_future", "_hooks", "_queue")
+    __slots__ = ("_contexts", "_future", "_observer")
 
     _future: PostFuture
 
-    def __init__(self, hooks: Hooks, queue: Queue, post: OutgoingMessage) -> None:
-        self._hooks = hooks
-        self._queue = queue
-        self._contexts = hooks.posts(queue, [post])
+    def __init__(self, observer: PostObserver, post: OutgoingMessage) -> None:
+        self._observer = observer
+        self._contexts = observer.posts([post])
 
     def attach(self, future: PostFuture) -> ObservedPost:
         """Also pass the outcome to a future; return the object itself."""
@@ -185,7 +192,7 @@ class ObservedPost:
 
     def refused(self, error: BaseException) -> None:
         """Report a failure to post the message."""
-        self._hooks.outcome(self._contexts, PostOutcome(self._queue, 0, 0, (), error))
+        self._observer.outcome(self._contexts, 0, (), error)
 
     def done(self) -> bool:
         """Always False: the outcome is always wanted."""
@@ -195,10 +202,10 @@ class ObservedPost:
         """Report the broker's acceptance of the post."""
         if not self._future.done():
             self._future.set_result(ack)
-        self._hooks.outcome(self._contexts, PostOutcome(self._queue, 1, 1))
+        self._observer.outcome(self._contexts, 1)
 
     def set_exception(self, error: PostError, /) -> None:
         """Report a post without an acceptance."""
         if not self._future.done():
             self._future.set_exception(error)
-        self._hooks.outcome(self._contexts, PostOutcome(self._queue, 1, 0, (FailedPost(0, error),)))
+        self._observer.outcome(self._contexts, 1, (FailedPost(0, error),))

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
-from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
+from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage
 from bmq.errors import AckStatus, Error, PostError
 from bmq.protocol.client.events import Acked
 from bmq.protocol.client.ports import PostTarget

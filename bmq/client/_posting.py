@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bmq.client._outcomes import PostBatch, PostFuture, Several
 from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed, wrong_size
-from bmq.client.message import GuidsOf, PostReport, PutMessage
+from bmq.client.posts import GuidsOf, PostReport, PutMessage
 from bmq.engine.options import check_compression
 from bmq.engine.room import Want
 from bmq.protocol.client.core import SessionState
@@ -41,7 +41,6 @@ from bmq.wire.properties import NOT_OF_THE_SCHEMA, PropertyInput, encode_propert
 from bmq.wire.put import Outgoing
 
 if TYPE_CHECKING:
-    from bmq.client._end import QueueEnd
     from bmq.client._observing import Interception, ObservedPost
     from bmq.engine.driver import Driver
     from bmq.wire.table import EncodedPosts
@@ -88,7 +87,7 @@ class Poster:
 
     def __init__(
         self,
-        driver: Driver[QueueEnd],
+        driver: Driver[Any],
         core: QueueCore,
         compression: Compression | None,
         interception: Interception | None,

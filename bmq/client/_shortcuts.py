@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods of a queue that other packages implement: the only place for imports on first use.
+"""Methods of a queue and a session that modules above them implement: the only place for such imports.
 
-The client is below these packages. Programs that do not use them do not pay for their import.
+Queues and sessions are below these modules. A program pays for the import of a module on first use.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 if TYPE_CHECKING:
     from bmq.client.options import TablesOptions as TablesOptions
     from bmq.client.queue import Queue
+    from bmq.client.requests import Requests as Requests
+    from bmq.client.session import Session
     from bmq.client.tables import Tables as Tables
     from bmq.client.typed import TypedQueue as TypedQueue
     from bmq.codecs import Codec as Codec
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from bmq.groups import GroupStats as GroupStats
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["group_of", "tables_of", "typed_queue"]
+__all__ = ["group_of", "requests_of", "tables_of", "typed_queue"]
 
 T = TypeVar("T")
 
@@ -59,3 +61,10 @@ def group_of(
     from bmq.groups import Group
 
     return Group(queue, key, buckets=buckets, member=member, weight=weight, expression=expression, **options)
+
+
+def requests_of(session: Session) -> Requests:
+    """Return the requests of a session; see :meth:`bmq.Queue.request`."""
+    from bmq.client.requests import Requests
+
+    return Requests(session)

@@ -7,14 +7,14 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bmq._log_limit import LogLimit
-from bmq.client._definition import Definition, Numbered, RoutedMessage, numbered
+from bmq.client._definition import Definition, Numbered, Receiver, RoutedMessage, numbered
 from bmq.client._in_hand import InHand
 from bmq.client._line import ConsumerInput, ConsumerState, Line
 from bmq.client._unclaimed import Unclaimed
-from bmq.engine.counting import size_of
+from bmq.engine.counting import ReceiveCounts, size_of
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.ports import Arrival, Places
@@ -22,11 +22,11 @@ from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
-    from bmq.client._end import QueueEnd
-    from bmq.client.consumer import Consumer
+    from bmq.engine.driver import Driver
+    from bmq.protocol.client.queue import QueueCore
     from bmq.wire.push_columns import PushColumns
 
-__all__ = ["Subscriptions"]
+__all__ = ["SubscribedQueue", "Subscriptions"]
 
 logger = logging.getLogger("bmq.client")
 
@@ -38,6 +38,33 @@ _OPENING, _OPEN = ConsumerState.OPENING, ConsumerState.OPEN
 _MENTION_UNCLAIMED_AFTER = 3.0
 # The default subscription is reported after this time in seconds without a receiving call.
 _MENTION_IDLE_AFTER = 10.0
+
+
+class SubscribedQueue(Protocol):
+    """A queue, as known to its subscriptions."""
+
+    driver: Driver[Any]
+    core: QueueCore
+    counts: ReceiveCounts
+    uri: str
+
+    @property
+    def default(self) -> Line | None:
+        """The line of the default subscription, or None."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether the queue is closed or closing."""
+        ...
+
+    def check_open(self) -> None:
+        """Check that the queue can be used."""
+        ...
+
+    def confirm_many(self, guids: list[bytes], /) -> None:
+        """Confirm several messages."""
+        ...
 
 
 class Subscriptions:
@@ -52,9 +79,9 @@ class Subscriptions:
         in_hand: messages in the hands of handlers.
     """
 
-    def __init__(self, end: QueueEnd) -> None:
-        self._end = end
-        self._driver = driver = end.driver
+    def __init__(self, queue: SubscribedQueue) -> None:
+        self._queue = queue
+        self._driver = driver = queue.driver
         self.members: dict[Line, None] = {}
         self.unclaimed = Unclaimed(driver.backlog)
         self.in_hand = InHand()
@@ -69,10 +96,10 @@ class Subscriptions:
         return [line for line in self.members if line.state is _OPEN or line.state is _OPENING]
 
     @property
-    def committed(self) -> list[Consumer]:
+    def committed(self) -> list[Line]:
         """The consumers with an accepted subscription."""
-        has = _definitions(self._end.core.subscriptions.committed)
-        return [line.consumer for line in self.active if line in has]
+        has = _definitions(self._queue.core.subscriptions.committed)
+        return [line for line in self.active if line in has]
 
     def wanted(self) -> list[SubscriptionCore]:
         """The intended subscriptions at the broker."""
@@ -96,7 +123,7 @@ class Subscriptions:
         Raises:
             QueueClosed, SessionClosed: no consumers can be added any more.
         """
-        self._end.check_open()
+        self._queue.check_open()
         if line.over:
             raise QueueClosed(f"{line.consumer!r} is closed; subscribe again")
         self.members.pop(line, None)
@@ -127,12 +154,12 @@ class Subscriptions:
         continue to receive messages for the new consumer, up to the limits. The next receiving call on the
         queue activates the default subscription again, like any consumer.
         """
-        default = self._end.default
+        default = self._queue.default
         if (
             default is None
             or default is newcomer
             or not default.active
-            or self._end.core.at_most_once
+            or self._queue.core.at_most_once
             or not default.left
         ):
             return None
@@ -140,9 +167,9 @@ class Subscriptions:
         logger.info(
             "%s: the default subscription, without a receiving loop, is withdrawn until the next loop; %d "
             "messages that it holds go to matching consumers",
-            self._end.uri,
+            self._queue.uri,
             default.buffered,
-            extra={"queue": self._end.uri, "broker": self._driver.address},
+            extra={"queue": self._queue.uri, "broker": self._driver.address},
         )
         return default
 
@@ -153,7 +180,7 @@ class Subscriptions:
         only effect: the program may receive from the queue again at any time. Called when a program receives
         from the queue, and when a consumer starts.
         """
-        default = self._end.default
+        default = self._queue.default
         if self._watching is None and default is not None and self._is_beside(default):
             self._watching = self._driver.loop.call_later(
                 _MENTION_IDLE_AFTER, _look_at_default, weakref.ref[Subscriptions](self), default.next
@@ -161,12 +188,12 @@ class Subscriptions:
 
     def _is_beside(self, default: Line) -> bool:
         """Whether the default subscription has begun, beside other consumers."""
-        return default.active and len(self.active) > 1 and not self._end.core.at_most_once
+        return default.active and len(self.active) > 1 and not self._queue.core.at_most_once
 
     def look_at_default(self, taken: int) -> None:
         """Log messages of the default subscription if no message was received since ``taken``."""
         self._watching = None
-        default = self._end.default
+        default = self._queue.default
         if default is None or not self._is_beside(default):
             return
         if default.loops or not default.left or not default.buffered or default.next != taken:
@@ -177,7 +204,7 @@ class Subscriptions:
             "%s: no call has received from the default subscription for %g s. The default subscription "
             "holds %d messages, and up to %d that no other consumer receives; receive from the queue "
             "again, or use queue.subscribe(), whose consumer can be closed",
-            self._end.uri,
+            self._queue.uri,
             _MENTION_IDLE_AFTER,
             default.buffered,
             default.definition.options.max_unconfirmed_messages,
@@ -262,7 +289,7 @@ class Subscriptions:
         Consumers that have closed since stay closed.
         """
         if failed:
-            agreed = _definitions(self._end.core.subscriptions.agreed)
+            agreed = _definitions(self._queue.core.subscriptions.agreed)
             for line in self.active:
                 if line in agreed:
                     line.definition = agreed[line]
@@ -271,35 +298,35 @@ class Subscriptions:
             return
         opening = [line for line in self.members if line.state is _OPENING]
         if opening:
-            agreed = _definitions(self._end.core.subscriptions.agreed)
+            agreed = _definitions(self._queue.core.subscriptions.agreed)
             for line in opening:
                 if line in agreed:
                     line.fire(_I.AGREED)
 
     def _restore(self, lines: Iterable[Line]) -> None:
         """Restore the accepted definitions."""
-        agreed = _definitions(self._end.core.subscriptions.agreed)
+        agreed = _definitions(self._queue.core.subscriptions.agreed)
         for line in lines:
             line.definition = agreed.get(line, line.definition)
 
     def _has_left(self) -> bool:
         """Whether the broker still has the subscription of a closed consumer."""
-        return any(not line.active for line in _definitions(self._end.core.subscriptions.agreed))
+        return any(not line.active for line in _definitions(self._queue.core.subscriptions.agreed))
 
     def _ask(self) -> asyncio.Future[None]:
         """Request the present subscriptions of the consumers."""
-        return self._driver.configure(self._end.core, self.wanted())
+        return self._driver.configure(self._queue.core, self.wanted())
 
     def _ask_again(self) -> None:
         """Request the subscriptions of the consumers again, after a failed attempt."""
-        if not self._end.closed:
+        if not self._queue.closed:
             self._ask().add_done_callback(_seen)
 
     # messages without a consumer (see QueueOwner)
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Accept newly arrived messages for a closed or unknown consumer."""
-        self._end.counts.arrived(messages, size_of(messages))
+        self._queue.counts.arrived(messages, size_of(messages))
         self._place(list(numbered(messages, places)))
 
     def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
@@ -308,7 +335,7 @@ class Subscriptions:
 
     def again(self, count: int) -> None:
         """Count redelivered confirmed messages."""
-        self._end.counts.again(count)
+        self._queue.counts.again(count)
 
     def give_back(self, messages: list[Numbered]) -> None:
         """Accept unhandled messages of a closed consumer."""
@@ -322,7 +349,7 @@ class Subscriptions:
         consumers without a match would starve. Unmatched messages therefore stay here, unconfirmed, until a
         matching consumer starts or the queue closes.
         """
-        if self._end.closed or not messages:
+        if self._queue.closed or not messages:
             return
         shares: dict[Line, list[Numbered]] = {}
         unwanted: list[bytes] = []
@@ -346,9 +373,9 @@ class Subscriptions:
         for line, share in shares.items():
             line.take_over(share)
         if unwanted:
-            self._end.confirm_many(unwanted)
-            self._end.counts.discarded(len(unwanted))
-        if left and not self._end.core.at_most_once:
+            self._queue.confirm_many(unwanted)
+            self._queue.counts.discarded(len(unwanted))
+        if left and not self._queue.core.at_most_once:
             dropped = self.unclaimed.keep(left)
             if dropped:
                 self._report_dropped(dropped)
@@ -368,7 +395,7 @@ class Subscriptions:
             "%s: %d messages that match no consumer here were not kept, because max_buffered_messages or "
             "max_buffered_bytes is reached; they stay unconfirmed, and the broker redelivers them when "
             "the queue is closed or the connection is lost",
-            self._end.uri,
+            self._queue.uri,
             count,
         )
 
@@ -385,7 +412,7 @@ class Subscriptions:
 
     def mention(self) -> None:
         """Report unclaimed messages to the application."""
-        uri, count = self._end.uri, len(self.unclaimed)
+        uri, count = self._queue.uri, len(self.unclaimed)
         if count:
             logger.warning(
                 "%s holds %d messages (%s bytes) that match no consumer here: they stay unconfirmed, and "
@@ -402,7 +429,7 @@ class Subscriptions:
 
     def forget_delivered(self) -> None:
         """Drop messages in line after the loss of the connection: the broker redelivers them."""
-        if not self._end.core.at_most_once:
+        if not self._queue.core.at_most_once:
             for line in self.members:
                 line.clear()
             self._forget_unclaimed()
@@ -418,9 +445,9 @@ class Subscriptions:
         self._mention_unclaimed(False)
 
 
-def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[Line, Definition]:
+def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[Receiver, Definition]:
     """Return the definition of each consumer among subscriptions."""
-    found: dict[Line, Definition] = {}
+    found: dict[Receiver, Definition] = {}
     for subscription in subscriptions:
         definition = subscription.context
         if isinstance(definition, Definition):

@@ -17,15 +17,16 @@ from bmq.client._definition import (
     check_expression_input,
     compile_expression_input,
 )
-from bmq.client._line import ConsumerState, Line
+from bmq.client._line import ConsumerState
 from bmq.client.limits import ConsumerLimits, checked_limits
-from bmq.client.message import Message, MessageBatch
+from bmq.client.message import Message, MessageBatch, MessageLine
 from bmq.client.stats import ConsumerStats, consumer_stats
 from bmq.errors import UsageError
 from bmq.protocol.client.subscription import SubscriptionOptions
 
 if TYPE_CHECKING:
     from bmq.client._end import QueueEnd
+    from bmq.client.interceptors import Hooks
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
@@ -84,14 +85,16 @@ class Subscription:
         }
 
 
-def line_for(subscription: Subscription, end: QueueEnd, options: SubscriptionOptions) -> Line:
+def line_for(
+    subscription: Subscription, end: QueueEnd, hooks: Hooks, options: SubscriptionOptions
+) -> MessageLine:
     """Create the line of a subscription; ``options`` has the defaults."""
     each = subscription
     changed = checked_limits(each.limits, options)
     expression, expressions, discard = compile_expression_input(
         each.expression, discard=each.discard_unmatched, strict=each.strict
     )
-    return Line(end, expression, expressions, changed, discard)
+    return MessageLine(end, hooks, expression, expressions, changed, discard)
 
 
 @renamed
@@ -111,7 +114,7 @@ class Consumer:
         queue: queue of the consumer.
     """
 
-    def __init__(self, queue: Queue, line: Line) -> None:
+    def __init__(self, queue: Queue, line: MessageLine) -> None:
         #: The queue of the consumer.
         self.queue = queue
         self._line = line
@@ -295,7 +298,7 @@ class Consumer:
         line = self._line
         line.raise_if_closed()
         if line.state is not ConsumerState.PAUSED:
-            await line.subscriptions.pause(line)
+            await line.end.subscriptions.pause(line)
 
     async def resume(self) -> None:
         """Resume after :meth:`pause`: send the subscription to the broker again.
@@ -338,7 +341,7 @@ class Consumer:
         Raises:
             RequestTimeout: no answer in time; the subscription is withdrawn in the background.
         """
-        await self._line.subscriptions.end(self._line)
+        await self._line.end.subscriptions.end(self._line)
 
     def __await__(self) -> Generator[object, None, Consumer]:
         return self.open().__await__()
@@ -382,13 +385,13 @@ class Consumer:
                 expression, discard=complement is not None
             )
         definition = Definition(line, expression, expressions, options, complement)
-        await line.subscriptions.redefine(line, definition)
+        await line.end.subscriptions.redefine(line, definition)
 
     # for the queue and the messages
 
 
 #: Accessor of a consumer's line, for the modules of the client.
-line_of: Callable[[Consumer], Line] = attrgetter("_line")
+line_of: Callable[[Consumer], MessageLine] = attrgetter("_line")
 
 
 class _Messages:
@@ -396,7 +399,7 @@ class _Messages:
 
     __slots__ = ("_line", "_turn")
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: MessageLine) -> None:
         self._line = line
         self._turn = line.turn
         line.loops += 1
@@ -426,7 +429,7 @@ class _Batches:
 
     __slots__ = ("_limit", "_line", "_max_wait")
 
-    def __init__(self, line: Line, limit: int, max_wait: float) -> None:
+    def __init__(self, line: MessageLine, limit: int, max_wait: float) -> None:
         self._line = line
         self._limit = limit
         self._max_wait = max_wait

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bmq.client._line import Line
 from bmq.client.consumer import Consumer, line_of
-from bmq.client.message import Message
+from bmq.client.delivered import counts_of
+from bmq.client.message import Message, MessageLine
 from bmq.client.message import line_of as message_line
 from bmq.wire.push import GUID
 
@@ -24,7 +24,7 @@ class Feeding:
     """
 
     def __init__(self, *consumers: Consumer) -> None:
-        self._lines: list[Line] = []
+        self._lines: list[MessageLine] = []
         for consumer in consumers:
             self.add(consumer)
 
@@ -34,7 +34,7 @@ class Feeding:
         self._lines.append(line)
         line.feeding += 1
         if not line.end.core.at_most_once:  # in such a domain, each consumer has a separate copy
-            in_hand = line.subscriptions.in_hand
+            in_hand = line.end.subscriptions.in_hand
             guids = dict.fromkeys([push[GUID] for push in line.messages])
             if line.in_hand is not None:
                 pass  # another caller feeds from the consumer, too
@@ -49,7 +49,7 @@ class Feeding:
         """Allow unconfirmed messages to be handed out again after their handling."""
         for message in messages:
             if not message.confirmed:
-                message_line(message).subscriptions.in_hand.release((message,))
+                message_line(message).end.subscriptions.in_hand.release((message,))
 
     def close(self) -> None:
         """Stop feeding; restore the consumers."""
@@ -61,5 +61,5 @@ class Feeding:
             line.in_hand = None
             waiting = {push[GUID] for push in line.messages}
             for guid, held in list(in_hand.items()):
-                if guid in waiting if held is None else message_line(held) is line:
+                if guid in waiting if held is None else counts_of(held) is line.counts:
                     del in_hand[guid]

@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,43 +17,24 @@ from bmq import _checks
 from bmq.errors import UsageError
 
 if TYPE_CHECKING:
+    from bmq.client._open_queue import OpenQueue
     from bmq.client.consumer import Consumer
-    from bmq.client.message import FailedPost, Message
+    from bmq.client.message import Message
+    from bmq.client.posts import FailedPost, OutgoingMessage
     from bmq.client.queue import Queue
-    from bmq.wire.properties import PropertyInput
 
 __all__ = [
     "Around",
     "Handling",
     "Hooks",
     "Interceptor",
-    "OutgoingMessage",
+    "PostHooks",
     "PostOutcome",
     "check_interceptors",
+    "hooks_of",
 ]
 
 logger = logging.getLogger("bmq.interceptors")
-
-
-class OutgoingMessage:
-    """An outgoing message, as seen by interceptors before the encoding.
-
-    Attributes:
-        data: payload.
-        properties: values by name, including tags. Interceptors may add, change or remove properties; the
-            message is encoded with the result.
-        guid: GUID of the message: 32 upper-case hexadecimal digits.
-    """
-
-    __slots__ = ("data", "guid", "properties")
-
-    def __init__(self, data: bytes, properties: dict[str, PropertyInput], guid: str) -> None:
-        self.data = data
-        self.properties = properties
-        self.guid = guid
-
-    def __repr__(self) -> str:
-        return f"<bmq.OutgoingMessage {self.guid}, {len(self.data)} bytes>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +174,8 @@ class Hooks:
     Attributes:
         interceptors: all interceptors, installed interceptors first.
         posting: whether an interceptor has ``on_post`` or ``on_ack``.
+        on_post: interceptors of posts, with their ``on_post``, in order.
+        on_ack: the same interceptors with their ``on_ack``, in reverse order.
         receiving: whether an interceptor has ``on_receive``.
         confirming: whether an interceptor has ``on_confirm``.
         handling: whether an interceptor has ``around_handle``.
@@ -204,34 +188,14 @@ class Hooks:
         self.interceptors = (*_installed, *check_interceptors(given))
         # The overridden methods, looked up once.
         observing = [each for each in self.interceptors if _has(each, "on_post") or _has(each, "on_ack")]
-        self._on_post = [(each, each.on_post) for each in observing]
-        self._on_ack = [(each, each.on_ack) for each in reversed(observing)]
+        self.on_post = [(each, each.on_post) for each in observing]
+        self.on_ack = [(each, each.on_ack) for each in reversed(observing)]
         self._on_receive = [(e, e.on_receive) for e in self.interceptors if _has(e, "on_receive")]
         self._on_confirm = [(e, e.on_confirm) for e in reversed(self.interceptors) if _has(e, "on_confirm")]
         self._handling = [each for each in self.interceptors if _has(each, "around_handle")]
-        self.posting, self.receiving = bool(self._on_post), bool(self._on_receive)
+        self.posting, self.receiving = bool(self.on_post), bool(self._on_receive)
         self.confirming, self.handling = bool(self._on_confirm), bool(self._handling)
         self._said: set[tuple[Interceptor, str]] = set()
-
-    def posts(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> _Contexts:
-        """Call ``on_post``; return the argument for :meth:`outcome`."""
-        contexts: _Contexts = []
-        for each, on_post in self._on_post:
-            try:
-                contexts.append(on_post(queue, posts))
-            except BaseException as error:
-                self.failed(each, "on_post", error)
-                contexts.append(_FAILED)
-        return contexts
-
-    def outcome(self, contexts: _Contexts, outcome: PostOutcome) -> None:
-        """Call ``on_ack``."""
-        for (each, on_ack), context in zip(self._on_ack, reversed(contexts), strict=True):
-            if context is not _FAILED:
-                try:
-                    on_ack(context, outcome)
-                except BaseException as error:
-                    self.failed(each, "on_ack", error)
 
     def received(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Call ``on_receive``."""
@@ -269,6 +233,52 @@ class Hooks:
             method,
             exc_info=error,
         )
+
+
+#: Accessor of a queue's interceptors, for the modules of the client.
+hooks_of: Callable[[OpenQueue], Hooks] = attrgetter("_hooks")
+
+
+class PostHooks:
+    """The interceptors of posts, for one queue.
+
+    Args:
+        hooks: interceptors of the session.
+        queue: destination of the posts.
+    """
+
+    __slots__ = ("_hooks", "_queue")
+
+    def __init__(self, hooks: Hooks, queue: Queue) -> None:
+        self._hooks = hooks
+        self._queue = queue
+
+    def posts(self, posts: Sequence[OutgoingMessage]) -> _Contexts:
+        """Call ``on_post``; return the argument for :meth:`outcome`."""
+        contexts: _Contexts = []
+        for each, on_post in self._hooks.on_post:
+            try:
+                contexts.append(on_post(self._queue, posts))
+            except BaseException as error:
+                self._hooks.failed(each, "on_post", error)
+                contexts.append(_FAILED)
+        return contexts
+
+    def outcome(
+        self,
+        contexts: _Contexts,
+        posted: int,
+        failures: tuple[FailedPost, ...] = (),
+        error: BaseException | None = None,
+    ) -> None:
+        """Call ``on_ack``; see :class:`PostOutcome`."""
+        outcome = PostOutcome(self._queue, posted, posted - len(failures), failures, error)
+        for (each, on_ack), context in zip(self._hooks.on_ack, reversed(contexts), strict=True):
+            if context is not _FAILED:
+                try:
+                    on_ack(context, outcome)
+                except BaseException as failure:
+                    self._hooks.failed(each, "on_ack", failure)
 
 
 class Around(AbstractContextManager[None]):

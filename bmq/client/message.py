@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages: received messages, messages to post, and the outcomes of posts."""
+"""Received messages, alone and in batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
 from bmq import _checks
 from bmq._renamed import renamed
-from bmq.errors import AckStatus, PostError
-from bmq.wire.constants import Compression, PropertyType, PushFlags
+from bmq.client._line import Line
+from bmq.client.delivered import Delivered, arrival_of, push_of
+from bmq.wire.constants import PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
-from bmq.wire.keys import Key
 from bmq.wire.message import NO_PROPERTIES, Beginning, read_beginning, split_application_data
 from bmq.wire.options import LimitedIds
 from bmq.wire.properties import (
     LAYOUTS,
     PlainValue,
     Properties,
-    PropertyInput,
     first_properties,
     properties_length,
     property_column,
@@ -29,27 +27,24 @@ from bmq.wire.properties import (
 from bmq.wire.push import DATA, FLAGS, GUID, SUB_IDS, Push
 
 if TYPE_CHECKING:
-    from bmq.client._line import Line
+    from bmq.client._end import QueueEnd
     from bmq.client.consumer import Consumer
+    from bmq.client.interceptors import Hooks
     from bmq.protocol.client.ports import Arrival
+    from bmq.protocol.client.subscription import SubscriptionOptions
+    from bmq.subscriptions import Complement, Expression, ExpressionInput
 
 __all__ = [
-    "Ack",
-    "FailedPost",
-    "GuidsOf",
     "Message",
     "MessageBatch",
-    "PostReport",
-    "PutMessage",
-    "arrival_of",
-    "arrived_anew",
+    "MessageLine",
     "beginning_of",
+    "consumer_of",
     "line_of",
-    "push_of",
 ]
 
-#: Function deriving GUIDs from content: takes application data, returns an array of 16 bytes for each.
-GuidsOf = Callable[[list[bytes]], Any]
+# Messages taken from a line are reported to the backlog by this number.
+_COUNT_EVERY = 64
 
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
@@ -78,7 +73,7 @@ def beginning_of(message: Message, most: int) -> Beginning:
 
 
 @renamed
-class Message:
+class Message(Delivered):
     """A message as delivered by the broker (one PUSH message).
 
     The application owns the message until :meth:`confirm`. An unconfirmed message is redelivered, to this or
@@ -95,11 +90,9 @@ class Message:
         confirmed: whether the application has confirmed the message.
     """
 
-    __slots__ = ("_arrival", "_context", "_line", "_payload", "_properties", "_push", "confirmed")
+    __slots__ = ("_context", "_line", "_payload", "_properties")
 
-    confirmed: bool
-
-    def __init__(self, line: Line, push: Push, arrival: Arrival) -> None:
+    def __init__(self, line: MessageLine, push: Push, arrival: Arrival) -> None:
         self._line = line
         self._push = push
         self._arrival = arrival
@@ -194,7 +187,7 @@ class Message:
     @property
     def consumer(self) -> Consumer:
         """The consumer to which the broker routed the message."""
-        return self._line.consumer
+        return consumer_of(self._line)
 
     @property
     def redelivered(self) -> bool:
@@ -252,8 +245,8 @@ class Message:
             self.confirmed = True
             if line.in_hand is not None:
                 line.in_hand.pop(guid, None)
-            if end.hooks.confirming:
-                end.hooks.confirmed(line.consumer, (self,))
+            if line.hooks.confirming:
+                line.hooks.confirmed(consumer_of(line), (self,))
 
     async def __aenter__(self) -> Message:
         end = self._line.end
@@ -274,15 +267,9 @@ class Message:
         return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[DATA])} bytes>"
 
 
-#: Accessors for the modules of the client: the PUSH message, its arrival, its line.
-push_of: Callable[[Message], Push] = attrgetter("_push")
-arrival_of: Callable[[Message], Arrival] = attrgetter("_arrival")
-line_of: Callable[[Message | MessageBatch], Line] = attrgetter("_line")
-
-
-def arrived_anew(message: Message, arrival: Arrival) -> None:
-    """Count a message as arrived again: its outcome is the outcome of both deliveries."""
-    setattr(message, "_arrival", arrival)  # noqa: B010
+#: Accessors for the modules of the client: the line of a message, the public object of a line.
+line_of: Callable[[Message | MessageBatch], MessageLine] = attrgetter("_line")
+consumer_of: Callable[[Line], Consumer] = attrgetter("consumer")
 
 
 class MessageBatch(Sequence[Message]):
@@ -299,7 +286,7 @@ class MessageBatch(Sequence[Message]):
 
     __slots__ = ("_line", "_messages")
 
-    def __init__(self, line: Line, messages: list[Message]) -> None:
+    def __init__(self, line: MessageLine, messages: list[Message]) -> None:
         self._line = line
         self._messages = messages
 
@@ -342,7 +329,7 @@ class MessageBatch(Sequence[Message]):
     def confirm(self) -> None:
         """Confirm each unconfirmed message of the batch, as :meth:`Message.confirm` does."""
         waiting = [message for message in self._messages if not message.confirmed]
-        self._line.end.confirm_messages(self._line, waiting)
+        self._line.confirm_messages(waiting)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -376,117 +363,101 @@ class MessageBatch(Sequence[Message]):
         return f"<bmq.MessageBatch of {len(self._messages)} from {self._line.end.uri}>"
 
 
-@dataclass(slots=True)
-class PutMessage:
-    """A message to post with :meth:`bmq.Queue.post_many`.
+class MessageLine(Line):
+    """A line that hands out messages.
 
-    The class is mutable: creating a frozen object takes longer than posting the message. Changes after
-    ``post_many`` has taken the item have no effect.
-
-    ::
-
-        report = await queue.post_many(
-            [bmq.PutMessage(b"one", {"CustomerId": 7}), bmq.PutMessage(b"two", delay=60)]
-        )
+    Args:
+        end: queue of the consumer.
+        hooks: interceptors.
+        expression: as for :class:`bmq.client._line.Line`.
+        expressions: as for the line.
+        options: limits and priority.
+        discard: as for the line.
 
     Attributes:
-        data: payload, 1 byte to 64 MiB.
-        properties: values by name.
-        guid: GUID to use in place of a generated one, 32 upper-case hexadecimal digits, as in
-            :attr:`Message.guid`. Within the deduplication window, the broker drops a second message with the
-            same GUID. Use equal GUIDs only for equal messages.
-        tags: tags for selection by a :class:`bmq.TagFilter`; each tag becomes a property.
-        compression: compression of the payload; None for the queue's default.
-        key: ordering key, as for :meth:`bmq.Queue.post`.
-        delay: seconds until the message is due, as for :meth:`bmq.Queue.post`.
+        end: queue of the consumer.
+        hooks: interceptors.
+        max_message_size: maximum decompressed size of a payload.
     """
 
-    data: bytes | bytearray | memoryview
-    properties: Mapping[str, PropertyInput] | None = None
-    guid: str | None = None
-    tags: Iterable[str] = ()
-    compression: Compression | None = None
-    key: Key | None = None
-    delay: float | None = None
+    def __init__(
+        self,
+        end: QueueEnd,
+        hooks: Hooks,
+        expression: ExpressionInput,
+        expressions: list[Expression | None],
+        options: SubscriptionOptions,
+        discard: Complement | None,
+    ) -> None:
+        super().__init__(end, expression, expressions, options, discard)
+        self.end = end
+        self.hooks = hooks
+        self.max_message_size = end.max_message_size
 
+    def pop(self) -> Message:
+        """Take the next message out of the line. The line must not be empty."""
+        messages = self.messages
+        push = messages.popleft()
+        self.taken += 1
+        self.taken_bytes += len(push[DATA])
+        if self.taken >= _COUNT_EVERY or not messages:
+            self.count_taken()
+        if not self._together:
+            self._look_at_arrival(self.arrived - len(messages) - 1)
+        self._together -= 1
+        message = Message(self, push, self._arrived_at)
+        if self.in_hand is not None:
+            self.in_hand[push[GUID]] = message
+        if self.hooks.receiving:
+            self.hooks.received(consumer_of(self), (message,))
+        return message
 
-class Ack:
-    """The broker's acceptance of a message, stored now, or earlier under the same GUID.
+    def pop_many(self, limit: int) -> MessageBatch:
+        """Take messages out of the line."""
+        messages = self.messages
+        first = self.arrived - len(messages)
+        if len(messages) <= limit:
+            taken = self._made(list(messages), first)
+            self.clear()
+        else:
+            pushes = [messages.popleft() for _ in range(limit)]
+            taken = self._made(pushes, first)
+            self.taken += limit
+            self.taken_bytes += sum([len(push[DATA]) for push in pushes])
+            self.count_taken()
+        batch = MessageBatch(self, taken)
+        if self.in_hand is not None:
+            self.in_hand.update({push_of(message)[GUID]: message for message in taken})
+        if self.hooks.receiving and taken:
+            self.hooks.received(consumer_of(self), batch)
+        return batch
 
-    ::
+    def _made(self, pushes: list[Push], index: int) -> list[Message]:
+        """Create messages from the first in line, with this ``index`` among all messages since the start."""
+        made: list[Message] = []
+        while (at := len(made)) < len(pushes):
+            if not self._together:
+                self._look_at_arrival(index + at)
+            some = pushes[at : at + self._together]
+            arrival = self._arrived_at
+            made += [Message(self, push, arrival) for push in some]
+            self._together -= len(some)
+        return made
 
-        ack = await queue.post(b"...")
-        print(ack.guid)
-
-    Attributes:
-        status: always SUCCESS; other outcomes raise :class:`bmq.PostError`.
-        queue_uri: URI of the queue.
-    """
-
-    __slots__ = ("_guid", "queue_uri")
-
-    status = AckStatus.SUCCESS
-
-    def __init__(self, guid: bytes, queue_uri: str) -> None:
-        self._guid = guid
-        self.queue_uri = queue_uri
-
-    @property
-    def guid(self) -> str:
-        """The GUID of the message: 32 upper-case hexadecimal digits."""
-        return guid_to_text(self._guid)
-
-    def __repr__(self) -> str:
-        return f"Ack(guid={self.guid!r}, queue_uri={self.queue_uri!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class FailedPost:
-    """A message of :meth:`bmq.Queue.post_many` that was not accepted.
-
-    ::
-
-        report = await queue.post_many(payloads)
-        for failed in report.failures:
-            print(failed.index, failed.error)
-
-    Attributes:
-        index: position among the items, from 0.
-        error: reason for the failure.
-    """
-
-    index: int
-    error: PostError
-
-
-@dataclass(slots=True)
-class PostReport:
-    """The outcomes of :meth:`bmq.Queue.post_many`.
-
-    ::
-
-        report = await queue.post_many(payloads)
-        report.raise_for_failures()
-        print(report.acknowledged)
-
-    Attributes:
-        posted: number of posted messages.
-        acknowledged: number of accepted messages.
-        bytes: total size of the payloads.
-        failures: messages without an acceptance, in the order of the outcomes.
-    """
-
-    posted: int = 0
-    acknowledged: int = 0
-    bytes: int = 0
-    failures: list[FailedPost] = field(default_factory=list["FailedPost"])
-
-    def raise_for_failures(self) -> PostReport:
-        """Raise the first failure, if any; otherwise return the report.
-
-        Raises:
-            PostError: a message was not accepted.
-        """
-        if self.failures:
-            raise self.failures[0].error
-        return self
+    def confirm_messages(self, messages: list[Message]) -> None:
+        """Confirm unconfirmed messages of the consumer."""
+        end = self.end
+        end.confirm_many([push_of(message)[GUID] for message in messages])
+        if self.in_hand is not None:
+            self.in_hand.release(messages)
+        counts, confirming, turn = self.counts, end.confirming, self.connection.turn
+        arrival: Arrival | None = None
+        for message in messages:
+            message.confirmed = True
+            came = arrival_of(message)
+            if came is not arrival:
+                arrival = came
+                confirming.begin(counts, arrival, turn, 0)
+            confirming.count += 1
+        if self.hooks.confirming and messages:
+            self.hooks.confirmed(consumer_of(self), messages)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
@@ -15,7 +16,6 @@ from bmq._renamed import renamed, renamed_arguments
 from bmq.client._deadline import within
 from bmq.client._definition import Definition
 from bmq.client._end import QueueEnd
-from bmq.client._line import Line
 from bmq.client._observing import Interception
 from bmq.client._open_queue import OpenQueue
 from bmq.client._outcomes import PostFuture
@@ -23,8 +23,10 @@ from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed
 from bmq.client._posting import Poster
 from bmq.client._shortcuts import group_of, tables_of, typed_queue
 from bmq.client.consumer import Consumer, Subscription, line_for
+from bmq.client.interceptors import Hooks, PostHooks
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
-from bmq.client.message import Ack, GuidsOf, Message, MessageBatch, PostReport, PutMessage, line_of
+from bmq.client.message import Message, MessageBatch, MessageLine, consumer_of, line_of
+from bmq.client.posts import Ack, GuidsOf, PostReport, PutMessage
 from bmq.client.stats import QueueStats, queue_stats
 from bmq.engine.room import Want
 from bmq.errors import UsageError
@@ -39,13 +41,17 @@ from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client._shortcuts import Codec, Group, GroupOptions, Tables, TablesOptions, TypedQueue
-    from bmq.client.interceptors import Hooks
     from bmq.client.session import Session
     from bmq.engine.driver import Driver
     from bmq.subscriptions import ExpressionInput
     from bmq.wire.table import EncodedPosts
 
-__all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
+__all__ = [
+    "DEFAULT_MAX_UNCONFIRMED_BYTES",
+    "DEFAULT_MAX_UNCONFIRMED_MESSAGES",
+    "Queue",
+    "queue_of",
+]
 
 T = TypeVar("T")
 
@@ -101,16 +107,17 @@ class Queue(OpenQueue):
     ) -> None:
         self.session = session
         self._delay_queue_uri = delay_queue_uri
-        self._end = end = QueueEnd(driver, uri, hooks, options)
+        self._end = end = QueueEnd(driver, uri, options)
         end.queue = self
+        self._hooks = hooks
         self._request = request
         if flags & QueueFlags.READ and default_subscription is not False:
-            end.default = Line(end, None, [None], options, None)
-            Consumer(self, end.default)
+            end.default = line = MessageLine(end, hooks, None, [None], options, None)
+            Consumer(self, line)
             if default_subscription:
-                end.subscriptions.add(end.default)
+                end.subscriptions.add(line)
         for subscription in subscriptions:
-            line = line_for(subscription, end, options)
+            line = line_for(subscription, end, hooks, options)
             Consumer(self, line)
             end.subscriptions.add(line)
         core = driver.core.open_queue(
@@ -129,7 +136,7 @@ class Queue(OpenQueue):
         self._posts = driver.core.posts
         self._connection = driver.connection
         self._room = driver.flow.room
-        interception = Interception(hooks, self, driver.guids) if hooks.posting else None
+        interception = Interception(PostHooks(hooks, self), driver.guids) if hooks.posting else None
         self._poster = Poster(driver, core, compression, interception)
 
     # attributes
@@ -162,7 +169,7 @@ class Queue(OpenQueue):
     @property
     def consumers(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
-        return self._end.subscriptions.committed
+        return list(map(consumer_of, self._end.subscriptions.committed))
 
     @property
     def readable(self) -> bool:
@@ -536,7 +543,7 @@ class Queue(OpenQueue):
         default.used = True
         if len(self._end.subscriptions.members) > 1:
             self._end.subscriptions.watch_default()
-        return default.consumer
+        return consumer_of(default)
 
     # typed values
 
@@ -598,7 +605,7 @@ class Queue(OpenQueue):
             strict=strict,
             **limits,
         )
-        return Consumer(self, line_for(subscription, self._end, self._end.options))
+        return Consumer(self, line_for(subscription, self._end, self._hooks, self._end.options))
 
     @renamed_arguments
     def tables(self, expression: ExpressionInput = None, **options: Unpack[TablesOptions]) -> Tables:
@@ -676,7 +683,7 @@ class Queue(OpenQueue):
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: it has no messages to confirm")
         guids: list[bytes] = []
-        seen: dict[Line, dict[Message, None]] = {}
+        seen: dict[MessageLine, dict[Message, None]] = {}
         for each in messages:
             if isinstance(each, Message):
                 line = line_of(each)
@@ -687,7 +694,7 @@ class Queue(OpenQueue):
             else:
                 guids.append(guid_from_text(each))
         for line, some in seen.items():
-            self._end.confirm_messages(line, list(some))
+            line.confirm_messages(list(some))
         if guids:
             self._end.confirm_guids(guids)
 
@@ -753,6 +760,10 @@ class Queue(OpenQueue):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.close()
+
+
+#: Accessor of the public object of a queue's inner part, for the modules of the client.
+queue_of: Callable[[QueueEnd], Queue] = attrgetter("queue")
 
 
 def _checked_slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:

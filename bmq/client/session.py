@@ -22,6 +22,7 @@ from bmq._waiting import ended
 from bmq.client._end import QueueEnd, drain, left_over
 from bmq.client._open_queue import end_of
 from bmq.client._outcomes import Settler
+from bmq.client._shortcuts import requests_of
 from bmq.client.consumer import Subscription
 from bmq.client.interceptors import Handling, Hooks, Interceptor
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
@@ -30,6 +31,7 @@ from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
     DEFAULT_MAX_UNCONFIRMED_MESSAGES,
     Queue,
+    queue_of,
 )
 from bmq.client.stats import SessionStats, session_stats
 from bmq.conventions import delay_queue_of
@@ -46,7 +48,7 @@ from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.client.requests import Requests
+    from bmq.client._shortcuts import Requests
     from bmq.subscriptions import ExpressionInput
 
 __all__ = ["CloseReport", "Session", "disown", "driver_of"]
@@ -354,7 +356,7 @@ class Session:
                 driver.core.abandon_queue(end.core, now, now + driver.options.close_timeout)
                 connection.transmit_soon()
             raise
-        driver.health.opened(queue.uri)
+        driver.health.opened(end.uri)
         return queue
 
     async def _request(
@@ -367,9 +369,7 @@ class Session:
     ) -> Message:
         """Post a request; see :meth:`bmq.Queue.request`."""
         if self._requests is None:
-            from bmq.client.requests import Requests
-
-            self._requests = Requests(self)
+            self._requests = requests_of(self)
         return await self._requests.request(queue, data, properties, timeout, reply_to)
 
     async def open_output(self, uri: str) -> Queue:
@@ -404,7 +404,7 @@ class Session:
     @property
     def queues(self) -> list[Queue]:
         """The open queues."""
-        return [end.queue for end in self._driver.open_queues if not end.closed]
+        return [queue_of(end) for end in self._driver.open_queues if not end.closed]
 
     # events and state
 

@@ -15,7 +15,6 @@ from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.counters import BOUNDS, Durations, PostCounts
 
 if TYPE_CHECKING:
-    from bmq.client._end import QueueEnd
     from bmq.engine.driver import Driver
     from bmq.protocol.client.queue import QueueCore
 
@@ -337,7 +336,7 @@ def queue_stats(core: QueueCore, counts: ReceiveCounts, buffered: tuple[int, int
     )
 
 
-def session_stats(driver: Driver[QueueEnd]) -> SessionStats:
+def session_stats(driver: Driver[Any]) -> SessionStats:
     """Return a snapshot of a session's statistics."""
     connection, posts = driver.connection, driver.core.posts
     repeated, revived = driver.core.repeated

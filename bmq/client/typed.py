@@ -12,17 +12,10 @@ from bmq import _checks
 from bmq._renamed import renamed_arguments
 from bmq.client._outcomes import PostFuture
 from bmq.client._payload import checked_properties
+from bmq.client.delivered import arrival_of, push_of
 from bmq.client.limits import ConsumerLimits
-from bmq.client.message import (
-    Ack,
-    Message,
-    MessageBatch,
-    PostReport,
-    PutMessage,
-    arrival_of,
-    line_of,
-    push_of,
-)
+from bmq.client.message import Message, MessageBatch, line_of
+from bmq.client.posts import Ack, PostReport, PutMessage
 from bmq.codecs import Codec, Shape
 from bmq.errors import UsageError
 from bmq.wire.constants import Compression

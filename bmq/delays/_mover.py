@@ -16,7 +16,7 @@ from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
 from bmq.admin.client import Admin
 from bmq.client.dead_letters import described
-from bmq.client.message import Ack, Message, PutMessage
+from bmq.client.message import Message
 from bmq.client.poison import (
     Allow,
     Allowed,
@@ -27,6 +27,7 @@ from bmq.client.poison import (
     queue_of,
     unreadable,
 )
+from bmq.client.posts import Ack, PutMessage
 from bmq.client.queue import Queue
 from bmq.conventions import DELAY_QUEUE_SUFFIX, DESTINATION, DUE, derived_guid
 from bmq.delays._check import watch

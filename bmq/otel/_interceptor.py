@@ -36,8 +36,9 @@ from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
-    from bmq.client.interceptors import Handling, OutgoingMessage, PostOutcome
+    from bmq.client.interceptors import Handling, PostOutcome
     from bmq.client.message import Message
+    from bmq.client.posts import OutgoingMessage
     from bmq.client.queue import Queue
     from bmq.errors import PostError
 

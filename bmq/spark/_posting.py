@@ -22,7 +22,7 @@ import numpy as np
 from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
 from bmq._pace import Pace
-from bmq.client.message import FailedPost, PostReport
+from bmq.client.posts import FailedPost, PostReport
 from bmq.client.queue import Queue
 from bmq.conventions import BUCKET, DESTINATION, DUE, delay_queue_of
 from bmq.engine.address import find_broker

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bmq import _checks
 from bmq.broker import Broker
 from bmq.client.connect import connect
-from bmq.client.message import Ack
+from bmq.client.posts import Ack
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.codecs import Codec, Shape

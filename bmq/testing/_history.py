@@ -27,8 +27,10 @@ import orjson
 
 from bmq import _checks, _world
 from bmq.client.consumer import Consumer
-from bmq.client.interceptors import Handling, Interceptor, OutgoingMessage, PostOutcome
-from bmq.client.message import Message, arrival_of
+from bmq.client.delivered import arrival_of
+from bmq.client.interceptors import Handling, Interceptor, PostOutcome
+from bmq.client.message import Message
+from bmq.client.posts import OutgoingMessage
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.conventions import BUCKET, DEAD_GUID, DEAD_QUEUE, DESTINATION, DUE, ORIGIN, REPLY_TO, REQUEST

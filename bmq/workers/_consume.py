@@ -20,9 +20,10 @@ from bmq._signals import on_signals
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer, line_of
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp, described
+from bmq.client.delivered import push_of
 from bmq.client.in_hand import Feeding
 from bmq.client.interceptors import Handling
-from bmq.client.message import Message, push_of
+from bmq.client.message import Message
 from bmq.client.poison import poison_of
 from bmq.client.queue import Queue
 from bmq.client.typed import TypedConsumer, TypedMessage, TypedQueue, untyped
@@ -389,7 +390,7 @@ class Workers:
         self._later = Later(consumer.queue) if is_durable(retry) else None
         # All messages in the hands of this queue's handlers; prevents handing out a message twice.
         self._line = line_of(consumer)
-        self._in_hand = self._line.subscriptions.in_hand
+        self._in_hand = self._line.end.subscriptions.in_hand
         self._held: dict[asyncio.Task[None], Message] = {}
         # Messages, by GUID, waiting here for the next attempt without occupying a worker; and timers. When a
         # timer fires, the message goes back into the line.

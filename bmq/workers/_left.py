@@ -42,7 +42,7 @@ class Left:
         self._consumer = consumer
         self._handler = handler
         self._clock = clock
-        self._in_hand = line_of(consumer).subscriptions.in_hand
+        self._in_hand = line_of(consumer).end.subscriptions.in_hand
         options = consumer.options
         self._messages = options.max_unconfirmed_messages
         self._bytes = options.max_unconfirmed_bytes

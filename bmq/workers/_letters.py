@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from bmq import _checks
 from bmq.client.dead_letters import OF_LETTERS, of_letter
-from bmq.client.message import Message, PutMessage
+from bmq.client.message import Message
+from bmq.client.posts import PutMessage
 from bmq.conventions import DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW, derived_guid
 from bmq.errors import UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType

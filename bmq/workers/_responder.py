@@ -15,8 +15,9 @@ from bmq import _world
 from bmq._checks import INT64_MAX
 from bmq._log_limit import LogLimit
 from bmq.client.dead_letters import described, error_text
-from bmq.client.message import Message, PutMessage
+from bmq.client.message import Message
 from bmq.client.poison import Allow, Allowed, guid_of, integer_of, queue_of
+from bmq.client.posts import PutMessage
 from bmq.client.queue import Queue
 from bmq.client.requests import deadline
 from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER, derived_guid
