@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from bmq.client.interceptors import Interceptor
+from bmq.client.limits import ConsumerLimits
 from bmq.engine.health import HostHealthMonitor
 from bmq.engine.options import CredentialsSource, SessionFields, SessionOptions
 from bmq.protocol.client.events import SessionEvent
@@ -34,7 +35,7 @@ class ConnectOptions(SessionFields, total=False):
     options: SessionOptions | None
 
 
-class TablesOptions(TypedDict, total=False):
+class TablesOptions(ConsumerLimits, total=False):
     """Columns and batch sizes, for :meth:`bmq.Queue.tables` and :mod:`bmq.arrow`.
 
     Attributes:
@@ -65,8 +66,5 @@ class TablesOptions(TypedDict, total=False):
     value: str
     metadata: Iterable[str] | Mapping[str, str]
     max_rows: int
-    priority: int | None
-    max_unconfirmed_messages: int | None
-    max_unconfirmed_bytes: int | None
     on_invalid: str
     dead_letters: Queue | str | None

@@ -8,7 +8,7 @@ numpy.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
 
@@ -48,28 +48,15 @@ class RawMessages:
     Args:
         queue: open queue.
         expression: as for :meth:`bmq.Queue.subscribe`.
-        max_unconfirmed_messages: limit of delivered messages without a confirmation.
-        max_unconfirmed_bytes: limit of delivered bytes without a confirmation.
-        priority: a message goes to the matching consumer with the highest priority.
+        limits: as for :meth:`bmq.Queue.subscribe`.
 
     Raises:
         UsageError: a limit is out of range.
     """
 
     def __init__(
-        self,
-        queue: Queue,
-        expression: ExpressionInput = None,
-        *,
-        max_unconfirmed_messages: int,
-        max_unconfirmed_bytes: int,
-        priority: int = 0,
+        self, queue: Queue, expression: ExpressionInput = None, **limits: Unpack[ConsumerLimits]
     ) -> None:
-        limits: ConsumerLimits = {
-            "priority": priority,
-            "max_unconfirmed_messages": max_unconfirmed_messages,
-            "max_unconfirmed_bytes": max_unconfirmed_bytes,
-        }
         options = checked_limits(limits, end_of(queue).options)
         self._consumer = ColumnConsumer(queue, expression, options)
         self._out: deque[Receipt] = deque()

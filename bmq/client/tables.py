@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import numpy as np
 
@@ -303,11 +303,9 @@ class Tables:
         value: str = "value",
         metadata: Iterable[str] | Mapping[str, str] = (),
         max_rows: int = 10_000,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
         on_invalid: str = "discard",
         dead_letters: Queue | str | None = None,
+        **limits: Unpack[ConsumerLimits],
     ) -> None:
         _checks.instance("queue", queue, OpenQueue, "an open bmq.Queue")
         max_rows = _checks.integer("max_rows", max_rows, 1, _MOST_ROWS)
@@ -332,11 +330,6 @@ class Tables:
             max_rows=max_rows,
         )
         self.schema: ArrowSchema = self._maker.schema
-        limits: ConsumerLimits = {
-            "priority": priority,
-            "max_unconfirmed_messages": max_unconfirmed_messages,
-            "max_unconfirmed_bytes": max_unconfirmed_bytes,
-        }
         most = min(_BATCHES_UNCONFIRMED * max_rows, _checks.INT32_MAX)
         usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, end_of(queue).options.priority)
         options = checked_limits(limits, usual)

@@ -12,6 +12,7 @@ from bmq import _checks
 from bmq._pace import checked_rate
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.dead_letters import DeadLetter, Failure
+from bmq.client.limits import ConsumerLimits
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Shape
@@ -124,29 +125,26 @@ class HandlerOptions:
         Raises:
             UsageError: a limit is out of range.
         """
-        return Subscription(
-            self.expression,
-            priority=self.priority,
-            max_unconfirmed_messages=self.max_unconfirmed_messages,
-            max_unconfirmed_bytes=self.max_unconfirmed_bytes,
-            discard_unmatched=self.discard_unmatched,
-        )
+        return Subscription(self.expression, discard_unmatched=self.discard_unmatched, **self.limits)
+
+    @property
+    def limits(self) -> ConsumerLimits:
+        """The limits and the priority of the subscription."""
+        return {
+            "priority": self.priority,
+            "max_unconfirmed_messages": self.max_unconfirmed_messages,
+            "max_unconfirmed_bytes": self.max_unconfirmed_bytes,
+        }
 
     @property
     def limited(self) -> bool:
         """Whether an option of the consumer is given."""
-        given = (self.expression, self.priority, self.max_unconfirmed_messages, self.max_unconfirmed_bytes)
+        given = (self.expression, *self.limits.values())
         return self.discard_unmatched or any(each is not None for each in given)
 
     def subscribe(self, queue: Queue) -> Consumer:
         """Return a consumer of a queue, with the subscription and its limits."""
-        return queue.subscribe(
-            self.expression,
-            priority=self.priority,
-            max_unconfirmed_messages=self.max_unconfirmed_messages,
-            max_unconfirmed_bytes=self.max_unconfirmed_bytes,
-            discard_unmatched=self.discard_unmatched,
-        )
+        return queue.subscribe(self.expression, discard_unmatched=self.discard_unmatched, **self.limits)
 
     def checked_uri(self, queue: str) -> QueueUri:
         """Return the URI of a queue, after checking the options that depend on the queue.
