@@ -112,7 +112,7 @@ async def test_cancelled_command_disturbs_no_other_call(broker: bmq.broker.Broke
             await first
 
 
-async def test_closing(broker: bmq.broker.Broker) -> None:
+async def test_a_closed_client_refuses_commands(broker: bmq.broker.Broker) -> None:
     admin = await bmq.admin.connect(broker.uri, credentials=OPERATOR)
     await admin.close()
     await admin.close()

@@ -16,7 +16,7 @@ from tests.performance.server import Server, counted
 COUNT = 40_000
 
 
-async def test_post_table(server: Server, queue: bmq.Queue) -> None:
+async def test_post_table_makes_few_calls(server: Server, queue: bmq.Queue) -> None:
     columns = {"value": [bytes(256)] * COUNT, "CustomerId": [1234] * COUNT, "OrderType": ["EXPRESS"] * COUNT}
     table = pa.table(columns)
     names = ["CustomerId", "OrderType"]
@@ -35,7 +35,7 @@ async def test_post_table(server: Server, queue: bmq.Queue) -> None:
     assert (counter.calls + more.calls) / COUNT < 0.5
 
 
-async def test_tables(server: Server, session: bmq.Session) -> None:
+async def test_tables_make_few_calls(server: Server, session: bmq.Session) -> None:
     queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True)
     properties = {"CustomerId": pa.int64(), "OrderType": pa.string()}
     tables = await queue.tables(properties=properties, max_rows=COUNT, metadata=["guid"])

@@ -228,7 +228,7 @@ def test_every_way_to_receive_returns_the_messages(queue: bmq.blocking.Queue) ->
     assert [message.data for message in queue.receive_many(timeout=10)] == [b"4", b"5"]
 
 
-def test_subscriptions(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
+def test_subscriptions_select_messages(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
     queue = session.open_queue(
         bmq_queue_uri, read=True, write=True, subscriptions=['kind == "a"'], default_subscription=False
     )
@@ -273,7 +273,7 @@ class Order:
     item: str
 
 
-def test_typed(queue: bmq.blocking.Queue) -> None:
+def test_typed_queues_carry_values(queue: bmq.blocking.Queue) -> None:
     orders = queue.typed(Order)
     orders.post(Order(1, "tea"), properties={"Urgent": True})
     assert orders.post_nowait(Order(2, "milk")).result(timeout=10)
@@ -292,7 +292,7 @@ def test_typed(queue: bmq.blocking.Queue) -> None:
                 break
 
 
-def test_a_group(broker: str, bmq_queue_uri: str) -> None:
+def test_a_group_receives_its_buckets(broker: str, bmq_queue_uri: str) -> None:
     loaded: list[int] = []
     with bmq.blocking.connect(broker) as session:
         queue = session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
@@ -359,7 +359,7 @@ def test_session_events_and_options(broker: str) -> None:
     assert session.fileno() == -1
 
 
-def test_output_and_queues(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
+def test_open_output_returns_one_queue(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
     queue = session.open_output(bmq_queue_uri)
     assert session.open_output(bmq_queue_uri) is queue
     assert session.queues == [queue]
@@ -367,7 +367,9 @@ def test_output_and_queues(session: bmq.blocking.Session, bmq_queue_uri: str) ->
     assert session.queues == []
 
 
-def test_a_request(broker: str, bmq_queue_uri: str, in_thread: Callable[[Callable[[], object]], Any]) -> None:
+def test_a_request_returns_the_reply(
+    broker: str, bmq_queue_uri: str, in_thread: Callable[[Callable[[], object]], Any]
+) -> None:
     with bmq.blocking.connect(broker) as session, bmq.blocking.connect(broker) as other:
         asked = other.open_queue(bmq_queue_uri, read=True)
 
@@ -385,7 +387,7 @@ def test_a_request(broker: str, bmq_queue_uri: str, in_thread: Callable[[Callabl
             queue.request(b"?", timeout=0.05)
 
 
-def test_a_table(queue: bmq.blocking.Queue) -> None:
+def test_a_table_is_posted_and_received(queue: bmq.blocking.Queue) -> None:
     import polars as pl
     import pyarrow as pa
 

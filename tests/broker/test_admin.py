@@ -57,7 +57,7 @@ def test_help_lists_every_command(core: Core) -> None:
     assert all(command in text for command in commands)
 
 
-def test_infos(core: Core) -> None:
+def test_infos_shows_configuration_and_use(core: Core) -> None:
     info = tell(core, "DOMAINS DOMAIN bmq.test.mem.fanout INFOS")["domainInfo"]
     assert info["name"] == "bmq.test.mem.fanout"
     assert json.loads(info["configJson"])["mode"] == {"fanout": {"appIDs": ["foo", "bar", "baz"]}}
@@ -73,7 +73,7 @@ def test_infos(core: Core) -> None:
     assert f"   0. {FANOUT}\n" in text
 
 
-def test_list(core: Core) -> None:
+def test_list_shows_the_messages(core: Core) -> None:
     command = "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q LIST"
     contents = tell(core, f"{command} 0 UNLIMITED")["queueContents"]
     assert [m["sizeBytes"] for m in contents["messages"]] == [5, 7]
@@ -92,7 +92,7 @@ def test_list(core: Core) -> None:
     assert all(guid in text for guid in guids)
 
 
-def test_internals(core: Core) -> None:
+def test_internals_shows_clients_and_consumers(core: Core) -> None:
     command = "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q INTERNALS"
     internals = tell(core, command)["queueInternals"]
     state = internals["state"]
@@ -146,7 +146,7 @@ def test_a_purge_makes_room_for_a_consumer_that_was_full(core: Core) -> None:
     assert reader.payloads == [b"new"]
 
 
-def test_reconfigure() -> None:
+def test_reconfigure_reloads_the_domain() -> None:
     core = Core()
     sender, foo, new = core.client(), core.client(), core.client()
     sender.open(FANOUT, write=True)
@@ -189,7 +189,7 @@ def test_idle_queues_can_be_forgotten_at_once() -> None:
     assert not core.node.queues
 
 
-def test_statistics(core: Core) -> None:
+def test_statistics_are_shown(core: Core) -> None:
     stats = json.loads(tell(core, "stat show")["stats"])
     queue = stats["domainQueues"]["domains"]["bmq.test.mem.fanout"][FANOUT]
     assert queue["values"]["queue_put_msgs_abs"] == 2
@@ -312,7 +312,7 @@ def test_invalid_commands_are_refused(core: Core, command: str, answer: str) -> 
     assert tell(core, command) == {"error": {"message": answer}}
 
 
-def test_pretty_json(core: Core) -> None:
+def test_json_is_printed_as_requested(core: Core) -> None:
     text = say(core, "ENCODING JSON_PRETTY DOMAINS DOMAIN bmq.test.mem.priority INFOS")
     assert text.startswith('{\n  "domainInfo"')
 

@@ -112,7 +112,9 @@ def test_an_invalid_subscription_refuses_the_open() -> None:
 
 
 @pytest.mark.parametrize(("text", "properties", "matched"), probes()["expressions"])
-def test_expressions_as_measured(text: str, properties: dict[str, list[object]], matched: bool) -> None:
+def test_expressions_behave_as_measured(
+    text: str, properties: dict[str, list[object]], matched: bool
+) -> None:
     """Every measured expression, as a consumer's subscription on messages with the same properties."""
     from bmq.wire.constants import PropertyType
     from bmq.wire.properties import PropertyValue

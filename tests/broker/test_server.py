@@ -249,7 +249,7 @@ def test_a_producer_that_pours_does_not_hold_up_consumers(
     assert max(between) < 600_000
 
 
-async def test_tls(tmp_path: Path) -> None:
+async def test_clients_connect_with_tls(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     make_certificate(key, certificate)
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -275,7 +275,7 @@ def make_certificate(key: Path, certificate: Path) -> None:
     )
 
 
-async def test_credentials() -> None:
+async def test_clients_connect_with_credentials() -> None:
     async with Broker(auth={"user": "secret"}) as broker:
         silent = await connect(broker.port)
         with pytest.raises(ConnectionError):
@@ -507,7 +507,7 @@ async def test_refused_opens(broker: Broker) -> None:
     assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
 
 
-async def test_refused_negotiations(broker: Broker) -> None:
+async def test_refuse_negotiation_refuses_clients(broker: Broker) -> None:
     broker.faults.refuse_negotiation(count=1)
     peer = await connect(broker.port)
     response = await peer.negotiate()
@@ -571,7 +571,7 @@ async def test_faults_stay_on_after_a_restart(broker: Broker) -> None:
 # ---- admin
 
 
-async def test_an_admin_session(broker: Broker) -> None:
+async def test_an_admin_session_sends_commands(broker: Broker) -> None:
     peer = await connect(broker.port)
     await peer.negotiate(client_type=ClientType.E_TCPADMIN)
     answer = await peer.ask(AdminCommand(command="HELP"))

@@ -214,7 +214,7 @@ def test_renewed_credentials_last_again() -> None:
         (credentials(mechanism="NOPE"), -2, True),
     ],
 )
-def test_wrong_credentials(request_: AuthenticationRequest, code: int, closed: bool) -> None:
+def test_wrong_credentials_are_refused(request_: AuthenticationRequest, code: int, closed: bool) -> None:
     peer, answer = authenticated(guarded(), request_)
     assert (answer.status.category, answer.status.code) == (StatusCategory.E_REFUSED, code)
     assert peer.session.closed is closed

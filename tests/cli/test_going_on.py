@@ -29,7 +29,7 @@ FANOUT = "bmq.test.mem.fanout"
 # ---- doctor
 
 
-def test_doctor(run: Bmq, bmq_queue_uri: str) -> None:
+def test_doctor_tests_every_step(run: Bmq, bmq_queue_uri: str) -> None:
     ran = run("doctor", bmq_queue_uri, "--json")
     assert ran.status == 0
     steps = ["resolve", "connect", "negotiate", "open", "subscribe", "post", "receive", "confirm"]
@@ -108,7 +108,7 @@ def test_no_verb_takes_a_brokers_address_for_a_queue(offline: Bmq, verb: str) ->
 # ---- bench
 
 
-def test_bench(run: Bmq, bmq_queue_uri: str) -> None:
+def test_bench_measures_producing_and_consuming(run: Bmq, bmq_queue_uri: str) -> None:
     arguments = [
         "bench",
         bmq_queue_uri,

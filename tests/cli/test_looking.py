@@ -15,7 +15,7 @@ FANOUT = "bmq.test.mem.fanout"
 NewUri = Callable[..., str]
 
 
-def test_peek(run: Bmq, bmq_queue_uri: str) -> None:
+def test_peek_lists_waiting_messages(run: Bmq, bmq_queue_uri: str) -> None:
     guids = run("post", bmq_queue_uri, *"abcde", "--guids").lines
     ran = run("peek", bmq_queue_uri, "--offset", "1", "--count", "2", "--json")
     assert [(each["place"], each["guid"]) for each in ran.json] == [(1, guids[1]), (2, guids[2])]
@@ -25,7 +25,7 @@ def test_peek(run: Bmq, bmq_queue_uri: str) -> None:
     assert run("tail", bmq_queue_uri, "--fields", "data").lines == list("abcde"), "nothing was taken"
 
 
-def test_queues(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+def test_queues_lists_the_queues(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
     queue = bmq_new_queue_uri(FANOUT)
     run("post", queue, "a", "b")
     run("tail", f"{queue}?id=foo", "--confirm")
@@ -37,7 +37,7 @@ def test_queues(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
     assert run("queues", "no.such.domain").status == 4
 
 
-def test_stat(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
+def test_stat_shows_the_totals(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
     queue = aside.do(aside.session.open_queue(bmq_queue_uri, write=True))
     aside.do(queue.post_many([b"m"] * 7))
     while True:
@@ -51,7 +51,7 @@ def test_stat(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
     assert len(ran.lines) == 2
 
 
-def test_purge(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+def test_purge_deletes_the_messages(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
     queue = bmq_new_queue_uri(FANOUT)
     run("post", queue, "a", "b")
     ran = run("purge", queue)
@@ -64,7 +64,7 @@ def test_purge(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
     assert run("purge", queue.replace("bmq.test", "no.such"), "--yes").status == 4
 
 
-def test_admin(run: Bmq) -> None:
+def test_admin_prints_the_answer(run: Bmq) -> None:
     assert "DOMAINS DOMAIN <name> PURGE" in run("admin", "HELP").out
     ran = run("admin", "--json", "CLUSTERS CLUSTER local STATUS")
     assert ran.json[0]["clusterStatus"]["isHealthy"] is True
@@ -73,7 +73,7 @@ def test_admin(run: Bmq) -> None:
     assert "no.such.domain" in ran.err
 
 
-def test_top(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
+def test_top_shows_the_queues(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
     queue = aside.do(aside.session.open_queue(bmq_queue_uri, write=True))
     aside.do(queue.post_many([b"m"] * 3))
     ran = run("top", bmq_queue_uri, "--count", "2", "--interval", "0.2", "--json")

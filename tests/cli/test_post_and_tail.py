@@ -154,7 +154,7 @@ def test_tail_ends_after_the_count(run: Bmq, bmq_queue_uri: str) -> None:
     assert (ran.status, ran.lines) == (1, ["d", "e"])
 
 
-def test_tail_with_an_expression_and_fields(run: Bmq, bmq_queue_uri: str) -> None:
+def test_tail_selects_by_expression_and_prints_fields(run: Bmq, bmq_queue_uri: str) -> None:
     for number in "123":
         run("post", bmq_queue_uri, f"m{number}", "-p", f"n={number}")
     ran = run("tail", bmq_queue_uri, "-e", "n >= 2", "--fields", "data,n,nothing,size")
@@ -183,7 +183,7 @@ def test_a_number_posted_as_a_string_causes_a_warning(offline: Bmq, value: str, 
     assert offline("check", "exists(x)", "-p", f"x:string={value}").err == ""
 
 
-def test_tail_with_tags(run: Bmq, bmq_queue_uri: str) -> None:
+def test_tail_selects_by_tags(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "plain")
     run("post", bmq_queue_uri, "tagged", "--tag", "express")
     assert run("tail", bmq_queue_uri, "--tag", "express", "--fields", "data").lines == ["tagged"]

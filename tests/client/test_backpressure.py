@@ -363,7 +363,7 @@ async def test_flush_waits_for_every_earlier_post(peer: Peer) -> None:
         assert posts[1].done()
 
 
-async def test_cancelled_posts_leave_nothing_behind(peer: Peer) -> None:
+async def test_cancelled_posts_leave_no_state(peer: Peer) -> None:
     async def waiting_posts(count: int) -> None:
         posts = [asyncio.ensure_future(queue.post(b"2")) for _ in range(count)]
         await asyncio.sleep(0)

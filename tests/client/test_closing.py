@@ -508,7 +508,7 @@ async def test_a_message_left_in_a_task_that_has_ended_does_not_hold_up_closing(
     assert caplog.records == []
 
 
-async def test_closing_goes_on_when_the_task_that_had_a_message_ends(peer: Peer) -> None:
+async def test_closing_continues_when_the_task_with_a_message_ends(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1)

@@ -112,7 +112,7 @@ async def test_a_subscription_is_taken_back_without_waiting_for_a_broker_that_is
             assert queue.unclaimed == 0  # the first message was not delivered: no consumer matches
 
 
-async def test_the_first_attempt_follows_at_once_and_the_next_ones_back_off() -> None:
+async def test_the_first_attempt_follows_at_once_and_later_attempts_back_off() -> None:
     delays = [next(bmq.reconnect_delays()) for _ in range(500)]
     assert max(delays) <= 0.01
     assert len(set(delays)) > 400  # not all clients at the same moment

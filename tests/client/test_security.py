@@ -30,7 +30,7 @@ def _no_secret_in_any_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 # authentication
 
 
-async def test_basic_credentials() -> None:
+async def test_basic_credentials_are_sent() -> None:
     async with bmq.broker.Broker(auth={"ann": SECRET}) as broker:
         async with bmq.connect(broker.uri, credentials=bmq.Credentials.basic("ann", SECRET)) as session:
             queue = await session.open_queue(URI, write=True)

@@ -17,7 +17,7 @@ URI = "bmq://bmq.test.mem.priority/stuck"
 OTHER = "bmq://bmq.test.mem.priority/other"
 
 
-async def test_a_flush_waits_for_the_posts_made_before_it_and_no_others(peer: Peer) -> None:
+async def test_a_flush_waits_only_for_earlier_posts(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue, other = await session.open_queue(URI, write=True), await session.open_queue(OTHER, write=True)
         peer.hold = {"PUT"}

@@ -32,7 +32,7 @@ async def _posted(session: bmq.Session, uri: str, count: int) -> bmq.Queue:
     return queue
 
 
-async def test_clusters(admin: Admin) -> None:
+async def test_clusters_and_their_nodes_are_listed(admin: Admin) -> None:
     (cluster,) = await admin.clusters()
     status = await admin.cluster_status(cluster.name)
     assert status.name == cluster.name
@@ -53,7 +53,9 @@ async def test_clusters(admin: Admin) -> None:
         assert partition.id in primaries[partition.primary]
 
 
-async def test_domains_and_queues(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+async def test_domains_and_queues_are_listed(
+    admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
     uri = bmq_new_queue_uri(FANOUT)
     await _posted(bmq_session, uri, 3)
     assert uri in await admin.queues()
@@ -71,7 +73,7 @@ async def test_domains_and_queues(admin: Admin, bmq_session: bmq.Session, bmq_ne
     assert stored.persistent is ("fileBacked" in info.configuration["storage"]["config"])
 
 
-async def test_depth_by_application(
+async def test_depth_is_reported_by_application(
     admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
     uri = bmq_new_queue_uri(FANOUT)
@@ -91,7 +93,9 @@ async def test_depth_of_a_queue_without_applications(
     assert [(app.app_id, app.messages, app.bytes) for app in depth.apps] == [("__default", 2, depth.bytes)]
 
 
-async def test_messages_by_page(admin: Admin, bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+async def test_messages_are_listed_by_page(
+    admin: Admin, bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
     guids = [(await queue.post(b"m" * n)).guid for n in (1, 2, 3, 4, 5)]
     asked = admin.queue(bmq_queue_uri)
@@ -119,7 +123,9 @@ async def test_messages_of_one_application(
     assert (await admin.queue(uri).messages()).total == 3
 
 
-async def test_purging(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+async def test_purging_deletes_messages(
+    admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
     uri = bmq_new_queue_uri(FANOUT)
     await _posted(bmq_session, uri, 4)
     (purged,) = await admin.queue(f"{uri}?id=bar").purge()
@@ -130,7 +136,9 @@ async def test_purging(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri
     assert (await admin.queue(uri).depth()).messages == 0
 
 
-async def test_internals(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+async def test_internals_list_clients_and_subscriptions(
+    admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
     uri = bmq_new_queue_uri(FANOUT)
     reader = await bmq_session.open_queue(f"{uri}?id=foo", read=True)
     text = 'number >= 1 && kind != "a ] [ b"'
@@ -173,7 +181,9 @@ async def test_internals_of_a_consumer_of_all_messages(
     assert internals.mode == "priority"
 
 
-async def test_statistics(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+async def test_statistics_count_messages(
+    admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
     uri = bmq_new_queue_uri(FANOUT)
     await _posted(bmq_session, uri, 5)
     async with asyncio.timeout(60):
@@ -188,7 +198,7 @@ async def test_statistics(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_
     assert (await admin.statistics()).time > datetime.now(UTC) - timedelta(days=1)
 
 
-async def test_reconfiguring(admin: Admin) -> None:
+async def test_reconfiguring_reloads_the_domain(admin: Admin) -> None:
     await admin.domain(FANOUT)
     await admin.reconfigure(FANOUT)
 

@@ -24,7 +24,7 @@ async def raw(client: Connect, bmq_queue_uri: str) -> Raw:
 
 class TestSubscriptions:
     @pytest.mark.statement("4.6")
-    async def test_ids(self, raw: Raw) -> None:
+    async def test_messages_have_the_ids_of_their_subscriptions(self, raw: Raw) -> None:
         """PUSH: the sId of the matching subscription; after a reconfigure the new one."""
         await raw.configure(0, subscription(11, "CustomerId == 0"), subscription(12, "CustomerId == 1"))
         raw.post(b"a", properties={"CustomerId": 0})
@@ -39,7 +39,7 @@ class TestSubscriptions:
         last = await raw.push()
         assert (last.payload, last.push.sub_ids, last.out_of_order) == (b"d", (14,), True)
 
-    async def test_overlapping_priorities(self, raw: Raw) -> None:
+    async def test_overlapping_subscriptions_are_tried_by_priority(self, raw: Raw) -> None:
         """`CustomerId >= 0` at 5 and `CustomerId == 0` at 10: 0 goes to the second, 1 to the first."""
         await raw.configure(
             0,
@@ -60,7 +60,9 @@ class TestSubscriptions:
         assert await raw.payloads(2) == [b"no props", b"props"]
 
     @pytest.mark.parametrize("low", ["x >= 0", "x < 100"], ids=["the same expression", "another expression"])
-    async def test_no_spill_over(self, client: Connect, raw: Raw, bmq_queue_uri: str, low: str) -> None:
+    async def test_a_full_subscription_does_not_spill_over(
+        self, client: Connect, raw: Raw, bmq_queue_uri: str, low: str
+    ) -> None:
         """High-priority consumer full (limit 1): nothing spills over, ten messages long."""
         other = await client()
         await other.open(bmq_queue_uri, write=False)
@@ -71,7 +73,9 @@ class TestSubscriptions:
         assert await raw.payloads(1) == [b"0"]
         assert await other.no_push()
 
-    async def test_spill_over(self, client: Connect, raw: Raw, bmq_queue_uri: str) -> None:
+    async def test_a_full_subscription_spills_over_beside_a_free_one(
+        self, client: Connect, raw: Raw, bmq_queue_uri: str
+    ) -> None:
         """One message waits for the full consumer; with a third consumer, later ones go to lower
         priorities.
         """
@@ -86,7 +90,9 @@ class TestSubscriptions:
         assert await low.payloads(4) == [b"2", b"3", b"4", b"5"]
         assert await idle.no_push()
 
-    async def test_round_robin(self, client: Connect, raw: Raw, bmq_queue_uri: str) -> None:
+    async def test_equal_subscriptions_take_turns(
+        self, client: Connect, raw: Raw, bmq_queue_uri: str
+    ) -> None:
         """Consumers of one priority share evenly, in turn."""
         other = await client()
         await other.open(bmq_queue_uri, write=False)
@@ -110,7 +116,7 @@ class TestSubscriptions:
         assert len(await raw.payloads(9)) == 9
         assert len(await other.payloads(3)) == 3
 
-    async def test_tags(self, raw: Raw) -> None:
+    async def test_tags_select_messages(self, raw: Raw) -> None:
         """Tags as `exists` terms with the negation as a second subscription: disjoint and complete."""
         wanted = "exists(t.urgent) || exists(t.eu)"
         await raw.configure(0, subscription(1, wanted), subscription(2, f"!({wanted})"))
@@ -159,7 +165,7 @@ def posted(properties: dict[str, tuple[int, str]]) -> dict[str, PropertyInput]:
 @pytest.mark.parametrize(
     ("text", "properties", "matched"), EXPRESSIONS, ids=[f"{n}" for n in range(len(EXPRESSIONS))]
 )
-async def test_expressions(
+async def test_expressions_evaluate_as_measured(
     raw: Raw, text: str, properties: dict[str, tuple[int, str]], matched: bool
 ) -> None:
     """Expressions evaluated by a real broker, with their results."""
@@ -195,7 +201,7 @@ class TestFlowControl:
             raw.confirm(got.push.guid)
 
     @pytest.mark.statement("4.7")
-    async def test_bytes(self, raw: Raw) -> None:
+    async def test_the_limit_of_bytes_stops_delivery(self, raw: Raw) -> None:
         """One message is always allowed below the limit, even if it exceeds the bytes."""
         await raw.configure(0, subscription(1, size=100))
         raw.post(bytes(60))
@@ -204,7 +210,7 @@ class TestFlowControl:
         assert [len(payload) for payload in await raw.payloads(2)] == [60, 60]
         assert await raw.no_push()
 
-    async def test_zero_never_delivers(self, raw: Raw) -> None:
+    async def test_a_limit_of_zero_never_delivers(self, raw: Raw) -> None:
         """Maximum 0: never deliver."""
         await raw.configure(0, subscription(1, messages=0))
         raw.post(b"x")
@@ -343,7 +349,9 @@ class TestFanout:
             await reader.barrier()
 
     @pytest.mark.statement("1.21")
-    async def test_application_subscriptions(self, client: Connect, bmq_new_queue_uri: NewUri) -> None:
+    async def test_application_subscriptions_drop_unmatched_messages(
+        self, client: Connect, bmq_new_queue_uri: NewUri
+    ) -> None:
         """foo `x == 1`, bar `x == 2`: ACK 0 for all, what does not match is never delivered."""
         uri = bmq_new_queue_uri("bmq.test.appsub.fanout")
         raw = await client()

@@ -24,7 +24,7 @@ def flipped(put: bytes) -> bytes:
 
 class TestPut:
     @pytest.mark.statement("4.10")
-    async def test_acknowledged_by_guid(self, client: Connect, bmq_queue_uri: str) -> None:
+    async def test_a_post_is_acknowledged_by_its_guid(self, client: Connect, bmq_queue_uri: str) -> None:
         """ACK of a client that generates GUIDs: status 0, no correlation id, its GUID, its qId."""
         raw = await client()
         await raw.open(bmq_queue_uri, 5)
@@ -40,7 +40,9 @@ class TestPut:
         assert (await raw.ack()).guid == guid
 
     @pytest.mark.parametrize("ack", [True, False])
-    async def test_unknown_queue_id(self, client: Connect, bmq_queue_uri: str, ack: bool) -> None:
+    async def test_a_post_to_an_unknown_queue_id_is_refused(
+        self, client: Connect, bmq_queue_uri: str, ack: bool
+    ) -> None:
         """PUT to an unknown qId: NACK status 5, asked for or not."""
         raw = await client()
         await raw.open(bmq_queue_uri)
@@ -48,7 +50,7 @@ class TestPut:
         answer = await raw.ack()
         assert (answer.status, answer.queue_id, answer.guid) == (5, 99, guid)
 
-    async def test_zero_guid(self, client: Connect, bmq_queue_uri: str) -> None:
+    async def test_a_post_with_a_zero_guid_is_refused(self, client: Connect, bmq_queue_uri: str) -> None:
         """PUT with a GUID of zeros: NACK status 5."""
         raw = await client()
         await raw.open(bmq_queue_uri)
@@ -63,7 +65,7 @@ class TestPut:
         assert await raw.statuses(1) == [5]
 
     @pytest.mark.statement("3.7")
-    async def test_wrong_crc(self, client: Connect, bmq_queue_uri: str) -> None:
+    async def test_a_post_with_a_wrong_crc_is_accepted(self, client: Connect, bmq_queue_uri: str) -> None:
         """Wrong CRC: accepted and delivered."""
         raw = await client()
         await raw.open(bmq_queue_uri)
@@ -73,7 +75,7 @@ class TestPut:
         assert await raw.payloads(1) == [b"payload"]
 
     @pytest.mark.statement("4.8")
-    async def test_without_data(self, client: Connect, bmq_queue_uri: str) -> None:
+    async def test_a_post_without_data_gets_no_answer(self, client: Connect, bmq_queue_uri: str) -> None:
         """PUT without application data: no answer; the connection and the next PUT are fine."""
         raw = await client()
         await raw.open(bmq_queue_uri)
@@ -103,7 +105,7 @@ class TestPut:
 
 
 class TestDeduplication:
-    async def test_in_one_session(self, client: Connect, bmq_queue_uri: str) -> None:
+    async def test_a_guid_is_recognised_in_one_session(self, client: Connect, bmq_queue_uri: str) -> None:
         """Same GUID posted twice: two ACKs with status 0, delivered once."""
         raw = await client()
         await raw.open(bmq_queue_uri)
@@ -142,7 +144,9 @@ class TestDeduplication:
         raw.post(b"x", guid=guids[0])
         assert await raw.statuses(1) == [0]
 
-    async def test_per_queue(self, client: Connect, bmq_new_queue_uri: NewUri) -> None:
+    async def test_each_queue_recognises_its_own_guids(
+        self, client: Connect, bmq_new_queue_uri: NewUri
+    ) -> None:
         """Deduplication: the key is the GUID, per queue."""
         raw = await client()
         for q_id in (0, 1):
@@ -289,7 +293,9 @@ class TestPush:
 
 
 class TestConfirm:
-    async def test_from_another_session(self, client: Connect, bmq_queue_uri: str) -> None:
+    async def test_a_message_is_confirmed_from_another_session(
+        self, client: Connect, bmq_queue_uri: str
+    ) -> None:
         """CONFIRM from another session of the same queue: accepted, not redelivered."""
         one, two = await client(), await client()
         await one.open(bmq_queue_uri)

@@ -88,7 +88,7 @@ class TestNegotiation:
 
 
 class TestAuthentication:
-    async def test_anonymous(self, dialled: Connect) -> None:
+    async def test_anonymous_clients_are_accepted(self, dialled: Connect) -> None:
         """Authentication: ANONYMOUS: success without lifetime."""
         client = await dialled()
         response = await client.authenticate("ANONYMOUS", b"")
@@ -96,7 +96,7 @@ class TestAuthentication:
         assert response.lifetime_ms is None
         await client.negotiate()
 
-    async def test_an_unknown_mechanism(self, dialled: Connect) -> None:
+    async def test_an_unknown_mechanism_is_refused(self, dialled: Connect) -> None:
         """Authentication: unknown mechanism: E_REFUSED -2 and closed."""
         client = await dialled()
         response = await client.authenticate("NO_SUCH", b"x")
@@ -151,7 +151,7 @@ class TestRequests:
         with pytest.raises(TimeoutError):
             await raw.ask(open_queue(bmq_queue_uri), timeout=0.2)
 
-    async def test_admin(self, dialled: Connect) -> None:
+    async def test_an_admin_client_is_answered(self, dialled: Connect) -> None:
         """Admin session: clientType E_TCPADMIN; adminCommand is answered with text."""
         raw = await dialled()
         await raw.negotiate(client_type=ClientType.E_TCPADMIN)
@@ -181,14 +181,14 @@ class TestOpen:
         assert reply.routing_configuration.flags == flags  # type: ignore[union-attr]
         assert reply.deduplication_time_ms == 300_000  # type: ignore[union-attr]
 
-    async def test_unknown_domain(self, client: Connect) -> None:
+    async def test_an_unknown_domain_is_refused(self, client: Connect) -> None:
         """Open, no domain file: E_UNKNOWN -1 "Domain file '<path>' doesn't exist"."""
         category, code, text = await (await client()).refused(open_queue("bmq://no.such/q"))
         assert (category, code) == ("E_UNKNOWN", -1)
         assert text.startswith("Domain file '")
         assert text.endswith("no.such.json' doesn't exist")
 
-    async def test_bad_uri(self, client: Connect) -> None:
+    async def test_an_invalid_uri_is_refused(self, client: Connect) -> None:
         """Open, bad URI: E_REFUSED 0 and the parser's text."""
         assert await (await client()).refused(open_queue("tcp://bmq.test.mem.priority/q")) == (
             "E_REFUSED", 0, 'Invalid scheme: uri must start with "bmq://"',
@@ -258,12 +258,12 @@ class TestOpen:
 
 
 class TestConfigureAndClose:
-    async def test_configure_unknown(self, client: Connect) -> None:
+    async def test_configuring_an_unknown_queue_is_refused(self, client: Connect) -> None:
         """Configure, unknown qId: E_UNKNOWN 0 "No queue with specified Id"."""
         request = ConfigureStream(q_id=77, stream_parameters=StreamParameters(subscriptions=()))
         assert await (await client()).refused(request) == ("E_UNKNOWN", 0, "No queue with specified Id")
 
-    async def test_close_unknown(self, client: Connect, bmq_queue_uri: str) -> None:
+    async def test_closing_an_unknown_queue_is_refused(self, client: Connect, bmq_queue_uri: str) -> None:
         """Close, unknown qId: E_UNKNOWN 0 "No queue with specified Id"."""
         request = CloseQueue(handle_parameters=handle(bmq_queue_uri, q_id=77), is_final=True)
         assert await (await client()).refused(request) == ("E_UNKNOWN", 0, "No queue with specified Id")

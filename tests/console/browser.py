@@ -62,7 +62,9 @@ async def test_queues_as_they_change(page: Page, console: Console, session: bmq.
     assert {urlsplit(url).netloc for url in page.asked_for} == {urlsplit(console.url).netloc}
 
 
-async def test_looking_into_messages(page: Page, console: Console, session: bmq.Session) -> None:
+async def test_the_page_shows_the_content_of_messages(
+    page: Page, console: Console, session: bmq.Session
+) -> None:
     queue = await session.open_queue(ORDERS, write=True)
     await queue.post(b'{"id":123456789012345678901,"a":[1,{}]}', properties={"big": 2**62 + 1})
     await queue.post(SCRIPT.encode(), properties={"name": SCRIPT})
@@ -111,7 +113,9 @@ async def test_consumers_and_the_routing_table(page: Page, console: Console, ses
     assert page.complaints == []
 
 
-async def test_posting(page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session) -> None:
+async def test_the_page_posts_a_message(
+    page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
     await session.open_queue(ORDERS, write=True)
     await page.open(at(console, ORDERS))
     await page.click("#post")
@@ -133,7 +137,7 @@ async def test_posting(page: Page, console: Console, broker: bmq.broker.Broker, 
     assert page.complaints == []
 
 
-async def test_purging_asks_first(
+async def test_the_page_asks_before_purging(
     page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session
 ) -> None:
     queue = await session.open_queue(PRICES, write=True)
@@ -201,7 +205,7 @@ async def test_page_asks_before_taking_messages(
     assert broker.queues[ORDERS].unconfirmed == 0
 
 
-async def test_with_a_token(page: Page, broker: bmq.broker.Broker) -> None:
+async def test_the_page_works_with_a_token(page: Page, broker: bmq.broker.Broker) -> None:
     async with Console(Embedded(broker), host="0.0.0.0", interval=0.1) as console:
         url = console.url.replace("0.0.0.0", "127.0.0.1")
         await page.open(url.partition("#")[0])

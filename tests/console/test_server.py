@@ -227,7 +227,9 @@ async def test_large_payloads_are_shown_in_part(
 # ---- actions
 
 
-async def test_posting(http: aiohttp.ClientSession, console: Console, session: bmq.Session) -> None:
+async def test_a_message_is_posted(
+    http: aiohttp.ClientSession, console: Console, session: bmq.Session
+) -> None:
     properties = [
         {"name": "CustomerId", "type": "int64", "value": "1234"},
         {"name": "flag", "type": "bool", "value": "true"},
@@ -273,7 +275,7 @@ async def test_a_post_that_the_broker_does_not_accept(http: aiohttp.ClientSessio
     assert "LIMIT_MESSAGES" in (await _post(http, console, "api/post", 409, uri=uri, text="x"))["error"]
 
 
-async def test_purging(
+async def test_a_queue_is_purged(
     http: aiohttp.ClientSession, console: Console, broker: bmq.broker.Broker, session: bmq.Session
 ) -> None:
     queue = await session.open_queue(PRICES, write=True)
@@ -538,7 +540,7 @@ async def _process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]
         await process.communicate()
 
 
-async def test_bmq_console(http: aiohttp.ClientSession, broker: bmq.broker.Broker) -> None:
+async def test_bmq_console_serves_the_page(http: aiohttp.ClientSession, broker: bmq.broker.Broker) -> None:
     async with _process("console", "--broker", broker.uri, "--port", "0") as process:
         assert process.stdout is not None
         url = (await process.stdout.readline()).decode().strip()
@@ -547,7 +549,7 @@ async def test_bmq_console(http: aiohttp.ClientSession, broker: bmq.broker.Broke
     assert process.returncode == 143
 
 
-async def test_bmq_broker_console(http: aiohttp.ClientSession) -> None:
+async def test_bmq_broker_serves_the_console(http: aiohttp.ClientSession) -> None:
     async with _process("broker", "--port", "0", "--console", "0") as process:
         assert process.stdout is not None
         ready = (await process.stdout.readline()).decode()

@@ -38,7 +38,7 @@ async def test_reading_from_a_queue_opened_for_writing(bmq_session: bmq.Session,
 
 
 @pytest.mark.statement("4.8")
-async def test_an_empty_payload(queue: bmq.Queue) -> None:
+async def test_an_empty_payload_is_refused(queue: bmq.Queue) -> None:
     with pytest.raises(bmq.InvalidPayload, match="empty"):
         await queue.post(b"")
 
@@ -149,7 +149,7 @@ async def test_invalid_queue_uris_are_refused(bmq_session: bmq.Session, uri: str
 
 
 @pytest.mark.statement("4.9")
-async def test_a_closed_queue(queue: bmq.Queue) -> None:
+async def test_a_closed_queue_refuses_calls(queue: bmq.Queue) -> None:
     consumer = queue.subscribe("x == 1")
     await queue.close()
     sentence = f"{queue.uri}.* closed"
@@ -165,7 +165,7 @@ async def test_a_closed_queue(queue: bmq.Queue) -> None:
         await queue.receive()
 
 
-async def test_a_closed_session(bmq_connect: Connect, bmq_queue_uri: str) -> None:
+async def test_a_closed_session_refuses_calls(bmq_connect: Connect, bmq_queue_uri: str) -> None:
     session = await bmq_connect()
     queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
     await session.close()

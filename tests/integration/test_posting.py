@@ -93,7 +93,7 @@ async def test_flush_without_posts_returns_at_once(
 
 
 class TestPostMany:
-    async def test_an_iterable(self, queue: bmq.Queue) -> None:
+    async def test_post_many_takes_an_iterable(self, queue: bmq.Queue) -> None:
         items: list[bytes | PutMessage] = [b"plain", PutMessage(b"with", properties={"n": 1}), b"again"]
         report = await queue.post_many(items)
         assert (report.posted, report.acknowledged, report.failures) == (3, 3, [])
@@ -102,7 +102,7 @@ class TestPostMany:
         assert [message.data for message in messages] == [b"plain", b"with", b"again"]
         assert [dict(message.properties) for message in messages] == [{}, {"n": 1}, {}]
 
-    async def test_an_async_iterable(self, queue: bmq.Queue) -> None:
+    async def test_post_many_takes_an_async_iterable(self, queue: bmq.Queue) -> None:
         async def items() -> AsyncIterator[bytes]:
             for number in range(500):
                 yield b"%d" % number
@@ -254,7 +254,7 @@ async def test_messages_of_different_shapes_mix(queue: bmq.Queue) -> None:
 
 @pytest.mark.parametrize("size", [MIB, 16 * MIB])
 @pytest.mark.statement("3.18")
-async def test_large_payloads(queue: bmq.Queue, size: int) -> None:
+async def test_large_payloads_arrive(queue: bmq.Queue, size: int) -> None:
     payload = Random(size).randbytes(size)
     await queue.post(payload, timeout=60)
     message = await queue.receive(timeout=60)
@@ -289,7 +289,9 @@ async def test_the_same_guid_is_stored_once(
     assert await left_in(bmq_connect, bmq_queue_uri) == []
 
 
-async def test_batches(queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str) -> None:
+async def test_messages_are_received_in_batches(
+    queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
     await queue.post_many(b"%d" % number for number in range(100))
     received: list[bytes] = []
     while len(received) < 100:

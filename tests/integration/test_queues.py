@@ -15,14 +15,16 @@ FANOUT = "bmq.test.mem.fanout"
 
 class TestOpen:
     @pytest.mark.statement("4.2")
-    async def test_for_writing_only(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+    async def test_a_queue_is_opened_for_writing_only(
+        self, bmq_session: bmq.Session, bmq_queue_uri: str
+    ) -> None:
         queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
         assert queue.uri == bmq_queue_uri
         assert queue.state is bmq.QueueState.OPEN
         await queue.post(b"x")
 
     @pytest.mark.statement("4.34")
-    async def test_for_reading_only(
+    async def test_a_queue_is_opened_for_reading_only(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
         reading = await bmq_session.open_queue(bmq_queue_uri, read=True)
@@ -53,7 +55,7 @@ class TestOpen:
             assert await payloads(queue, 1) == [payload]
             await queue.close()
 
-    async def test_an_unknown_domain(self, bmq_session: bmq.Session) -> None:
+    async def test_an_unknown_domain_is_refused(self, bmq_session: bmq.Session) -> None:
         with pytest.raises(bmq.OpenQueueError, match=r"no\.such\.domain") as caught:
             await bmq_session.open_queue("bmq://no.such.domain/q", read=True)
         assert caught.value.category is bmq.errors.StatusCategory.E_UNKNOWN

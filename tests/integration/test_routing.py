@@ -176,7 +176,7 @@ class TestSubscriptions:
             await consumer.configure("x == 1")
             assert await payloads(consumer, 1) == [b"one more"]
 
-    async def test_the_builder(self, queue: bmq.Queue) -> None:
+    async def test_filters_of_the_builder_select_messages(self, queue: bmq.Queue) -> None:
         wanted = (P("CustomerId") >= 1000) & P("OrderType").exists()
         async with queue.subscribe(wanted) as consumer:
             await queue.post(b"no type", properties={"CustomerId": 2000})
@@ -184,7 +184,7 @@ class TestSubscriptions:
             await queue.post(b"both", properties={"CustomerId": 1000, "OrderType": "A"})
             assert await payloads(consumer, 1) == [b"both"]
 
-    async def test_tags(self, queue: bmq.Queue) -> None:
+    async def test_tag_filters_select_messages(self, queue: bmq.Queue) -> None:
         async with queue.subscribe(TagFilter(any_of={"urgent", "eu"})) as consumer:
             await queue.post(b"low", tags={"low"})
             await queue.post(b"urgent", tags={"urgent", "low"})

@@ -65,7 +65,7 @@ def test_entry_point_names_the_instrumentor() -> None:
     assert {point.load() for point in found} == {BmqInstrumentor}
 
 
-def test_opentelemetry_instrument(tmp_path: Path) -> None:
+def test_opentelemetry_instrument_traces_a_program(tmp_path: Path) -> None:
     """The command runs a program unchanged; the SDK prints its exports."""
     program = tmp_path / "service.py"
     program.write_text(PROGRAM)

@@ -238,7 +238,9 @@ async def test_attach_false_leaves_contexts_unchanged(
     assert parent(both.one("confirm")) == id_of(both.one("receive"))
 
 
-async def test_failing_attempts(service: MakeService, bmq_connect: Connect, bmq_queue_uri: str) -> None:
+async def test_failing_attempts_have_spans_with_the_error(
+    service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
     both = service()
     session = await bmq_connect(interceptors=[both.telemetry])
     queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
@@ -294,7 +296,9 @@ async def test_a_post_that_is_refused(
     }
 
 
-async def test_metrics(service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri) -> None:
+async def test_operations_are_measured(
+    service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri
+) -> None:
     both = service()
     uri = bmq_new_queue_uri(FANOUT)
     session = await bmq_connect(interceptors=[both.telemetry])

@@ -27,7 +27,7 @@ PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
         pytest.param(bytes(16 * 1024), 10.0, id="16 KiB"),
     ],
 )
-async def test_post_many(
+async def test_post_many_makes_few_calls(
     server: Server, queue: bmq.Queue, item: bytes | bmq.PutMessage, budget: float
 ) -> None:
     items = [item] * COUNT
@@ -43,7 +43,7 @@ async def test_post_many(
     assert min(calls) / COUNT < budget
 
 
-async def test_post_nowait(server: Server, queue: bmq.Queue) -> None:
+async def test_post_nowait_makes_few_calls(server: Server, queue: bmq.Queue) -> None:
     with counted() as counter:
         futures = [queue.post_nowait(PAYLOAD) for _ in range(COUNT)]
         await server.until(lambda: server.post_count == COUNT)
@@ -119,7 +119,7 @@ async def test_acknowledgements_of_post_many(server: Server, queue: bmq.Queue) -
     assert counter.calls / COUNT < 2.3
 
 
-async def test_iterating_and_confirming(server: Server, queue: bmq.Queue) -> None:
+async def test_iterating_and_confirming_make_few_calls(server: Server, queue: bmq.Queue) -> None:
     server.deliver(COUNT, PAYLOAD)
     left = COUNT
     with counted() as counter:
@@ -133,7 +133,7 @@ async def test_iterating_and_confirming(server: Server, queue: bmq.Queue) -> Non
     assert counter.calls / COUNT < 18.3
 
 
-async def test_handling(server: Server, queue: bmq.Queue) -> None:
+async def test_handling_a_message_makes_few_calls(server: Server, queue: bmq.Queue) -> None:
     """One handler after the other; imports and first compilations are excluded."""
     left = 0
     done = asyncio.Event()
@@ -160,7 +160,7 @@ async def test_handling(server: Server, queue: bmq.Queue) -> None:
     assert min(calls) / COUNT < 20.3
 
 
-async def test_batches(server: Server, queue: bmq.Queue) -> None:
+async def test_receiving_batches_makes_few_calls(server: Server, queue: bmq.Queue) -> None:
     server.deliver(COUNT, PAYLOAD)
     left = COUNT
     with counted() as counter:
@@ -175,7 +175,7 @@ async def test_batches(server: Server, queue: bmq.Queue) -> None:
     assert counter.calls / COUNT < 6.2
 
 
-async def test_reading_two_properties(server: Server, queue: bmq.Queue) -> None:
+async def test_reading_two_properties_makes_few_calls(server: Server, queue: bmq.Queue) -> None:
     server.deliver(COUNT, PAYLOAD, PROPERTIES)
     left = COUNT
     with counted() as counter:

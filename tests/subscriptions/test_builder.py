@@ -219,7 +219,7 @@ def test_a_filter_is_one_expression_or_an_error() -> None:
 
 
 @pytest.mark.parametrize("built", [P.x == 1, ~(P.x.exists() & P.y), P.x + 1, P.x])
-def test_pickles_and_copies(built: Any) -> None:
+def test_filters_can_be_pickled_and_copied(built: Any) -> None:
     assert str(pickle.loads(pickle.dumps(built))) == str(built)
     assert str(copy.deepcopy(built)) == str(built)
 

@@ -88,7 +88,7 @@ def test_a_good_domain_has_no_findings() -> None:
         ({"redirect": "bmq.other"}, "redirect", "the settings are in another file, that of 'bmq.other'"),
     ],
 )
-def test_errors(given: dict[str, Any], where: str, message: str) -> None:
+def test_invalid_domains_have_errors(given: dict[str, Any], where: str, message: str) -> None:
     (finding,) = check_domain(given)
     assert (finding.severity, finding.where) == ("error", where)
     assert message in finding.message
@@ -121,7 +121,7 @@ def test_errors(given: dict[str, Any], where: str, message: str) -> None:
         (domain("priority", entry("foo", "x == 1")), "subscriptions[0]", "the name is ignored"),
     ],
 )
-def test_warnings(given: dict[str, Any], where: str, message: str) -> None:
+def test_doubtful_domains_have_warnings(given: dict[str, Any], where: str, message: str) -> None:
     (finding,) = check_domain(given, strict=True)
     assert (finding.severity, finding.where) == ("warning", where)
     assert message in finding.message
@@ -137,7 +137,7 @@ def delivered(outcomes: dict[str, AppOutcome]) -> dict[str, bool]:
     return {app: outcome.delivered for app, outcome in outcomes.items()}
 
 
-def test_fanout() -> None:
+def test_applications_of_fanout_domains_are_checked() -> None:
     assert delivered(explain_domain(FANOUT, {"x": 1})) == {"foo": True, "bar": False, "baz": True}
     assert delivered(explain_domain(FANOUT, {"x": 2})) == {"foo": False, "bar": True, "baz": True}
     outcomes = explain_domain(FANOUT, {"x": 1})

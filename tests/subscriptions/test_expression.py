@@ -36,7 +36,7 @@ def test_equal_means_the_same_text() -> None:
 
 
 @pytest.mark.parametrize("expression", [Expression(TEXT), Expression("x = 1", strict=False)])
-def test_pickles_and_copies(expression: Expression) -> None:
+def test_expressions_can_be_pickled_and_copied(expression: Expression) -> None:
     expression.matches({})
     for twin in (pickle.loads(pickle.dumps(expression)), copy.deepcopy(expression)):
         assert twin == expression

@@ -402,7 +402,9 @@ tag_sets = st.sets(st.sampled_from([*"abcdefgh", "a-b", "x" * 50, "y" * 50]), ma
 class TestComplement:
     @given(tag_sets, st.sets(st.sampled_from([*"abxyz", "y" * 50]), max_size=4), tag_sets)
     @pytest.mark.statement("5.7")
-    def test_disjoint_and_complete(self, any_of: set[str], all_of: set[str], tags: set[str]) -> None:
+    def test_filter_and_complement_are_disjoint_and_complete(
+        self, any_of: set[str], all_of: set[str], tags: set[str]
+    ) -> None:
         wanted = TagFilter(any_of=any_of, all_of=all_of)
         try:
             wanted.subscriptions()
@@ -481,7 +483,7 @@ def test_tags_combine_with_other_conditions() -> None:
 
 
 @pytest.mark.parametrize("wanted", [TagFilter(any_of=["a"], all_of=["b"]), CmqTags("a", "b"), CmqTags()])
-def test_filters_pickle(wanted: TagFilter) -> None:
+def test_tag_filters_can_be_pickled(wanted: TagFilter) -> None:
     twin = pickle.loads(pickle.dumps(wanted))
     assert twin == wanted
     assert type(twin) is type(wanted)

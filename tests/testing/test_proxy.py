@@ -314,7 +314,9 @@ class TestStall:
         proxy.resume(direction)
         assert await far.read(4) == b"held"
 
-    async def test_other_direction_continues(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
+    async def test_a_stall_leaves_the_other_direction_running(
+        self, proxy: FaultProxy, ends: tuple[End, End]
+    ) -> None:
         near, far = ends
         proxy.stall(UP)
         far.send(b"x")
@@ -523,7 +525,7 @@ async def test_random_pieces_depend_on_the_seed_and_not_on_read_sizes(chunk: int
     assert set(sent[1]) <= set(sent[0])
 
 
-async def test_waiting_for_connections(proxy: FaultProxy) -> None:
+async def test_the_proxy_waits_for_connections(proxy: FaultProxy) -> None:
     waiting = asyncio.ensure_future(proxy.wait_accepted(2))
     async with client(proxy), client(proxy):
         await asyncio.wait_for(waiting, 20)

@@ -198,7 +198,7 @@ def kind_of_example(fields: dict[str, object]) -> MessageKind:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_worked_example(name: str):
+def test_worked_examples_are_decoded_and_encoded(name: str):
     text, hexadecimal = EXAMPLES[name]
     data = octets(hexadecimal)
     fields = json.loads(text)
@@ -212,7 +212,7 @@ def test_worked_example(name: str):
     assert encode_event(message, Codec.BER) == data
 
 
-def test_example_values():
+def test_example_values_are_decoded():
     message = decode_event(read_event(octets(EXAMPLES["E3"][1])), MessageKind.CONTROL)
     assert message == ControlMessage(
         1,
@@ -315,7 +315,7 @@ TOLERATED = {
 
 
 @pytest.mark.parametrize(("body", "expected"), TOLERATED.values(), ids=TOLERATED.keys())
-def test_tolerated(body: bytes, expected: ControlMessage):
+def test_irregular_encodings_are_tolerated(body: bytes, expected: ControlMessage):
     assert decode_ber(body, MessageKind.CONTROL) == expected
     assert decode_ber(memoryview(body + b"\1"), MessageKind.CONTROL) == expected
 
@@ -343,7 +343,7 @@ TAGS = {"q_id": 0x81, "flags": 0x83, "read_count": 0x84}
 
 
 @pytest.mark.parametrize(("name", "content", "number"), INTEGERS)
-def test_integers(name: str, content: str, number: int):
+def test_integers_are_decoded(name: str, content: str, number: int):
     message = decode_ber(open_queue(value(TAGS[name], octets(content))), MessageKind.CONTROL)
     assert message == opened(**{name: number})
 
@@ -371,7 +371,7 @@ def test_unsigned_integers_never_look_negative(number: int, content: str):
 
 
 @pytest.mark.parametrize(("octet", "final"), [("00", False), ("01", True), ("ff", True)])
-def test_booleans(octet: str, final: bool):
+def test_booleans_are_decoded(octet: str, final: bool):
     body = control(element(0xAC, value(0x81, octets(octet))))
     assert decode_ber(body, MessageKind.CONTROL) == ControlMessage(3, CloseQueue(is_final=final))
 

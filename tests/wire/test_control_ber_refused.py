@@ -94,7 +94,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("body", "field", "offset"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused(body: bytes, field: str, offset: int):
+def test_malformed_messages_are_refused(body: bytes, field: str, offset: int):
     with pytest.raises(ProtocolError) as caught:
         decode_ber(body, MessageKind.CONTROL)
     assert (caught.value.field, caught.value.offset) == (field, offset), str(caught.value)

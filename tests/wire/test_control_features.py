@@ -40,7 +40,7 @@ def test_features_of_a_recorded_broker_are_read():
         ("MPS:MESSAGE_PROPERTIES_EX;X:", True),
     ],
 )
-def test_lookup(text: str, found: bool):
+def test_features_are_looked_up_by_name(text: str, found: bool):
     assert parse_features(text).has("MPS", "MESSAGE_PROPERTIES_EX") is found
 
 

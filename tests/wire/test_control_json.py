@@ -40,7 +40,7 @@ from bmq.wire.event import read_event
 CONTROL = MessageKind.CONTROL
 
 
-def test_a_disconnect_event():
+def test_a_disconnect_event_has_the_expected_bytes():
     data = bytes.fromhex("00000024 41022000 7b227249 64223a33 2c226469 73636f6e 6e656374 223a7b7d 7d030303")
     assert encode_event(ControlMessage(3, Disconnect()), Codec.JSON) == data
     event = read_event(data)
@@ -129,7 +129,7 @@ TOLERATED = {
 
 
 @pytest.mark.parametrize(("body", "expected"), TOLERATED.values(), ids=TOLERATED.keys())
-def test_tolerated(body: bytes, expected: ControlMessage):
+def test_irregular_json_is_tolerated(body: bytes, expected: ControlMessage):
     assert decode_json(body, CONTROL) == expected
     assert decode_json(memoryview(body), CONTROL) == expected
 
@@ -222,7 +222,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("body", "field", "problem"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused(body: bytes, field: str, problem: str):
+def test_malformed_json_is_refused(body: bytes, field: str, problem: str):
     with pytest.raises(ProtocolError, match=problem) as caught:
         decode_json(body, CONTROL)
     assert caught.value.field == field

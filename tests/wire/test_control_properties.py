@@ -76,13 +76,13 @@ raw_text = st.binary(max_size=200).map(lambda octets: octets.decode("utf-8", "su
 
 
 @given(messages(text), st.booleans(), st.booleans())
-def test_json_round_trip(message: Message, escape: bool, omit: bool):
+def test_messages_survive_a_round_trip_in_json(message: Message, escape: bool, omit: bool):
     body = encode_json(message, escape_solidus=escape, omit_empty_arrays=omit)
     assert decode_json(body, kind_of(message)) == message
 
 
 @given(messages(raw_text))
-def test_ber_round_trip(message: Message):
+def test_messages_survive_a_round_trip_in_ber(message: Message):
     body = encode_ber(message)
     missing: set[str] = set()
     again = decode_ber(body, kind_of(message), missing=missing)
@@ -101,7 +101,7 @@ def test_both_encodings_carry_the_same(message: Message):
 
 
 @given(messages(text), st.sampled_from(Codec))
-def test_events_round_trip(message: Message, codec: Codec):
+def test_events_survive_a_round_trip(message: Message, codec: Codec):
     data = encode_event(message, codec)
     assert len(data) % 4 == 0
     assert decode_event(read_event(data), kind_of(message)) == message

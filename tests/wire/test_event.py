@@ -83,7 +83,7 @@ def test_a_header_may_fill_the_event() -> None:
         (event(headerWords=255), "EventHeader.headerWords", 5),
     ],
 )
-def test_malformed_headers(data: bytes, field: str, offset: int) -> None:
+def test_malformed_headers_are_refused(data: bytes, field: str, offset: int) -> None:
     with pytest.raises(ProtocolError) as caught:
         read_event(data)
     assert (caught.value.field, caught.value.offset) == (field, offset)
@@ -109,7 +109,7 @@ def test_padding_is_removed(data: bytes, start: int) -> None:
     [(b"\0", 4), (b"\5", 4), (b"\5" * 5, 8), (b"\xff", 4), (b"\2", 4), (b"\4\4\4", 6), (b"", 4)],
     ids=["0", "5", "5 of 5", "255", "2 of 1", "4 of 3", "none"],
 )
-def test_bad_padding(tail: bytes, offset: int) -> None:
+def test_invalid_padding_is_refused(tail: bytes, offset: int) -> None:
     buffer = b"\1\1\1\1" + tail
     with pytest.raises(ProtocolError, match="must be 1 to 4") as caught:
         unpadded_length(buffer, 4, len(buffer), field="option padding")

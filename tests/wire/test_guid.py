@@ -19,7 +19,7 @@ CLIENT_ID = bytes.fromhex("CD8101020304")
 
 @given(st.integers(0, 2**56 - 1), st.binary(min_size=6, max_size=6))
 @pytest.mark.statement("3.23")
-def test_layout(tick: int, client_id: bytes) -> None:
+def test_a_guid_has_the_documented_layout(tick: int, client_id: bytes) -> None:
     generator = GuidGenerator(client_id)
     for counter in range(3):
         expected = {"version": 1, "counter": counter, "timerTick": tick, "clientId": client_id}
@@ -89,7 +89,7 @@ def test_client_id_is_a_prefix_of_an_md5_of_the_sessions_identity() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16).filter(any))
-def test_text_form(guid: bytes) -> None:
+def test_a_guid_has_a_text_form(guid: bytes) -> None:
     text = guid_to_text(guid)
     assert len(text) == 32
     assert text == text.upper()

@@ -57,7 +57,7 @@ def test_the_page_has_vectors() -> None:
 
 
 @pytest.mark.parametrize(("key", "bucket"), VECTORS)
-def test_known_values(key: Key, bucket: int) -> None:
+def test_known_checksums_are_computed(key: Key, bucket: int) -> None:
     assert key_bucket(key) == bucket
 
 

@@ -195,7 +195,7 @@ def test_streams_other_than_zlib_are_refused(data: bytes, message: str) -> None:
 
 
 @pytest.mark.parametrize("compression", [2, 3, 7])
-def test_unknown_compression(compression: int) -> None:
+def test_an_unknown_compression_is_refused(compression: int) -> None:
     with pytest.raises(ProtocolError, match=f"{compression} is no compression") as caught:
         split(b"data", properties=False, compression=compression)
     assert caught.value.field == "compressionAlgorithmType"

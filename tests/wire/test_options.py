@@ -104,7 +104,7 @@ def test_options_of_other_types_are_skipped(skipped: bytes) -> None:
         (option(1, u32(1)) + b"\4\0", "OptionHeader", 8),
     ],
 )
-def test_malformed_options(area: bytes, field: str, at: int) -> None:
+def test_malformed_options_are_refused(area: bytes, field: str, at: int) -> None:
     for start in (0, 40):
         with pytest.raises(ProtocolError) as caught:
             read_sub_queue_ids(area, start)

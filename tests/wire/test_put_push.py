@@ -374,7 +374,7 @@ def test_unknown_flags_of_a_push_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("last", [0, 5, 255])
-def test_bad_padding(last: int) -> None:
+def test_invalid_padding_is_refused(last: int) -> None:
     good = EVENT_HEADER + put(b"good")
     event = good + put(b"bad bad" + bytes([last]), raw=True)
     with pytest.raises(ProtocolError, match=f"the padding byte is {last}, must be 1 to 4") as caught:

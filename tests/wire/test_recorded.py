@@ -84,7 +84,7 @@ def test_every_recording_is_present() -> None:
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_event_headers(name: str) -> None:
+def test_recorded_event_headers_survive_a_round_trip(name: str) -> None:
     for recording in recorded(recording=name):
         event = read_event(recording.data)
         assert (event.type, event.body, event.data) == (recording.type, HEADER_SIZE, recording.data)
@@ -228,7 +228,7 @@ def test_a_legacy_client_gets_its_correlation_id_back() -> None:
     assert (answer.status, answer.correlation_id) == (0, 5)
 
 
-def test_negative_acknowledgements() -> None:
+def test_recorded_negative_acknowledgements_are_decoded() -> None:
     full = recorded(EventType.ACK, recording="official-full")[-1]
     unknown_queue = recorded(EventType.ACK, recording="json-session")[-1]
     assert [ack.status for ack in decode_acks(full.data, HEADER_SIZE)] == [1]

@@ -54,7 +54,7 @@ def event_of(event_type: EventType, *messages: bytes) -> bytes:
     return pack_event_header(HEADER_SIZE + len(body), event_type) + body
 
 
-def test_guid() -> None:
+def test_a_guid_matches_its_vector() -> None:
     generator = GuidGenerator(CLIENT_ID)
     generator.next(0)
     assert generator.next(12345) == GUID
@@ -62,7 +62,7 @@ def test_guid() -> None:
     assert guid_from_text("40000100000000003039CD8101020304") == GUID
 
 
-def test_properties() -> None:
+def test_properties_match_their_vectors() -> None:
     assert encode_properties(PROPERTIES, new=True) == NEW
     assert encode_properties(PROPERTIES, new=False) == OLD
     for properties in (Properties(NEW, new=True), Properties(OLD, new=False)):
@@ -70,7 +70,7 @@ def test_properties() -> None:
         assert properties.types == {"alpha": PropertyType.INT32, "beta": PropertyType.STRING}
 
 
-def test_put_with_properties() -> None:
+def test_a_put_with_properties_matches_its_vector() -> None:
     flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
     message = encode_put(0, GUID, NEW + b"hello", flags=flags, schema_id=1)
     assert event_of(EventType.PUT, message) == PUT_WITH_PROPERTIES
@@ -84,29 +84,29 @@ def test_put_with_properties() -> None:
     assert (dict(properties), payload) == ({"alpha": 7, "beta": "hi"}, b"hello")
 
 
-def test_put_without_properties() -> None:
+def test_a_put_without_properties_matches_its_vector() -> None:
     assert event_of(EventType.PUT, encode_put(0, GUID, b"hello")) == PUT_PLAIN
     assert decode_puts(PUT_PLAIN, 8) == [DecodedPut(0, GUID, 1, 0, 0, 0x9A71BB4C, b"hello")]
 
 
-def test_push() -> None:
+def test_a_push_matches_its_vector() -> None:
     assert event_of(EventType.PUSH, push_message(0, GUID, b"hello", encode_sub_queue_ids((1,)))) == PUSH
     assert decode_pushes(PUSH, 8) == [PushMessage(0, (1,), GUID, 0, 0, 0, b"hello")]
 
 
-def test_ack_and_nack() -> None:
+def test_acknowledgements_match_their_vectors() -> None:
     assert encode_acks([(0, 0, GUID, 0)]) == ACK
     assert encode_acks([(5, 0, GUID, 0)]) == NACK
     assert decode_acks(ACK, 8) == [AckMessage(0, 0, GUID, 0)]
     assert decode_acks(NACK, 8) == [AckMessage(5, 0, GUID, 0)]
 
 
-def test_confirm() -> None:
+def test_a_confirmation_matches_its_vector() -> None:
     assert encode_confirms([(0, GUID, 0)]) == CONFIRM
     assert decode_confirms(CONFIRM, 8) == [ConfirmMessage(0, GUID, 0)]
 
 
-def test_control_event() -> None:
+def test_a_control_event_matches_its_vector() -> None:
     json = 1
     assert pack_schema_event(EventType.CONTROL, json, b'{"rId":3,"disconnect":{}}') == DISCONNECT
     event = read_event(DISCONNECT)
@@ -115,19 +115,19 @@ def test_control_event() -> None:
     assert authentication == bytes.fromhex("0000000c 4f022000 7b7d0202")
 
 
-def test_option_headers() -> None:
+def test_option_headers_match_their_vectors() -> None:
     assert encode_sub_queue_ids((1,)) == bytes.fromhex("04000002 00000001")
     packed, unpacked = bytes.fromhex("0e000080"), bytes.fromhex("0c400003 00000007 80000000")
     assert read_sub_queue_ids(packed) == (0,)
     assert read_sub_queue_ids(unpacked) == (7,)
 
 
-def test_heartbeats() -> None:
+def test_heartbeats_match_their_vectors() -> None:
     assert bytes.fromhex("00000008 4b020000") == HEARTBEAT_REQ
     assert bytes.fromhex("00000008 4c020000") == HEARTBEAT_RSP
 
 
-def test_crc32c() -> None:
+def test_crc32c_matches_its_vectors() -> None:
     assert [crc32c(data) for data in (b"", b"a", b"hello", b"123456789")] == [
         0,
         0xC1D04330,

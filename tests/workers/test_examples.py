@@ -23,13 +23,13 @@ def run(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_topic_routing() -> None:
+def test_the_example_of_topic_routing_runs() -> None:
     lines = run("topic_routing.py").splitlines()
     assert any("The message goes to important." in line for line in lines)
     assert lines[-1] == "important: 2, express: 2, rest: 2"
 
 
-def test_tags() -> None:
+def test_the_example_of_tags_runs() -> None:
     assert run("tags.py").splitlines() == [
         "foo subscribes to TagFilter(any_of=['compressed', 'urgent'], all_of=[]):",
         "    invoice ['eu', 'urgent']",
@@ -46,7 +46,7 @@ def test_tags() -> None:
     ]
 
 
-def test_worker() -> None:
+def test_the_example_of_a_worker_runs() -> None:
     # Of 24 orders 8 have no address (two retries each); of the others 4 need a second attempt.
     assert run("worker.py") == "16 shipped, 8 put aside, 20 retries\n"
 

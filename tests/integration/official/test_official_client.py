@@ -86,7 +86,9 @@ def test_two_thousand_messages_arrive_in_order(
     assert broker.stored(uri) == 0
 
 
-def test_fanout(broker: StillBroker, connect: Connect, new_uri: NewUri) -> None:
+def test_each_application_receives_every_message(
+    broker: StillBroker, connect: Connect, new_uri: NewUri
+) -> None:
     uri, producer = new_uri(FANOUT), connect()
     producer.session.open_queue(uri, write=True)
     readers = {app: connect() for app in ("foo", "bar", "baz")}
@@ -111,7 +113,7 @@ def test_two_applications_in_one_session(connect: Connect, new_uri: NewUri) -> N
     assert {message.queue_uri for message in client.take(2)} == {f"{uri}?id=foo", f"{uri}?id=bar"}
 
 
-def test_broadcast(connect: Connect, new_uri: NewUri) -> None:
+def test_each_consumer_receives_broadcast_messages(connect: Connect, new_uri: NewUri) -> None:
     uri, producer, readers = new_uri(BROADCAST), connect(), [connect(), connect()]
     for reader in readers:
         reader.session.open_queue(uri, read=True)
@@ -133,7 +135,9 @@ def test_broadcast(connect: Connect, new_uri: NewUri) -> None:
         (f"bmq://{PRIORITY}/q?id=foo", {"read": True}, blazingmq.Error),
     ],
 )
-def test_refused_opens(connect: Connect, uri: str, options: dict[str, bool], error: type[Exception]) -> None:
+def test_invalid_opens_are_refused(
+    connect: Connect, uri: str, options: dict[str, bool], error: type[Exception]
+) -> None:
     client = connect()
     with pytest.raises(error):
         client.session.open_queue(uri, **options)
@@ -188,7 +192,7 @@ def test_redelivery_to_the_next_consumer(broker: StillBroker, connect: Connect, 
     assert broker.stored(uri) == 1
 
 
-def test_a_full_queue(connect: Connect, new_uri: NewUri) -> None:
+def test_a_full_queue_refuses_posts(connect: Connect, new_uri: NewUri) -> None:
     uri, client = new_uri("bmq.test.small.priority"), connect()
     client.session.open_queue(uri, write=True)
     client.post(uri, *[b"%d" % n for n in range(14)])
@@ -207,7 +211,7 @@ def test_messages_expire(broker: StillBroker, connect: Connect, new_uri: NewUri)
     assert reader.payloads(1) == [b"new"]
 
 
-def test_application_subscriptions(connect: Connect, new_uri: NewUri) -> None:
+def test_application_subscriptions_filter_messages(connect: Connect, new_uri: NewUri) -> None:
     uri, producer = new_uri("bmq.test.appsub.fanout"), connect()
     producer.session.open_queue(uri, write=True)
     readers = {app: connect() for app in ("foo", "bar", "baz")}

@@ -38,7 +38,7 @@ async def hold(
 @discarding
 @pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
 @pytest.mark.statement("5.3", "5.5")
-async def test_pulsar(
+async def test_the_broker_follows_the_truth_table_of_pulsar(
     scene: Scene, row: tuple[int, set[str], set[str], set[str], bool], discard: bool
 ) -> None:
     _, any_of, all_of, tags, match = row
@@ -69,7 +69,9 @@ async def test_pulsar_row_17_the_key_has_to_start_with_tag(scene: Scene, discard
 @discarding
 @pytest.mark.parametrize("row", CMQ, ids=lambda row: f"row {row[0]}")
 @pytest.mark.statement("6.1", "6.3", "6.4")
-async def test_cmq(scene: Scene, row: tuple[int, set[str], set[str], bool], discard: bool) -> None:
+async def test_the_broker_follows_the_truth_table_of_cmq(
+    scene: Scene, row: tuple[int, set[str], set[str], bool], discard: bool
+) -> None:
     _, subscribed, tags, match = row
     message = bmq.PutMessage(b"message", tags=tags)
     await hold(scene, bmq.subscriptions.CmqTags(subscribed), message, match=match, discard=discard)
