@@ -24,7 +24,8 @@ class Drained:
         self._reconnects = self._restored()
 
     def _restored(self) -> int:
-        return sum(session.stats().reconnects for session in {queue.session for queue in self._queues})
+        sessions = dict.fromkeys(queue.session for queue in self._queues)
+        return sum(session.stats().reconnects for session in sessions)
 
     def after_silence(self) -> bool:
         """Return whether the wait that has just ended without a message counts; otherwise wait again."""
