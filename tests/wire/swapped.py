@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Swap two neighbouring fields of a declaration, and compare every codec with Construct.
 
-``python -m tests.wire.swapped STRUCTURE`` swaps each pair of neighbours in a separate process. There the
-Construct declaration is changed before the codecs are imported. The changed declaration is also
-the oracle: Construct reads the bytes of the codecs, and the codecs read the bytes of Construct. The program
-prints a line for each pair: the swapped fields, and the names of the compared codecs.
+``python -m tests.wire.swapped`` swaps each pair of neighbours in a separate process. There the Construct
+declaration is changed before the codecs are imported. The changed declaration is also the oracle: Construct
+reads the bytes of the codecs, and the codecs read the bytes of Construct. The program prints a line for each
+pair: the swapped fields, and the names of the compared codecs. Tracebacks of pairs that fail go to stderr.
 
 :func:`users` lists the functions that depend on a declaration, and :func:`called` the functions called by the
 comparisons. A test requires a call of each function.
@@ -634,30 +634,38 @@ def _functions(node: ast.AST, before: str = "") -> Iterator[tuple[str, ast.AST]]
             yield from _functions(each, f"{before}{each.name}.")
 
 
-def main() -> None:
-    """Compare every pair of a structure, each in a separate process."""
-    name, *place = sys.argv[1:]
-    if place:
-        print(compare(name, int(place[0])), flush=True)
-        return
+def main() -> int:
+    """Compare every pair of every structure, each in a separate process; return the exit status."""
+    if sys.argv[1:]:
+        print(compare(sys.argv[1], int(sys.argv[2])), flush=True)
+        return 0
     # Forked processes share slow imports that do not depend on a declaration.
-    for slow in ("numpy", "pyarrow"):
+    for slow in ("numpy", "pyarrow", "pyarrow.compute", "pytest", "bmq.wire.layout"):
         importlib.import_module(slow)
-    for first in range(len(importlib.import_module("bmq.wire._fields").FIELDS[name]) - 1):
-        if not hasattr(os, "fork"):
-            subprocess.run([sys.executable, "-m", "tests.wire.swapped", name, str(first)], check=True)
-        elif pid := os.fork():
-            if os.waitpid(pid, 0)[1]:
-                sys.exit(1)
-        else:
-            try:
-                print(compare(name, first), flush=True)
-                os._exit(0)
-            finally:
-                traceback.print_exc()
-                sys.stderr.flush()
-                os._exit(1)
+    importlib.import_module("pyarrow").scalar(1)  # the first value imports pandas
+    assert "bmq.wire.codec" not in sys.modules, "codecs are made from the changed declaration"
+    failed = False
+    for name, fields in importlib.import_module("bmq.wire._fields").FIELDS.items():
+        for first in range(len(fields) - 1):
+            failed |= not _compared_aside(name, first)
+    return int(failed)
+
+
+def _compared_aside(name: str, first: int) -> bool:
+    """Swap a pair in a separate process; return whether all codecs agree with Construct."""
+    if not hasattr(os, "fork"):
+        command = [sys.executable, "-m", "tests.wire.swapped", name, str(first)]
+        return subprocess.run(command, check=False).returncode == 0
+    if pid := os.fork():
+        return os.waitpid(pid, 0)[1] == 0
+    try:
+        print(compare(name, first), flush=True)
+        os._exit(0)
+    finally:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

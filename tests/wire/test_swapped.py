@@ -21,14 +21,16 @@ CODECS_IN = ("wire/", "protocol/framing.py", "protocol/client/slices.py", "testi
 
 
 @pytest.mark.statement("8.2")
-@pytest.mark.parametrize("name", [name for name, fields in FIELDS.items() if len(fields) > 1])
-def test_swapped_fields_change_the_bytes_of_every_codec(name: str) -> None:
+def test_swapped_fields_change_the_bytes_of_every_codec() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "tests.wire.swapped", name], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.wire.swapped"], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    names = [field for field, _, _ in FIELDS[name]]
-    pairs = [f"{name} {one} {other}" for one, other in itertools.pairwise(names)]
+    pairs = [
+        f"{name} {one} {other}"
+        for name, fields in FIELDS.items()
+        for (one, _, _), (other, _, _) in itertools.pairwise(fields)
+    ]
     compared = [line.partition(": ") for line in run.stdout.splitlines()]
     assert [pair for pair, _, _ in compared] == pairs
     assert all(codecs for _, _, codecs in compared)
