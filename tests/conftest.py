@@ -40,9 +40,9 @@ def pytest_xdist_auto_num_workers() -> int:
     return min((os.cpu_count() or 1) + 1, 8)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _small_heap() -> None:
-    """Exclude existing objects from garbage collection, 10,000 tests among them."""
+    """Exclude existing objects from garbage collection: 10,000 tests, and leftovers of the modules before."""
     collect()
 
 
