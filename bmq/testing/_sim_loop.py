@@ -19,6 +19,7 @@ is free, because the number of calls by asyncio depends on the version of Python
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import socket
 import sys
@@ -83,13 +84,13 @@ class Engine:
     """
 
     def __init__(self, random: Random, start: float) -> None:
-        self.random = random
         self.now = start
         self.elapsed = 0.0
         self.cost = 1e-6
         self.turns = 0
         self.cancelled = 0
         self.running: SimLoop | None = None
+        self._draw = random.random
         self._heap: list[tuple[float, float, int, Event]] = []
         self._numbers = count()
 
@@ -105,32 +106,36 @@ class Engine:
 
     def at(self, when: float, action: Callable[..., object], *arguments: object) -> Event:
         """Schedule an event at a time, or now if the time has passed."""
-        event = Event(self, max(when, self.now), action, arguments)
-        heapq.heappush(self._heap, (event.when, self.random.random(), next(self._numbers), event))
+        when = max(when, self.now)
+        event = Event(self, when, action, arguments)
+        heapq.heappush(self._heap, (when, self._draw(), next(self._numbers), event))
         if self.cancelled > _SWEEP and self.cancelled * 2 > len(self._heap):
             self._heap = [each for each in self._heap if each[3].action is not None]
             heapq.heapify(self._heap)
             self.cancelled = 0
         return event
 
-    def step(self, until: float) -> bool:
-        """Run the next event; return False without an event before a time."""
-        heap = self._heap
-        while heap:
-            when, _, _, event = heap[0]
-            if event.action is None:
-                heapq.heappop(heap)
+    def run(self, loop: SimLoop, until: float) -> bool:
+        """Run events as long as a loop lives; return False without an event before a time."""
+        while not loop.dead:
+            if not self._heap:
+                return False
+            when, _, _, event = self._heap[0]
+            action = event.action
+            if action is None:
+                heapq.heappop(self._heap)
                 self.cancelled -= 1
                 continue
             if when > until:
                 return False
-            heapq.heappop(heap)
+            heapq.heappop(self._heap)
             self.now = when
             self.turns += 1
-            action, event.action = event.action, None
+            event.action = None
             action(*event.arguments)
-            return True
-        return False
+            if self.turns % _COLLECT == 0:
+                gc.collect()
+        return True
 
     def clear(self) -> None:
         """Forget all future events."""
@@ -141,11 +146,6 @@ class Engine:
     def idle(self) -> bool:
         """Whether no event is left."""
         return all(each[3].action is None for each in self._heap)
-
-    @property
-    def collect_now(self) -> bool:
-        """Whether garbage collection is due."""
-        return self.turns % _COLLECT == 0
 
 
 class _Future(asyncio.Future[Any]):

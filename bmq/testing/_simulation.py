@@ -103,7 +103,7 @@ class SimulatedProcess:
     @property
     def running(self) -> bool:
         """Whether the process's code may run, now or after :meth:`resume`."""
-        return self.state in ("running", "paused")
+        return self._loop is not None and not self._loop.dead
 
     @property
     def clock(self) -> float:
@@ -763,8 +763,7 @@ class Simulation:
         with self._frozen(), _patched(self.seed):
             try:
                 process = self.process("main", main, *arguments)
-                while process.running:
-                    self._step(process, _START + self._limit)
+                self._run_to_the_end(process, _START + self._limit)
                 self._end()
                 problems = self._problems(process)
             finally:
@@ -794,18 +793,20 @@ class Simulation:
         # A traceback, or the program's own objects, may keep sessions for longer than the simulation lasts.
         disown(self._loops)
 
-    def _step(self, process: SimulatedProcess, until: float) -> None:
+    def _run_to_the_end(self, process: SimulatedProcess, until: float) -> None:
         engine = self._engine
-        if engine.step(until):
-            if engine.collect_now:
-                gc.collect()
-            return
+        # A process that ends may be started again at once.
+        while process._loop is not None and not process._loop.dead:
+            if not engine.run(process._loop, until):
+                raise SimulationError(self._stuck(process, until))
+
+    def _stuck(self, process: SimulatedProcess, until: float) -> str:
         why = (
             "no further event is possible"
-            if engine.idle
+            if self._engine.idle
             else f"{process.name} has not ended after {until - _START:g} virtual seconds"
         )
-        raise SimulationError(f"{why}; waiting tasks:\n{self.waiting()}")
+        return f"{why}; waiting tasks:\n{self.waiting()}"
 
     def waiting(self) -> str:
         """Return the waiting tasks with their positions, a line each."""
@@ -830,7 +831,7 @@ class Simulation:
                 each.stop()
             until = self._engine.now + _GRACE
             while left := next((each for each in group if each.running), None):
-                self._step(left, until)
+                self._run_to_the_end(left, until)
 
     def _problems(self, main: SimulatedProcess) -> list[str]:
         """The unretrieved exceptions of processes."""
