@@ -201,7 +201,7 @@ class Node:
 
     def next_deadline(self) -> float | None:
         """Return the time of the next work for :meth:`tick`; None without timed work."""
-        queue, app = self._deadlines.first(), self.waiting.first()
+        queue, app = self._deadlines.first, self.waiting.first
         if queue is None or app is None:
             return app if queue is None else queue
         return min(queue, app)

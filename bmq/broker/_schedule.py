@@ -172,7 +172,7 @@ class Schedule:
             self._changes.pop(change, None)
 
     def _next_deadline(self) -> float | None:
-        deadlines = self.node.next_deadline(), self._timeouts.first(), self._actions.first()
+        deadlines = self.node.next_deadline(), self._timeouts.first, self._actions.first
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def _wake(self) -> None:

@@ -99,18 +99,14 @@ class Definition:
         self.options = options
         self.discard = discard
         parts = len(expressions)
-        divided = SubscriptionOptions(
-            _share(options.max_unconfirmed_messages, parts),
-            _share(options.max_unconfirmed_bytes, parts),
-            options.priority,
+        divided = options._replace(
+            max_unconfirmed_messages=_share(options.max_unconfirmed_messages, parts),
+            max_unconfirmed_bytes=_share(options.max_unconfirmed_bytes, parts),
         )
         self.subscriptions = [SubscriptionCore(str(each or ""), divided, line, self) for each in expressions]
         if discard is not None:
             # A catch-all also matches the wanted messages: the priority must be below the filter's.
-            below = SubscriptionOptions(
-                divided.max_unconfirmed_messages, divided.max_unconfirmed_bytes, options.priority - 1
-            )
-            limits = below if discard.catch_all else divided
+            limits = divided._replace(priority=options.priority - 1) if discard.catch_all else divided
             drain = _Drain(line, discard)
             self.subscriptions += [
                 SubscriptionCore(str(each or ""), limits, drain, self) for each in discard.subscriptions()

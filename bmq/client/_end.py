@@ -80,7 +80,16 @@ class QueueEnd:
         """Store the protocol's queue at the beginning of the opening."""
         self.core = core
         self.uri = core.uri_text
-        self.counts.core = core
+        for counts in (self.counts, *(line.counts for line in self.lines)):
+            counts.core = core
+
+    @property
+    def lines(self) -> dict[Line, None]:
+        """The lines of the started consumers, and of the default subscription."""
+        lines = dict.fromkeys(self.subscriptions.members)
+        if self.default is not None:
+            lines[self.default] = None
+        return lines
 
     @property
     def closed(self) -> bool:
@@ -106,7 +115,8 @@ class QueueEnd:
             UsageError: the call is outside the session's event loop.
         """
         self.driver.check_open()
-        if self.closed:
+        core = self.core
+        if core.leaving or core.state is QueueState.CLOSED:
             raise QueueClosed(f"queue {self.uri} is closed")
 
     # confirming
@@ -184,10 +194,7 @@ class QueueEnd:
         """End the consumers of a queue that is closing or closed."""
         if self.driver.queues.get(self.core) is self:  # a later opening may have taken the core over
             self.core.leaving = True
-        lines = dict.fromkeys(self.subscriptions.members)
-        if self.default is not None:
-            lines[self.default] = None
-        for line in lines:
+        for line in self.lines:
             line.shut(error)
             line.clear()
         self.subscriptions.finish()

@@ -344,8 +344,6 @@ class Session:
         queue = make(opened=opened)
         end = end_of(queue)
         driver.add(end.core, end)
-        driver.backlog.expect(opened)
-        connection.transmit_soon()
         try:
             await opened
         except BaseException as error:

@@ -55,6 +55,7 @@ class Backlog:
         messages: number of held messages.
         bytes: bytes of the held messages.
         sheds: whether messages without a consumer are left to the broker while the limits are reached.
+        slow: whether the limits are reached; reading may continue for an answer.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Backlog:
         self.sheds = False
         self._unclaimed_messages = 0
         self._unclaimed_bytes = 0
-        self._slow = False
+        self.slow = False
         self._patience: asyncio.TimerHandle | None = None
         # Multiple of the limits allowed while an answer is awaited; the timer for the detection of a
         # standstill, and the number of messages in line at the timer's last run.
@@ -82,7 +83,6 @@ class Backlog:
         self._watch: asyncio.TimerHandle | None = None
         self._seen = 0
         self._moving = 0
-        self._expected = 0
 
     @contextmanager
     def moving(self) -> Generator[None]:
@@ -99,7 +99,7 @@ class Backlog:
         held = self.messages = self.messages + messages
         held_bytes = self.bytes = self.bytes + size
         # Decide the common case, once for each arrival and each taken message, without a call.
-        if self._slow or self.sheds or held > self._max_messages or held_bytes > self._max_bytes:
+        if self.slow or self.sheds or held > self._max_messages or held_bytes > self._max_bytes:
             self._look(messages > 0)
 
     def count_unclaimed(self, messages: int, size: int) -> None:
@@ -114,23 +114,6 @@ class Backlog:
             self._unclaimed_messages + messages, self._unclaimed_bytes + size
         )
 
-    def expect(self, answer: asyncio.Future[None]) -> None:
-        """Allow twice the limits while a caller waits for an answer behind messages."""
-        self._expected += 1
-        answer.add_done_callback(self._answered)
-        if self._slow:
-            self._read()
-
-    def _answered(self, _: asyncio.Future[None]) -> None:
-        self._expected -= 1
-        if self._slow and not self._expected:
-            self._read()
-
-    def restored(self) -> None:
-        """Read on if reading waits for the answers of reopened queues: this queue may be the last."""
-        if self._slow:
-            self._read()
-
     def finish(self) -> None:
         """Stop at the end of the session."""
         self._be_patient(False)
@@ -143,19 +126,19 @@ class Backlog:
         if self.sheds and self._half(self._unclaimed_messages, self._unclaimed_bytes):
             self.sheds = False
         messages, size = self._decisive
-        if not self._slow:
+        if not self.slow:
             if not self._exceeds(messages, size):
                 return
-            self._slow = True
-            self._read()
+            self.slow = True
+            self.read()
             self._publish(SlowConsumer(self.messages, self.bytes))
         elif self._half(messages, size):
-            self._slow = False
+            self.slow = False
             self._times = 2
-            self._read()
+            self.read()
             self._publish(SlowConsumerRecovered(self.messages, self.bytes))
         elif more and self._exceeds(messages, size, self._times):
-            self._read()
+            self.read()
         self._be_patient(self._in_vain)
 
     @property
@@ -165,11 +148,12 @@ class Backlog:
             return self.messages - self._unclaimed_messages, self.bytes - self._unclaimed_bytes
         return self.messages, self.bytes
 
-    def _read(self) -> None:
-        """Resume or pause reading."""
-        # Answers for callers, or for queues being reopened, arrive behind messages.
-        answers = self._expected or not self._connection.core.restored or self._times > 2
-        paused = self._slow and not (answers and not self._exceeds(*self._decisive, self._times))
+    def read(self) -> None:
+        """Resume or pause reading; to be called while slow, when an answer is requested or has arrived."""
+        # Answers for callers, or for queues being reopened, arrive behind messages: allow twice the limits.
+        core = self._connection.core
+        answers = core.awaited or not core.restored or self._times > 2
+        paused = self.slow and not (answers and not self._exceeds(*self._decisive, self._times))
         self._connection.set_reading(not paused)
         if not paused:
             self._end_watch()
@@ -189,19 +173,19 @@ class Backlog:
         """Check a pause after a moment: resume reading if no progress is possible before an answer."""
         self._watch = None
         core = self._connection.core
-        if self._in_line() < self._seen or not (len(core.posts) or self._expected):
+        if self._in_line() < self._seen or not (len(core.posts) or core.awaited):
             self._begin_watch()
             return
         self._times *= 2
         while self._exceeds(*self._decisive, self._times):
             self._times *= 2
-        self._read()
+        self.read()
 
     @property
     def _in_vain(self) -> bool:
         """Whether reading is paused for messages without a matching consumer."""
         return (
-            self._slow
+            self.slow
             and not self.sheds
             and self._half(self.messages - self._unclaimed_messages, self.bytes - self._unclaimed_bytes)
         )

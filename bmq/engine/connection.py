@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection of a session: a sequence of TCP or TLS channels, with a single core and timer."""
+"""The connection of a session: a sequence of TCP or TLS channels, with a single core and timer.
+
+The life cycle of the session is the table of :class:`ClientCore`; the connection repeats no state of it.
+Its own facts belong to the transport and the event loop, and change independently of the table:
+
+- ``writable``: whether the transport has space. A session in any state may find the transport full.
+- ``scheduled``: whether the event loop has a pending callback for the output of this turn.
+- ``_awake_until``: the end of busy polling; 0 while no polling callback is pending.
+
+A bug in this library ends the session through the table: the session is CLOSED afterwards, without a flag.
+"""
 
 from __future__ import annotations
 
@@ -95,9 +105,7 @@ class Connection:
         self._taken = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._crashed = False
-        # Whether the event loop is kept awake, and until when.
-        self._awake = False
+        # Time until which the event loop is kept awake; 0 if it is not.
         self._awake_until = 0.0
 
     # the clock and the event loop
@@ -162,7 +170,7 @@ class Connection:
         if self._busy_poll:
             self._stay_awake()
         deadline = core.posts.deadline
-        if self._timer is None or (deadline is not None and deadline < self._timer_at):
+        if deadline is not None and (self._timer is None or deadline < self._timer_at):
             self._arm(deadline)
         return True
 
@@ -192,15 +200,16 @@ class Connection:
                     break
             if self._busy_poll:
                 self._stay_awake()
-        self._arm(core.next_deadline())
-
-    def _arm(self, deadline: float | None) -> None:
-        """Run the timer at a deadline, unless already due earlier."""
+        deadline = core.next_deadline()
         if deadline is not None and (self._timer is None or deadline < self._timer_at):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = deadline
-            self._timer = self.loop.call_at(deadline, _tick, weakref.ref[Connection](self))
+            self._arm(deadline)
+
+    def _arm(self, deadline: float) -> None:
+        """Run the timer at a deadline, earlier than before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self.loop.call_at(deadline, _tick, weakref.ref[Connection](self))
 
     def on_timer(self) -> None:
         """Perform due actions."""
@@ -227,22 +236,19 @@ class Connection:
         """Keep the event loop awake for a while: a loop with a scheduled callback does not sleep."""
         # Not the loop's own time: uvloop's clock has a resolution of a millisecond, and stands still during
         # callbacks.
-        self._awake_until = _world.monotonic() + self._busy_poll
-        if not self._awake:
-            self._awake = True
+        if not self._awake_until:
             self.loop.call_soon(self._poll)
+        self._awake_until = _world.monotonic() + self._busy_poll
 
     def _poll(self) -> None:
-        self._awake = self._channel is not None and _world.monotonic() < self._awake_until
-        if self._awake:
+        if self._channel is not None and _world.monotonic() < self._awake_until:
             self.loop.call_soon(self._poll)
+        else:
+            self._awake_until = 0.0
 
     def _crash(self, error: Exception) -> None:
         """End the session because of a bug in this library; otherwise callers might wait forever."""
         logger.critical("internal error; the session ends", exc_info=error)
-        if self._crashed:
-            return
-        self._crashed = True
         self._owner.crashed()
         self.core.give_up(f"internal error: {error!r}", self.loop.time())
         for event in self.core.events():

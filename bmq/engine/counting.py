@@ -26,6 +26,7 @@ class ReceiveCounts:
         whole: counters of the next level: a consumer's queue, a queue's session.
 
     Attributes:
+        core: queue of the counters; None for a session, and before the opening.
         received: arrived messages.
         received_bytes: size of the received payloads and properties, as transmitted.
         redelivered: received messages marked as out of order by the broker.
@@ -38,13 +39,12 @@ class ReceiveCounts:
 
     __slots__ = (
         "_all",
-        "_core",
         "_seen_losses",
         "_session",
         "_unconfirmed",
-        "_whole",
         "confirmed",
         "confirmed_again",
+        "core",
         "durations",
         "losses",
         "pending",
@@ -54,8 +54,7 @@ class ReceiveCounts:
     )
 
     def __init__(self, whole: ReceiveCounts | None = None) -> None:
-        self._whole = whole
-        self._core: QueueCore | None = None
+        self.core: QueueCore | None = None if whole is None else whole.core
         self.received = 0
         self.received_bytes = 0
         self.redelivered = 0
@@ -69,17 +68,6 @@ class ReceiveCounts:
         # Number of unconfirmed messages from the connection after a number of losses.
         self._unconfirmed = 0
         self._seen_losses = 0
-
-    @property
-    def core(self) -> QueueCore | None:
-        """The queue of the counters; None for a session."""
-        if self._core is None and self._whole is not None:
-            self._core = self._whole.core
-        return self._core
-
-    @core.setter
-    def core(self, core: QueueCore) -> None:
-        self._core = core
 
     @property
     def unconfirmed(self) -> int:

@@ -68,6 +68,7 @@ class Dialer:
         server_hostname: name in the broker's certificate, if different from the address.
 
     Attributes:
+        target: addresses as text.
         reconnects: number of restored connections.
         last_failure: error of the last attempt, or None.
     """
@@ -88,6 +89,7 @@ class Dialer:
         self._publish = publish
         self._not_connected_yet = not_connected_yet
         self._addresses = addresses
+        self.target = ", ".join(map(str, addresses))
         self._credentials = credentials
         self._security = Security(ssl, server_hostname)
         # The connected address; None without a connection.
@@ -101,15 +103,10 @@ class Dialer:
         self._delays: Iterator[float] | None = None
         self._attempt = 0
         self._losses: deque[float] = deque(maxlen=_BURST)
-        self._violations = Violations()
+        self._violations = Violations(self.target)
         self._up_at = 0.0
         self.reconnects = 0
         self.last_failure: Error | None = None
-
-    @property
-    def target(self) -> str:
-        """The addresses as text."""
-        return ", ".join(map(str, self._addresses))
 
     @property
     def address(self) -> Address:
@@ -229,7 +226,7 @@ class Dialer:
         """
         self.last_failure = error
         self._connection.core.note_trouble(error, self._connection.loop.time())
-        self._violations.note(error, self.target)
+        self._violations.note(error)
 
     def _forget_failure(self) -> None:
         self.last_failure = None
@@ -299,7 +296,7 @@ class Dialer:
         flapping = len(self._losses) == _BURST and now - self._losses[0] < _BURST_SECONDS
         self._losses.append(now)
         self._violations.lasted(now - self._up_at)
-        self._violations.note(connection.core.trouble, self.target)
+        self._violations.note(connection.core.trouble)
         if self._delays is None or not flapping:
             self._delays, self._attempt = self._options.reconnect_delays(), 0
         for each in self._delays:

@@ -271,8 +271,9 @@ class Driver(Generic[Q]):
         done: asyncio.Future[None] = self.loop.create_future()
         deadline = self.connection.loop.time() + self.options.configure_timeout
         self.core.configure_queue(queue, subscriptions, done, deadline)
-        self.backlog.expect(done)
         self.connection.transmit_soon()
+        if self.backlog.slow:
+            self.backlog.read()
         return done
 
     async def close_queue(self, queue: QueueCore, deadline: float, *, at_once: bool = False) -> None:
@@ -282,17 +283,21 @@ class Driver(Generic[Q]):
         try:
             self.core.close_queue(queue, done, self.connection.loop.time(), deadline, at_once=at_once)
             self.flow.room.closed(queue)
-            self.backlog.expect(done)
             self.connection.transmit_soon()
+            if self.backlog.slow:
+                self.backlog.read()
             await done
         finally:
             if known is not None:
                 self.forget(queue, known)
 
     def add(self, core: QueueCore, queue: Q) -> None:
-        """Register a queue that is being opened."""
+        """Register a queue that is being opened, and send the request."""
         self.queues[core] = queue
         self.flow.room.queues += core.writable
+        self.connection.transmit_soon()
+        if self.backlog.slow:
+            self.backlog.read()
 
     def forget(self, core: QueueCore, queue: Q) -> bool:
         """Forget a queue that is closed, or was never open; return whether the session still had the queue.
@@ -372,6 +377,8 @@ class Driver(Generic[Q]):
                     future.set_result(None)
                 else:
                     future.set_exception(event.error)
+            if self.backlog.slow:
+                self.backlog.read()  # reading may have continued for this answer
         elif isinstance(event, StreamConfigured):
             event.owner.configured(event.failed)
         elif isinstance(event, CloseChannel):
@@ -471,10 +478,9 @@ class Driver(Generic[Q]):
                 self.received.delivered(arrival, count)
 
     def _happened(self, event: SessionEvent) -> None:
-        if isinstance(event, StateRestored):
-            self.backlog.restored()
-        elif isinstance(event, QueueReopened):
-            self.backlog.restored()  # the queue may have been delayed beyond StateRestored
+        if isinstance(event, StateRestored | QueueReopened):
+            if self.backlog.slow:
+                self.backlog.read()  # a delayed queue may be reopened after StateRestored
         elif isinstance(event, QueueReopenFailed):
             for core, queue in list(self.queues.items()):
                 # Reading and writing may be two queues; another opening of the queue may be in progress.

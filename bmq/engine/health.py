@@ -181,8 +181,9 @@ class HealthWatch:
 
     def _begin(self, key: Hashable, what: str, serious: bool = True) -> None:
         before = self._troubles.get(key)
-        self._troubles[key] = Trouble(what, before.since if before else _world.now(), serious)
-        self._look()
+        since = before.since if before else _world.now()
+        self._troubles[key] = Trouble(what, since, serious)
+        self._look(since)  # only a new trouble changes the level
 
     def _end(self, key: Hashable) -> None:
         if self._troubles.pop(key, None) is not None:
@@ -197,10 +198,10 @@ class HealthWatch:
             self._end(key)
         self._delays.clear()
 
-    def _look(self) -> None:
+    def _look(self, now: datetime | None = None) -> None:
         level = max((1 + trouble.serious for trouble in self._troubles.values()), default=0)
         if level != self._level:
-            self._level, self._since = level, _world.now()
+            self._level, self._since = level, now or _world.now()
 
 
 class HostHealthMonitor(Protocol):

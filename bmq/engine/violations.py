@@ -36,13 +36,17 @@ def violation_in(error: BaseException | None) -> ProtocolError | None:
 class Violations:
     """Counts the violations of one session.
 
+    Args:
+        target: addresses of the broker, for the error.
+
     Attributes:
         count: number of consecutive violations.
     """
 
-    __slots__ = ("count",)
+    __slots__ = ("_target", "count")
 
-    def __init__(self) -> None:
+    def __init__(self, target: str) -> None:
+        self._target = target
         self.count = 0
 
     def lasted(self, seconds: float) -> None:
@@ -50,7 +54,7 @@ class Violations:
         if seconds >= USEFUL:
             self.count = 0
 
-    def note(self, error: BaseException | None, target: str) -> bool:
+    def note(self, error: BaseException | None) -> bool:
         """Record the end of a connection or an attempt; return whether the peer violated the protocol.
 
         Raises:
@@ -62,7 +66,7 @@ class Violations:
         self.count += 1
         if self.count >= MOST:
             raise ConnectionFailed(
-                f"{target}: {self.count} connections in a row ended because of invalid data from the "
+                f"{self._target}: {self.count} connections in a row ended because of invalid data from the "
                 f"broker; the last error: {violation}"
             ) from violation
         return True

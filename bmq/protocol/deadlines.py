@@ -19,13 +19,17 @@ _SMALL = 64
 class Deadlines(Generic[K]):
     """A deadline for each of many keys.
 
-    Setting, discarding and finding the first are cheap. Discarded entries leave the heap at the top, or when
-    they are more than half of the heap: memory follows the number of live keys.
+    Setting and discarding are cheap. Discarded entries leave the heap at the top, or when they are more than
+    half of the heap: memory follows the number of live keys.
+
+    Attributes:
+        first: the earliest deadline, or None; for reading only.
     """
 
-    __slots__ = ("_heap", "_live", "_serial")
+    __slots__ = ("_heap", "_live", "_serial", "first")
 
     def __init__(self) -> None:
+        self.first: float | None = None
         self._heap: list[tuple[float, int, K]] = []
         self._live: dict[K, int] = {}
         self._serial = 0
@@ -52,27 +56,24 @@ class Deadlines(Generic[K]):
         """Remove every key."""
         self._heap.clear()
         self._live.clear()
-
-    def first(self) -> float | None:
-        """Return the earliest deadline, or None."""
-        heap = self._heap
-        while heap:
-            deadline, serial, key = heap[0]
-            if self._live.get(key) == serial:
-                return deadline
-            heapq.heappop(heap)
-        return None
+        self.first = None
 
     def due(self, now: float, limit: int = sys.maxsize) -> list[K]:
         """Remove and return the keys whose deadline is ``now`` or earlier, in order, at most ``limit``."""
         keys: list[K] = []
-        while len(keys) < limit and (deadline := self.first()) is not None and deadline <= now:
+        while len(keys) < limit and self.first is not None and self.first <= now:
             _, _, key = heapq.heappop(self._heap)
             del self._live[key]
             keys.append(key)
+            self._tidy()
         return keys
 
     def _tidy(self) -> None:
-        if len(self._heap) > 2 * len(self._live) + _SMALL:
-            self._heap = [entry for entry in self._heap if self._live.get(entry[2]) == entry[1]]
-            heapq.heapify(self._heap)
+        """Remove discarded entries from the top of the heap, and all of them if they are many."""
+        heap, live = self._heap, self._live
+        if len(heap) > 2 * len(live) + _SMALL:
+            heap[:] = [entry for entry in heap if live.get(entry[2]) == entry[1]]
+            heapq.heapify(heap)
+        while heap and live.get(heap[0][2]) != heap[0][1]:
+            heapq.heappop(heap)
+        self.first = heap[0][0] if heap else None

@@ -134,70 +134,52 @@ class Liveness:
                 return Pulse.DEAD
 
 
-class Answers:
+class Answers(Liveness):
     """Watches for answers on a connection, while the peer sends other bytes.
+
+    An answer is two assignments by the owner, because a call for each answer costs a lone post too much:
+    ``answered`` is the time, and ``received`` is 0.
 
     Args:
         limit: seconds without an answer after which the peer is given up, if the line has room to spare.
         now: the time.
 
     Attributes:
-        answered: when the last answer arrived: an acknowledgement, a response, or a heartbeat response. The
-            owner may set the time, with ``received`` as 0, where :meth:`answer` would be one call too many.
+        answered: when the last answer arrived: an acknowledgement, a response, or a heartbeat response.
         received: bytes received since the clock was started; to be counted by the owner.
+        unacked: bytes of the unacknowledged posts, possibly ahead of a request; to be set before a poll.
     """
 
-    __slots__ = ("_limit", "_silence", "_started", "answered", "received")
+    __slots__ = ("_started", "answered", "received", "unacked")
 
     def __init__(self, limit: float, now: float) -> None:
-        self._limit = limit
-        self._silence = Liveness(limit, now)
-        self._started = self.answered = now
-        self.received = 0
+        super().__init__(limit, now)
+        self.answered = now
+        self.unacked = 0
 
-    @property
-    def deadline(self) -> float | None:
-        """When :meth:`poll` is to be called; None while paused, and after the verdict."""
-        return self._silence.deadline
-
-    def answer(self, now: float) -> None:
-        """Note an answer."""
-        self.answered = self._started = self._silence.heard = now
-        self.received = 0
-
-    def pause(self) -> None:
-        """Reading stops: from now on a missing answer is no evidence about the peer."""
-        self._silence.pause()
-
-    def restart(self, now: float) -> None:
+    def resume(self, now: float) -> None:
         """Start the clock again: until now, an answer could not have arrived."""
         self._started = now
         self.received = 0
-        self._silence.resume(now)
+        super().resume(now)
 
-    def poll(self, now: float, unacked: int) -> Pulse:
-        """Return the action due at ``now``; no action before the deadline.
-
-        Args:
-            now: the time.
-            unacked: bytes of the unacknowledged posts, possibly ahead of a request.
-        """
+    def poll(self, now: float) -> Pulse:
+        """Return the action due at ``now``; no action before the deadline."""
         if self.answered > self._started:
-            self._started = self._silence.heard = self.answered
-        deadline = self._silence.deadline
-        if deadline is None or now < deadline:
+            self._started = self.heard = self.answered
+        if self.deadline is None or now < self.deadline:
             return Pulse.NOTHING
-        if now - deadline > self._limit * _ON_TIME:
-            self.restart(now)
+        if now - self.deadline > self.limit * _ON_TIME:
+            self.resume(now)
             return Pulse.NOTHING
-        pulse = self._silence.poll(now)
-        if pulse is Pulse.DEAD and not self._room_to_spare(now, unacked):
-            self.restart(now)
+        pulse = super().poll(now)
+        if pulse is Pulse.DEAD and not self._room_to_spare(now):
+            self.resume(now)
             return Pulse.NOTHING
         return pulse
 
-    def _room_to_spare(self, now: float, unacked: int) -> bool:
+    def _room_to_spare(self, now: float) -> bool:
         return (
             self.received <= (now - self._started) * _SLOWEST_LINE
-            and unacked <= (now - self.answered) * _SLOWEST_LINE
+            and self.unacked <= (now - self.answered) * _SLOWEST_LINE
         )

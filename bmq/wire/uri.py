@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bmq.errors import InvalidURI
 
@@ -31,12 +31,17 @@ class QueueUri:
         queue: the queue's name, 1 to 64 characters.
         tier: the tier without the ``.~``, or "".
         app_id: the value of ``?id=``, or "".
+        canonical: the URI without the application id, which identifies the queue.
     """
 
     domain: str
     queue: str
     tier: str = ""
     app_id: str = ""
+    canonical: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "canonical", f"{_SCHEME}{self.qualified_domain}/{self.queue}")
 
     @classmethod
     def parse(cls, text: str) -> QueueUri:
@@ -86,11 +91,6 @@ class QueueUri:
     def qualified_domain(self) -> str:
         """The domain with its tier, as in the name of the domain's configuration."""
         return f"{self.domain}.~{self.tier}" if self.tier else self.domain
-
-    @property
-    def canonical(self) -> str:
-        """The URI without the application id, which identifies the queue."""
-        return f"{_SCHEME}{self.qualified_domain}/{self.queue}"
 
     def __str__(self) -> str:
         return f"{self.canonical}?id={self.app_id}" if self.app_id else self.canonical

@@ -49,25 +49,25 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pauses_grow_and_end() -> None:
-    violations = Violations()
+    violations = Violations("tcp://b:1")
     error = bmq.ProtocolError("what")
     pauses: list[float] = []
     for _ in range(MOST - 1):
-        assert violations.note(error, "tcp://b:1")
+        assert violations.note(error)
         pauses.append(violations.pause(0.01))
     with pytest.raises(bmq.ConnectionFailed, match=r"10 connections in a row .* what") as caught:
-        violations.note(error, "tcp://b:1")
+        violations.note(error)
     assert caught.value.__cause__ is error
     assert pauses == [0.01, 0.51, 1.01, 2.01, 4.01, 8.01, 16.01, 30.01, 30.01]
 
 
 def test_a_useful_connection_resets_the_count_of_violations() -> None:
-    violations = Violations()
+    violations = Violations("tcp://b:1")
     error = bmq.ProtocolError("what")
     for _ in range(3):
-        violations.note(error, "tcp://b:1")
+        violations.note(error)
     violations.lasted(USEFUL - 1)
-    assert not violations.note(bmq.ConnectionFailed("cut"), "tcp://b:1")
+    assert not violations.note(bmq.ConnectionFailed("cut"))
     assert violations.count == 3
     violations.lasted(USEFUL)
     assert violations.count == 0

@@ -43,7 +43,7 @@ def test_deadlines_agree_with_a_dictionary(steps: list[tuple[int, int | None]]) 
         else:
             deadlines.set(key, when)
             model[key] = when
-        assert deadlines.first() == min(model.values(), default=None)
+        assert deadlines.first == min(model.values(), default=None)
         assert len(deadlines) == len(model)
     due = deadlines.due(500)
     assert set(due) == {key for key, when in model.items() if when <= 500}
@@ -64,7 +64,7 @@ def test_deadlines_take_memory_for_live_requests_only() -> None:
     try:
         kept = full_of(10)
         assert tracemalloc.get_traced_memory()[0] < 50_000
-        assert kept.first() is not None
+        assert kept.first is not None
     finally:
         tracemalloc.stop()
 
@@ -79,7 +79,7 @@ def test_requests_count_up_and_resolve_once() -> None:
     assert requests.resolve(2) is second
     assert requests.resolve(2) is None
     assert requests.resolve(None) is None
-    assert requests.deadlines.first() == 10.0
+    assert requests.deadlines.first == 10.0
 
 
 def test_late_responses_resolve_up_to_a_limit() -> None:
@@ -98,11 +98,11 @@ def test_a_request_can_be_waited_for_again() -> None:
     request = requests.send(RequestKind.OPEN, Disconnect(), "q", 1.0)
     requests.expire(1.0)
     requests.extend(request, 5.0)
-    assert requests.deadlines.first() == 5.0
+    assert requests.deadlines.first == 5.0
     assert requests.expire(5.0) == [request]
     requests.resolve(request.r_id)
     requests.extend(request, 9.0)  # answered: there is nothing to wait for
-    assert requests.deadlines.first() is None
+    assert requests.deadlines.first is None
 
 
 # the outbox

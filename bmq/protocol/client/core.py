@@ -199,6 +199,9 @@ class ClientCore(Machine):
     def __init__(self, identity: ClientIdentity, options: CoreOptions | None = None) -> None:
         self.state = SessionState.STARTING
         self._options = options = options or CoreOptions()
+        self._events: list[SessionEvent | Signal] = []
+        # Reports an event: a function of the list, to save a call for each event.
+        self._emit: Callable[[SessionEvent | Signal], None] = self._events.append
         self.read_columns = None
         self._identity = identity
         self._handshake = Handshake(identity)
@@ -241,7 +244,6 @@ class ClientCore(Machine):
         self._renewal = Renewal()
         # Whether a request to renew credentials is unanswered.
         self._renewing = False
-        self._events: list[SessionEvent | Signal] = []
         self._stopping: list[Operation] = []
         self._lost_because = ""
         # The latest error of a connection or of an unreadable answer, and its time.
@@ -271,31 +273,35 @@ class ClientCore(Machine):
         if self._broken:
             return []
         if self._shared.changed and self.connected:
-            self._queues.send_changes(now)
+            for queue in list(self._shared.changed):
+                queue.send_changes(now)
         if self._pulse_owed:
             self._pulse_owed = False
             self._outbox.event(HEARTBEAT_RSP)
+        outbox = self._outbox
+        if not (outbox.runs or outbox.events or self._confirms.waiting):
+            return []
+        data = outbox.take(limit)
         if self._requests.fresh:
-            self._requests.stamp(now)
-            self._stalls.watch(now)
-        data = self._outbox.take(limit)
+            self._stalls.sent(now)
         if self._confirms.unstamped:
             self._confirms.stamp(now)
         return data
 
     def events(self) -> list[SessionEvent | Signal]:
         """Return the events since the last call."""
-        events, self._events = self._events, []
+        events = self._events.copy()
+        self._events.clear()
         return events
 
     def next_deadline(self) -> float | None:
         """Return the time of the next :meth:`tick`, or None."""
         first: float | None = None
         for deadline in (
-            self._requests.deadlines.first(),
-            self._shared.operations.first(),
-            self._shared.watched.first(),
-            self._shared.delayed.first(),
+            self._requests.deadlines.first,
+            self._shared.operations.first,
+            self._shared.watched.first,
+            self._shared.delayed.first,
             self._heartbeat.deadline if self._heartbeat else None,
             self._liveness.deadline if self._liveness else None,
             self._answers.deadline if self._answers else None,
@@ -333,6 +339,11 @@ class ClientCore(Machine):
         """Whether the session is connected, and every queue is open again or has failed."""
         late = any(queue.late_to_reopen for queue in self._queues)
         return self.connected and not self._restoring and not late
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a caller waits for the broker's answer about a queue."""
+        return len(self._shared.operations) > 0
 
     @property
     def repeated(self) -> tuple[int, int]:
@@ -560,7 +571,7 @@ class ClientCore(Machine):
             if paused:
                 self._answers.pause()
             elif self._reading_paused:
-                self._answers.restart(now)
+                self._answers.resume(now)
         if self._reading_paused or paused:
             self._stalls.moved = now
             # A pause of the broker may be hidden by this pause.
@@ -579,7 +590,7 @@ class ClientCore(Machine):
         if self._liveness is not None and not self._reading_paused:
             self._liveness.heard = now
         if self._answers is not None and not self._reading_paused:
-            self._answers.restart(now)
+            self._answers.resume(now)
 
     def reauthenticate(self, credentials: Credentials | None, now: float) -> None:
         """Renew the credentials on the live session; None if no credentials are available."""
@@ -626,9 +637,10 @@ class ClientCore(Machine):
         """
         if self.state not in _IN_USE:
             raise SessionClosed("the session is closed" if self.over else "the session is closing")
+        connected = self.connected
         operation = Operation(token, deadline)
         return self._queues.open(
-            uri, flags, owner, subscriptions, operation, now, suspends=suspends, connected=self.connected
+            uri, flags, owner, subscriptions, operation, now, suspends=suspends, connected=connected
         )
 
     def abandon_queue(self, queue: QueueCore, now: float, deadline: float) -> None:
@@ -694,9 +706,6 @@ class ClientCore(Machine):
 
     # reports of the queues
 
-    def _emit(self, event: SessionEvent | Signal) -> None:
-        self._events.append(event)
-
     def _queue_moved(self, queue: QueueCore) -> None:
         self._queues.moved(queue, self._now, connected=self.connected)
 
@@ -738,7 +747,8 @@ class ClientCore(Machine):
         if kind == EventType.PUSH:
             return self._pushed(event, now)
         if self._answers is not None and kind in _ANSWERS:
-            self._answers.answer(now)
+            self._answers.answered = now
+            self._answers.received = 0
             if self._stalls.causes:
                 self._stalls.broker_answers(now)
         if kind == EventType.ACK:
@@ -746,7 +756,7 @@ class ClientCore(Machine):
             accepted = self.posts.take_accepted() if self.posts.accepted else []
             if outcomes or accepted:
                 strange = self.posts.take_strange() if self.posts.strange else None
-                self._events.append(Acked(outcomes, accepted, strange))
+                self._emit(Acked(outcomes, accepted, strange))
                 for number in sorted(set(strange.values())) if strange else ():
                     self._notice(f"status {number} of ACK messages")
             return True
@@ -808,7 +818,7 @@ class ClientCore(Machine):
             quiet = False
             deliveries = self._confirm_again(deliveries)
         if deliveries:
-            self._events.append(Pushed(deliveries))
+            self._emit(Pushed(deliveries))
         return quiet
 
     def _pushed_columns(self, event: Event, now: float) -> bool:
@@ -831,7 +841,7 @@ class ClientCore(Machine):
             deliveries.append((*route, some))
         for queue, _, some in deliveries:
             queue.delivered(some.count, now, int(some.flags[0]))
-        self._events.append(PushedColumns(deliveries))
+        self._emit(PushedColumns(deliveries))
         return True
 
     def _confirm_again(
@@ -956,7 +966,8 @@ class ClientCore(Machine):
                 since = _shown(now - self._liveness.heard)
                 self._fail_channel(ConnectionFailed(f"the broker is silent for {since} s"))
         if self._answers is not None:
-            pulse = self._answers.poll(now, self.posts.bytes)
+            self._answers.unacked = self.posts.bytes
+            pulse = self._answers.poll(now)
             ask = ask or pulse is Pulse.SEND
             if pulse is Pulse.QUIET:
                 self._stalls.unanswered(self._answers.answered, now)

@@ -17,6 +17,10 @@ Invariants:
   made before the next write go out as one configureStream.
 - A subscription keeps its sId for life, and an sId is never reused: the broker counts unconfirmed messages
   for each sId, and a new sId would give an unchanged subscription all its room once more.
+- :attr:`QueueCore.leaving` is the wish of the application, not a state at the broker: while handlers and
+  posts finish, the queue still passes through all states in use, including a reconnect. As states, the wish
+  would double nine states and their rows. Only two questions depend on the wish: whether the application may
+  still use the queue, and whether another opening waits.
 - After an answer in doubt (a timeout), the broker may have the old or the new subscriptions. Routes of both
   stay known, and ``Siblings.unclear`` records that the broker may still have a queue already gone here.
 
@@ -438,6 +442,14 @@ class QueueCore(Machine):
     )
 
     state: QueueState
+    # Assigned by open(), which follows at once.
+    owner: QueueOwner
+    subscriptions: SubscriptionSet
+    service: Service
+    leaving: bool
+    _suspends: bool
+    _opening: Operation | None
+    _closing: Operation | None
 
     def __init__(
         self,
@@ -459,34 +471,27 @@ class QueueCore(Machine):
         self.flags = flags
         self.readable = bool(flags & QueueFlags.READ)
         self.writable = bool(flags & QueueFlags.WRITE)
-        self.owner: QueueOwner = NOBODY
         self.anybody = SubscriptionCore("", _NOTHING.options, NOBODY)
-        self.subscriptions = SubscriptionSet()
         self.at_most_once = False
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
         self.unacked_bytes = 0
-        self.leaving = False
         self.answered_at = 0.0
         self.counts = PostCounts(shared.posts.counts)
         self.repeated = 0
         self.revived = 0
         self.heard = 0.0
         self.confirmed: Confirmed | None = None
-        # Current pause before a repetition, time of the last repetition, time of the broker's answer, and
-        # number of messages long after the answer.
+        # Current pause before a repetition (0 without a watch), time of the last repetition, time of the
+        # broker's answer, and number of messages long after the answer.
         self._pause = 0.0
         self._repeated_at: float | None = None
         self._answered_at = 0.0
         self._arrived = 0
         # Number of times the broker refused to reopen the queue on this connection, or did not answer.
         self._refusals = 0
-        self._suspends = False
-        self.service = Service(in_service=True)
-        # Operations with waiting callers: opening, closing, changes in the outstanding request, and later
-        # changes.
-        self._opening: Operation | None = None
-        self._closing: Operation | None = None
+        # Operations with waiting callers beside opening and closing: changes in the outstanding request, and
+        # later changes.
         self._configuring: list[Operation] = []
         self._waiting: deque[Operation] = deque()
         # The outstanding request.
@@ -600,7 +605,8 @@ class QueueCore(Machine):
         behind: bool,
     ) -> None:
         """Begin opening. If ``behind`` earlier queues, :meth:`proceed` or :meth:`give_way` follows."""
-        self._shared.confirms.forget(self)
+        if self.confirmed is not None:
+            self._shared.confirms.forget(self)
         self.leaving = False
         self._closing = None
         self.owner = self.anybody.owner = owner
@@ -844,7 +850,8 @@ class QueueCore(Machine):
         if self._shared.repeat_after > 0 and any(sub.expression for sub in self.subscriptions.committed):
             self._pause = min(pause, self._shared.repeat_after)
             self._shared.watched.set(self, now + self._pause)
-        else:
+        elif self._pause:
+            self._pause = 0.0
             self._shared.watched.discard(self)
 
     def answered(self, request: Request, body: ControlBody | None, now: float) -> None:
@@ -1061,12 +1068,11 @@ class QueueCore(Machine):
 
     def _request_configure(self, subs: Sequence[SubscriptionCore] | None, deadline: float) -> None:
         """Send subscriptions. None configures an empty stream, for closing only: see :data:`_NOTHING`."""
-        body: ControlBody
+        routes = self._shared.routes
         old = not self._shared.configure_stream
         if old and (not subs or (len(subs) == 1 and not subs[0].expression)):
             # The old form has no subscription ids: messages carry the sub-queue id instead.
-            numbered: Numbered = [(self.sub_id, sub) for sub in subs or ()]
-            body = ConfigureQueueStream(q_id=self.q_id, stream_parameters=self._old_parameters(subs))
+            sent: Numbered = [(self.sub_id, sub) for sub in subs or ()]
         elif old:
             error = ConfigureQueueError(
                 f"queue {self.uri} cannot have these subscriptions: the broker does not announce the feature "
@@ -1078,12 +1084,14 @@ class QueueCore(Machine):
             self._request = self._shared.requests.decline(RequestKind.CONFIGURE, self, error)
             return
         else:
-            asked = () if subs is None else subs or (_NOTHING,)
-            numbered = self._shared.routes.number(self, asked)
-            body = ConfigureStream(q_id=self.q_id, stream_parameters=self._stream_parameters(numbered))
-            if not subs:
-                numbered = []
-        self._shared.routes.add(self, numbered)
+            sent = routes.number(self, () if subs is None else subs or (_NOTHING,))
+        numbered = sent if subs else []
+        routes.add(self, numbered)
+        body: ControlBody
+        if old:
+            body = ConfigureQueueStream(q_id=self.q_id, stream_parameters=self._old_parameters(subs))
+        else:
+            body = ConfigureStream(q_id=self.q_id, stream_parameters=self._stream_parameters(sent))
         self._request = self._shared.requests.send(RequestKind.CONFIGURE, body, self, deadline, numbered)
 
     def _stream_parameters(self, numbered: Numbered) -> StreamParameters:

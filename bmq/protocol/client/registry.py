@@ -167,11 +167,6 @@ class QueueRegistry:
         self._siblings.clear()
         self._by_q_id.clear()
 
-    def send_changes(self, now: float) -> None:
-        """Send the collected configurations."""
-        for queue in list(self._shared.changed):
-            queue.send_changes(now)
-
     def only_reader(self, q_id: int) -> tuple[QueueCore, SubscriptionCore] | None:
         """Return the route of a message with an unknown subscription id; None unless one queue reads."""
         siblings = self._by_q_id.get(q_id)

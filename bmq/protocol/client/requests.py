@@ -12,7 +12,9 @@ from bmq.errors import Error
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.subscription import Numbered
 from bmq.protocol.deadlines import Deadlines
-from bmq.wire.control import Codec, ControlBody, ControlMessage, encode_event
+from bmq.wire.constants import EventType
+from bmq.wire.control import Codec, ControlBody, ControlMessage, encode_json
+from bmq.wire.event import pack_schema_event
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Request", "RequestKind", "Requests", "Subject"]
@@ -58,7 +60,7 @@ class Request:
         failure: why the request was not sent; None if sent.
         strange: description of an answer that does not belong to the request.
         cause: why the answer was unreadable, or None.
-        sent: time of sending; infinite until :meth:`Requests.stamp`.
+        sent: time of sending; infinite before.
     """
 
     __slots__ = ("cause", "failure", "kind", "numbered", "r_id", "sent", "strange", "subject")
@@ -84,7 +86,7 @@ class Requests:
 
     Attributes:
         deadlines: the timeouts, by request id; for reading only.
-        fresh: requests without a recorded time of sending.
+        fresh: requests without a recorded time of sending, which the owner records.
     """
 
     def __init__(self, outbox: Outbox) -> None:
@@ -123,7 +125,8 @@ class Requests:
         self._next += 1
         self._outstanding[request.r_id] = request
         try:
-            event = encode_event(ControlMessage(r_id=request.r_id, body=body), Codec.JSON)
+            text = encode_json(ControlMessage(r_id=request.r_id, body=body))
+            event = pack_schema_event(EventType.CONTROL, Codec.JSON, text)
         except Exception as error:
             request.failure = error
             self.deadlines.set(request.r_id, _AT_ONCE)
@@ -156,12 +159,6 @@ class Requests:
             return None
         self.deadlines.discard(r_id)
         return self._outstanding.pop(r_id, None)
-
-    def stamp(self, now: float) -> None:
-        """Record ``now`` as the time of sending of all fresh requests."""
-        for request in self.fresh:
-            request.sent = now
-        self.fresh.clear()
 
     def oldest(self) -> Request | None:
         """Return the oldest unanswered request that has not timed out."""

@@ -86,6 +86,13 @@ class Stalls:
         if due is not None and (self.deadline is None or due < self.deadline):
             self.deadline = due
 
+    def sent(self, now: float) -> None:
+        """Record the time of sending of the fresh requests, and schedule a check."""
+        for request in self._requests.fresh:
+            request.sent = now
+        self._requests.fresh.clear()
+        self.watch(now)
+
     def look(self, now: float) -> None:
         """Check posts and requests with the next :meth:`tick`."""
         if self._patience is not None:

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from bmq.protocol.client.ports import Sink
 
 __all__ = ["Numbered", "SubscriptionCore", "SubscriptionOptions"]
 
 
-class SubscriptionOptions:
+class SubscriptionOptions(NamedTuple):
     """The limits and the priority of a subscription.
 
     Attributes:
@@ -19,14 +20,12 @@ class SubscriptionOptions:
         priority: consumer priority; the broker serves the highest first.
     """
 
-    __slots__ = ("max_unconfirmed_bytes", "max_unconfirmed_messages", "priority")
-
-    def __init__(self, max_unconfirmed_messages: int, max_unconfirmed_bytes: int, priority: int) -> None:
-        self.max_unconfirmed_messages = max_unconfirmed_messages
-        self.max_unconfirmed_bytes = max_unconfirmed_bytes
-        self.priority = priority
+    max_unconfirmed_messages: int
+    max_unconfirmed_bytes: int
+    priority: int
 
 
+@dataclass(slots=True, eq=False)
 class SubscriptionCore:
     """A subscription of a queue; never moved to another queue.
 
@@ -39,16 +38,11 @@ class SubscriptionCore:
             :class:`bmq.protocol.client.events.PushedColumns`.
     """
 
-    __slots__ = ("columns", "context", "expression", "options", "owner")
-
-    def __init__(
-        self, expression: str, options: SubscriptionOptions, owner: Sink, context: object = None
-    ) -> None:
-        self.columns = False
-        self.expression = expression
-        self.options = options
-        self.owner = owner
-        self.context = context
+    expression: str
+    options: SubscriptionOptions
+    owner: Sink
+    context: object = None
+    columns: bool = False
 
 
 #: Subscriptions with their sIds in one configuration.

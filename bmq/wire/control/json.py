@@ -76,8 +76,7 @@ def encode_json(message: Message, *, escape_solidus: bool = False, omit_empty_ar
     """
     document: object = message
     if not isinstance(message, ControlMessage):
-        kind_of(message)
-        document = {selection_name(type(message)): message}
+        document = {CHOICES[kind_of(message)].names[type(message)]: message}
     members = _filled_members if omit_empty_arrays else _members
     try:
         body = orjson.dumps(document, members, orjson.OPT_PASSTHROUGH_DATACLASS)
