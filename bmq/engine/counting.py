@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from bmq.protocol.client.counters import BOUNDS, Durations
+from bmq.protocol.client.counters import BOUNDS, Counts
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.constants import PushFlags
 from bmq.wire.push import DATA, FLAGS, Push
@@ -19,8 +19,8 @@ Arrival = tuple[float, int]
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 
 
-class ReceiveCounts:
-    """The counters of a consumer, a queue or a session.
+class ReceiveCounts(Counts):
+    """The counters of received messages, in the scopes of a consumer, a queue and a session.
 
     Args:
         whole: counters of the next level: a consumer's queue, a queue's session.
@@ -38,14 +38,12 @@ class ReceiveCounts:
     """
 
     __slots__ = (
-        "_all",
         "_seen_losses",
         "_session",
         "_unconfirmed",
         "confirmed",
         "confirmed_again",
         "core",
-        "durations",
         "losses",
         "pending",
         "received",
@@ -54,17 +52,16 @@ class ReceiveCounts:
     )
 
     def __init__(self, whole: ReceiveCounts | None = None) -> None:
+        super().__init__(whole)
         self.core: QueueCore | None = None if whole is None else whole.core
         self.received = 0
         self.received_bytes = 0
         self.redelivered = 0
         self.confirmed = 0
         self.confirmed_again = 0
-        self.durations = Durations()
         self.losses = 0
         self.pending: dict[Arrival, int] = {}
-        self._all: tuple[ReceiveCounts, ...] = (self, *whole._all) if whole is not None else (self,)
-        self._session = self._all[-1]
+        self._session = self.scopes[-1]
         # Number of unconfirmed messages from the connection after a number of losses.
         self._unconfirmed = 0
         self._seen_losses = 0
@@ -92,7 +89,7 @@ class ReceiveCounts:
         core = self.core
         to_confirm = 0 if core is not None and core.at_most_once else count
         losses = self._session.losses
-        for each in self._all:
+        for each in self.scopes:
             each.received += count
             each.received_bytes += size
             each.redelivered += redelivered
@@ -148,18 +145,18 @@ class ReceiveCounts:
 
     def discarded(self, count: int) -> None:
         """Count arrived messages, confirmed for lack of a matching consumer."""
-        for each in self._all:
+        for each in self.scopes:
             each.confirmed += count
             each.hold(-count)
 
     def again(self, count: int) -> None:
         """Count confirmed messages, redelivered and confirmed again."""
-        for each in self._all:
+        for each in self.scopes:
             each.confirmed_again += count
 
     def repeated(self, count: int) -> None:
         """Correct the counts for arrived messages already here."""
-        for each in self._all:
+        for each in self.scopes:
             each.hold(-count)
 
     def ended(self) -> None:
@@ -171,7 +168,7 @@ class ReceiveCounts:
     def settled(self, count: int, arrival: Arrival | None, time: float) -> None:
         """Count confirmed messages with a common arrival; ``arrival`` is None if unknown."""
         if arrival is None:
-            for each in self._all:
+            for each in self.scopes:
                 each.confirmed += count
             return
         arrived, losses = arrival
@@ -186,7 +183,7 @@ class ReceiveCounts:
                 pending[arrival] -= count
             else:
                 del pending[arrival]
-        for each in self._all:
+        for each in self.scopes:
             each.confirmed += count
             each._unconfirmed -= here
             durations = each.durations

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters: updated once for a batch, as plain numbers that only grow."""
+"""Counters: updated once for a batch, as plain numbers that only grow.
+
+Counters have scopes: a count of a consumer is also a count of the queue and of the session. One mechanism
+(:class:`Counts`) serves both sides. The two sides stay two objects, because they have two owners and
+different facts: posts are counted here, by outcome; received messages are counted by the engine, with the
+unconfirmed messages of the present connection. A common object would give each consumer the counters of
+posts, and each queue for writing the counters of received messages.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from typing import Final
+from typing import Final, Self
 
 from bmq.errors import AckStatus
 
-__all__ = ["BOUNDS", "Durations", "PostCounts"]
+__all__ = ["BOUNDS", "Counts", "Durations", "PostCounts"]
 
 #: Upper bounds of the buckets for durations, in seconds, inclusive. Longer durations have a separate bucket.
 BOUNDS: Final = (
@@ -32,19 +39,29 @@ class Durations:
         self.buckets = [0] * (len(BOUNDS) + 1)
         self.seconds = 0.0
 
-    def add(self, seconds: float, count: int) -> None:
-        """Count several equal durations."""
-        self.buckets[bisect_left(BOUNDS, seconds)] += count
-        self.seconds += seconds * count
 
-
-class PostCounts:
-    """The outcomes of posts.
-
-    Posts without an outcome are not counted here; the window knows the number.
+class Counts:
+    """Counters of a scope: a consumer, a queue or a session.
 
     Args:
-        whole: the same counters for the whole session.
+        whole: the counters of the next larger scope, or None.
+
+    Attributes:
+        scopes: the counters to update with each count: these, and those of all larger scopes.
+        durations: distribution of the durations of the counted work.
+    """
+
+    __slots__ = ("durations", "scopes")
+
+    def __init__(self, whole: Self | None) -> None:
+        self.scopes: tuple[Self, ...] = (self,) if whole is None else (self, *whole.scopes)
+        self.durations = Durations()
+
+
+class PostCounts(Counts):
+    """The outcomes of posts, in the scopes of a queue and of its session.
+
+    Posts without an outcome are not counted here; the window knows the number.
 
     Attributes:
         settled: number of posts with an outcome.
@@ -57,66 +74,56 @@ class PostCounts:
     """
 
     __slots__ = (
-        "durations",
         "full_errors",
         "full_waits",
         "refused",
         "retransmitted",
         "settled",
         "settled_bytes",
-        "whole",
     )
 
     def __init__(self, whole: PostCounts | None = None) -> None:
-        self.whole = whole
+        super().__init__(whole)
         self.settled = 0
         self.settled_bytes = 0
         self.refused: Counter[AckStatus] = Counter()
         self.retransmitted = 0
         self.full_waits = 0
         self.full_errors = 0
-        self.durations = Durations()
 
     def answered(self, count: int, size: int, seconds: float) -> None:
         """Count answered posts with a common time of posting."""
         bucket = bisect_left(BOUNDS, seconds)
-        each: PostCounts | None = self
-        while each is not None:
+        for each in self.scopes:
             each.settled += count
             each.settled_bytes += size
             durations = each.durations
             durations.buckets[bucket] += count
             durations.seconds += seconds * count
-            each = each.whole
 
     def given_up(self, count: int, size: int, status: AckStatus) -> None:
         """Count posts ended without an answer."""
-        self.settled += count
-        self.settled_bytes += size
-        self.refused[status] += count
-        if self.whole is not None:
-            self.whole.given_up(count, size, status)
+        for each in self.scopes:
+            each.settled += count
+            each.settled_bytes += size
+            each.refused[status] += count
 
     def not_accepted(self, status: AckStatus) -> None:
         """Count an outcome other than success."""
-        self.refused[status] += 1
-        if self.whole is not None:
-            self.whole.not_accepted(status)
+        for each in self.scopes:
+            each.refused[status] += 1
 
     def sent_again(self, count: int) -> None:
         """Count posts written again to another connection."""
-        self.retransmitted += count
-        if self.whole is not None:
-            self.whole.sent_again(count)
+        for each in self.scopes:
+            each.retransmitted += count
 
     def waited(self) -> None:
         """Count a caller waiting because the window is full."""
-        self.full_waits += 1
-        if self.whole is not None:
-            self.whole.waited()
+        for each in self.scopes:
+            each.full_waits += 1
 
     def turned_away(self) -> None:
         """Count a caller that gets an error because the window is full."""
-        self.full_errors += 1
-        if self.whole is not None:
-            self.whole.turned_away()
+        for each in self.scopes:
+            each.full_errors += 1
