@@ -141,7 +141,24 @@ def _difference(now: Any, before: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Received(_Stats):
-    """The receiving side of every scope: consumer, queue and session."""
+    """The receiving side of every scope: consumer, queue and session.
+
+    Attributes:
+        received: messages that arrived, counted at each delivery. A message moved from a closed consumer is
+            counted by both consumers, and once by the queue and by the session.
+        received_bytes: bytes of their payloads and properties, as transmitted.
+        redelivered: received messages marked as out of order by the broker; see
+            :attr:`bmq.Message.redelivered`.
+        confirmed: confirmed messages. Confirmations by ``discard_unmatched`` or by a GUID count for the queue
+            and the session.
+        confirmed_again: confirmed messages delivered again by the broker. These messages were confirmed once
+            more, without being handed out, and appear in no other counter.
+        unconfirmed: unconfirmed messages from the present connection, in line or with the application. A
+            confirmation by a GUID alone does not change this level.
+        buffered_messages: messages waiting for the application.
+        buffered_bytes: bytes of these messages.
+        confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
+    """
 
     received: int = _counter()
     received_bytes: int = _counter()
@@ -156,7 +173,22 @@ class _Received(_Stats):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Exchanged(_Received):
-    """Both sides, in the scopes that also post: queue and session."""
+    """Both sides, in the scopes that also post: queue and session.
+
+    Attributes:
+        posted: messages accepted for posting, though perhaps not yet sent.
+        posted_bytes: bytes of their payloads and properties, as transmitted.
+        acknowledged: accepted posts.
+        refused: posts without an acceptance, by status. ``TIMEOUT`` and ``CANCELED`` count posts given up
+            without an answer.
+        retransmitted: posts sent again after the loss of a connection.
+        unacked_messages: posts without an outcome.
+        unacked_bytes: bytes of their payloads and properties, as transmitted, which occupy this much memory.
+        buffer_full_waits: number of times ``post`` or ``post_many`` waited because the session's window of
+            unacknowledged posts was full, or the connection was too slow.
+        buffer_full_errors: number of times ``post_nowait`` raised :class:`bmq.BufferFull`.
+        ack_seconds: time from a post to the broker's answer, also for refusals, in seconds.
+    """
 
     posted: int = _counter()
     posted_bytes: int = _counter()
@@ -176,20 +208,6 @@ class ConsumerStats(_Received):
 
     ``unconfirmed``, ``buffered_messages`` and ``buffered_bytes`` are levels. All other fields are counters,
     which only grow, also over reconnects. ``after - before`` has the counts between two snapshots.
-
-    Attributes:
-        received: messages that arrived, counted at each delivery. A message moved here from a closed consumer
-            is counted by both consumers, and once by the queue.
-        received_bytes: bytes of their payloads and properties, as transmitted.
-        redelivered: received messages marked as out of order by the broker; see
-            :attr:`bmq.Message.redelivered`.
-        confirmed: confirmed messages.
-        confirmed_again: confirmed messages delivered again by the broker. These messages were confirmed once
-            more, without being handed out, and appear in no other counter.
-        unconfirmed: unconfirmed messages from the present connection, in line or with the application.
-        buffered_messages: messages waiting for the application.
-        buffered_bytes: bytes of these messages.
-        confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
     """
 
 
@@ -200,32 +218,6 @@ class QueueStats(_Exchanged):
     ``unacked_messages``, ``unacked_bytes``, ``unconfirmed``, ``buffered_messages`` and ``buffered_bytes`` are
     levels. All other fields are counters, which only grow, also over reconnects. ``after - before`` has the
     counts between two snapshots.
-
-    Attributes:
-        posted: messages accepted for posting, though perhaps not yet sent.
-        posted_bytes: bytes of their payloads and properties, as transmitted.
-        acknowledged: accepted posts.
-        refused: posts without an acceptance, by status. ``TIMEOUT`` and ``CANCELED`` count posts given up
-            without an answer.
-        retransmitted: posts sent again after the loss of a connection.
-        unacked_messages: posts without an outcome.
-        unacked_bytes: bytes of these posts.
-        buffer_full_waits: number of times ``post`` or ``post_many`` waited because the session's window of
-            unacknowledged posts was full, or the connection was too slow.
-        buffer_full_errors: number of times ``post_nowait`` raised :class:`bmq.BufferFull`.
-        ack_seconds: time from a post to the broker's answer, also for refusals, in seconds.
-        received: messages that arrived, counted at each delivery.
-        received_bytes: bytes of their payloads and properties, as transmitted.
-        redelivered: received messages marked as out of order by the broker; see
-            :attr:`bmq.Message.redelivered`.
-        confirmed: confirmed messages, including confirmations by ``discard_unmatched`` or by a GUID.
-        confirmed_again: confirmed messages delivered again by the broker. These messages were confirmed once
-            more, without being handed out, and appear in no other counter.
-        unconfirmed: unconfirmed messages from the present connection. A confirmation by a GUID alone does not
-            change this level.
-        buffered_messages: messages waiting for the application.
-        buffered_bytes: bytes of these messages.
-        confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
     """
 
 
@@ -240,29 +232,6 @@ class SessionStats(_Exchanged):
     Attributes:
         state: state of the session.
         queues: number of open queues.
-        posted: messages accepted for posting, though perhaps not yet sent.
-        posted_bytes: bytes of their payloads and properties, as transmitted.
-        acknowledged: accepted posts.
-        refused: posts without an acceptance, by status. ``TIMEOUT`` and ``CANCELED`` count posts given up
-            without an answer.
-        retransmitted: posts sent again after the loss of a connection.
-        unacked_messages: posts without an outcome.
-        unacked_bytes: bytes of their payloads and properties, as transmitted, which occupy this much memory.
-        buffer_full_waits: number of times ``post`` or ``post_many`` waited because the window of
-            unacknowledged posts was full, or the connection was too slow.
-        buffer_full_errors: number of times ``post_nowait`` raised :class:`bmq.BufferFull`.
-        ack_seconds: time from a post to the broker's answer, also for refusals, in seconds.
-        received: messages that arrived, counted at each delivery.
-        received_bytes: bytes of their payloads and properties, as transmitted.
-        redelivered: received messages marked as out of order by the broker; see
-            :attr:`bmq.Message.redelivered`.
-        confirmed: confirmed messages, including confirmations by ``discard_unmatched`` or by a GUID.
-        confirmed_again: confirmed messages delivered again by the broker. These messages were confirmed once
-            more, without being handed out, and appear in no other counter.
-        unconfirmed: unconfirmed messages that arrived on the present connection.
-        buffered_messages: messages waiting for the application.
-        buffered_bytes: bytes of these messages.
-        confirm_seconds: time from the arrival of a message to its confirmation, in seconds.
         write_buffer_bytes: bytes waiting for the operating system.
         bytes_sent: all bytes sent, without TLS overhead.
         bytes_received: all bytes received, without TLS overhead.
