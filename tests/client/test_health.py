@@ -126,7 +126,7 @@ async def test_a_queue_whose_reopening_is_not_answered_degrades_the_session(
     async with bmq.connect(
         peer.uri, open_timeout=0.05, reconnect_delays=lambda: itertools.repeat(0.001)
     ) as session:
-        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True, timeout=30.0)
         peer.hold.add(request_)
         peer.cut()
         await eventually(lambda: session.health().degraded)
