@@ -135,7 +135,7 @@ class Driver(Generic[Q]):
         self._reporter = Reporter(self)
         self.connection: Connection = Connection(self.core, self, options.busy_poll)
         self.loop = self.connection.loop
-        self.flow = Flow(self.connection, options)
+        self.flow: Flow = Flow(self.connection, options)
         self.backlog: Backlog = Backlog(self.connection, options, self.publish, self._in_line)
         self.dialer = Dialer(
             self.connection,

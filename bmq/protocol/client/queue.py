@@ -463,11 +463,11 @@ class QueueCore(Machine):
         self._shared = shared
         self._siblings = siblings
         siblings.members[self] = None
-        self.uri = uri
-        self.uri_text = str(uri)
         self.q_id = siblings.q_id
         self.sub_app_id = app_id
         self.sub_id = siblings.sub_id(app_id)
+        self.uri = uri
+        self.uri_text = str(uri)
         self.flags = flags
         self.readable = bool(flags & QueueFlags.READ)
         self.writable = bool(flags & QueueFlags.WRITE)
