@@ -48,6 +48,8 @@ PLACES = {
     # Taken by tasks that stop taking.
     "workers/_consume.py: _LaneWorkers._lanes": "the limits of the subscription",
     "delays/_due.py: DueMessages._held": "max_held",
+    "delays/_due.py: DueMessages._latest": "the same messages by GUID: max_held",
+    "delays/_mover.py: Mover._passing": "messages on their way by GUID: max_held",
     "delays/_mover.py: _Output.waiting": "max_held",
     "delays/_mover.py: _Output._timers": "max_held",
     # With the application.
