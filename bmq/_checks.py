@@ -68,7 +68,7 @@ def integer(name: str, value: object, low: int = 0, high: int = INT64_MAX) -> in
     if type(value) is not int:
         value = _as_integer(name, value, low, high)
     if not low <= value <= high:
-        raise UsageError(f"{name} is an integer from {low} to {high}, not {shown(value)}")
+        raise UsageError(f"{name} must be an integer from {low} to {high}, not {shown(value)}")
     return value
 
 
@@ -95,7 +95,7 @@ def number(
         least = f"more than {low:g}" if above else f"at least {low:g}"
         most = f" and at most {high:g}" if high != math.inf else ""
         of = f" of {unit}" if unit else ""
-        raise UsageError(f"{name} is a number{of}, {least}{most},{otherwise} not {shown(value)}")
+        raise UsageError(f"{name} must be a number{of}, {least}{most},{otherwise} not {shown(value)}")
     return result
 
 
@@ -126,21 +126,22 @@ def text(name: str, value: object, *, empty: bool = True, longest: int | None = 
         UsageError: the value is not a ``str``, has a lone surrogate or a NUL, is empty, or is too long.
     """
     if not isinstance(value, str):
-        raise UsageError(f"{name} is a str, not {shown(value)}")
+        raise UsageError(f"{name} must be a str, not {shown(value)}")
     if type(value) is not str:
         value = str.__str__(value)
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"{name} has a lone surrogate at character {error.start}, which has no UTF-8: {shown(value)}"
+            f"{name} has a lone surrogate at character {error.start}, which UTF-8 cannot encode: "
+            f"{shown(value)}"
         ) from None
     if "\0" in value:
         raise UsageError(f"{name} has a NUL at character {value.index(chr(0))}: {shown(value)}")
     if not value and not empty:
-        raise UsageError(f"{name} is empty")
+        raise UsageError(f"{name} must not be empty")
     if longest is not None and len(value) > longest:
-        raise UsageError(f"{name} has {longest} characters at most, not {len(value):,}")
+        raise UsageError(f"{name} must have at most {longest} characters, not {len(value):,}")
     return value
 
 
@@ -154,7 +155,7 @@ def octets(name: str, value: object) -> bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return memoryview(cast("bytes", value)).tobytes()
-    raise UsageError(f"{name} is bytes, not {shown(value)}")
+    raise UsageError(f"{name} must be bytes, not {shown(value)}")
 
 
 def boolean(name: str, value: object) -> bool:
@@ -167,7 +168,7 @@ def boolean(name: str, value: object) -> bool:
         return value
     if _is_numpy_boolean(value):
         return bool(value)
-    raise UsageError(f"{name} is True or False, not {shown(value)}")
+    raise UsageError(f"{name} must be True or False, not {shown(value)}")
 
 
 def choice(name: str, value: object, kind: type[T]) -> T:
@@ -192,7 +193,7 @@ def instance(name: str, value: object, kind: type[T] | tuple[type[T], ...], what
         UsageError: the value has another type.
     """
     if not isinstance(value, kind):
-        raise UsageError(f"{name} is {what}, not {shown(value)}")
+        raise UsageError(f"{name} must be {what}, not {shown(value)}")
     return value
 
 
@@ -205,7 +206,7 @@ def one_of(name: str, value: object, known: Iterable[str]) -> str:
     known = tuple(known)
     if not isinstance(value, str) or str.__str__(value) not in known:
         words = ", ".join(repr(word) for word in known)
-        raise UsageError(f"{name} is one of {words}, not {shown(value)}")
+        raise UsageError(f"{name} must be one of {words}, not {shown(value)}")
     return str.__str__(value)
 
 
@@ -220,7 +221,7 @@ def function(name: str, value: object, arguments: int | None = None, *, plain: b
     """
     if not callable(value):
         takes = "" if arguments is None else f" that takes {_counted(arguments, 'argument')}"
-        raise UsageError(f"{name} is a function{takes}, not {shown(value)}")
+        raise UsageError(f"{name} must be a function{takes}, not {shown(value)}")
     if plain and runs_later(value):
         raise UsageError(
             f"{name} is called and not awaited, and {shown(value)} is async or a generator: give a plain "
@@ -235,8 +236,8 @@ def function(name: str, value: object, arguments: int | None = None, *, plain: b
             signature.bind(*[None] * arguments)
         except TypeError as error:
             raise UsageError(
-                f"{name} is called with {_counted(arguments, 'argument')}, and {shown(value)} does not take "
-                f"that: {error}"
+                f"{name} is called with {_counted(arguments, 'argument')}, and {shown(value)} does not "
+                f"accept the call: {error}"
             ) from None
     return value
 
@@ -258,7 +259,7 @@ def items(name: str, value: Iterable[T] | object, what: str = "values") -> list[
     """
     given: Any = value
     if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(given, Iterable):
-        raise UsageError(f"{name} is a list of {what}, not {shown(value)}")
+        raise UsageError(f"{name} must be a list of {what}, not {shown(value)}")
     return list(cast("Iterable[T]", given))
 
 
@@ -272,7 +273,7 @@ def texts(name: str, value: object, *, empty: bool = False) -> list[str]:
     return [text(f"{name}[{index}]", each, empty=empty) for index, each in enumerate(found)]
 
 
-def mapping(name: str, value: object, what: str = "values by name") -> Mapping[Any, Any]:
+def mapping(name: str, value: object, what: str = "names to values") -> Mapping[Any, Any]:
     """Return a mapping.
 
     Raises:
@@ -280,7 +281,7 @@ def mapping(name: str, value: object, what: str = "values by name") -> Mapping[A
     """
     given: Any = value
     if not isinstance(given, Mapping):
-        raise UsageError(f"{name} is a mapping of {what}, not {shown(value)}")
+        raise UsageError(f"{name} must be a mapping of {what}, not {shown(value)}")
     return given  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -293,7 +294,9 @@ def exceptions(name: str, value: object) -> None:
     given: Any = value
     kinds = cast("tuple[object, ...]", given if isinstance(given, tuple) else (given,))
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise UsageError(f"{name} is a type of exceptions or a tuple of some, not {shown(value)}")
+        raise UsageError(
+            f"{name} must be an exception type or a tuple of exception types, not {shown(value)}"
+        )
 
 
 def optional(
@@ -329,7 +332,7 @@ def _as_integer(name: str, value: object, low: int, high: int) -> int:
             real = _as_number(value)
             if real is not None and math.isfinite(real) and real == int(real):
                 return int(real)
-    raise UsageError(f"{name} is an integer from {low} to {high}, not {shown(value)}")
+    raise UsageError(f"{name} must be an integer from {low} to {high}, not {shown(value)}")
 
 
 def _as_number(value: object) -> float | None:

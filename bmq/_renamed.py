@@ -133,7 +133,7 @@ def renamed_arguments(function: F) -> F:
 
     def check(given: dict[str, Any]) -> None:
         for old in names.keys() & given.keys():
-            raise TypeError(f"{function.__qualname__}(): the argument {old} is called {names[old]}")
+            raise TypeError(f"{function.__qualname__}(): the argument {old} is now called {names[old]}")
 
     if inspect.iscoroutinefunction(function):
 

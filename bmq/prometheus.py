@@ -61,33 +61,39 @@ _BY_QUEUE = {
     "unacked_messages": ("bmq_unacked_messages", "Posts without outcome"),
     "unacked_bytes": ("bmq_unacked_bytes", "Bytes of posts without outcome"),
     "buffer_full_waits": ("bmq_buffer_full_waits", "Times that posting waited for room"),
-    "buffer_full_errors": ("bmq_buffer_full_errors", "Times that posting was refused for want of room"),
+    "buffer_full_errors": ("bmq_buffer_full_errors", "Times that posting was refused for lack of room"),
     "ack_seconds": ("bmq_ack_seconds", "Time from a post to the broker's answer"),
-    "received": ("bmq_received_messages", "Messages that arrived, each time they were delivered"),
+    "received": ("bmq_received_messages", "Messages that arrived, redeliveries included"),
     "received_bytes": ("bmq_received_bytes", "Bytes of payloads and properties that arrived"),
     "redelivered": ("bmq_redelivered_messages", "Messages marked as out of order by the broker"),
     "confirmed": ("bmq_confirmed_messages", "Messages confirmed"),
     "confirmed_again": ("bmq_confirmed_again_messages", "Redeliveries confirmed again, not handed out"),
-    "unconfirmed": ("bmq_unconfirmed_messages", "Messages that arrived and are not confirmed"),
+    "unconfirmed": ("bmq_unconfirmed_messages", "Messages that arrived and are not yet confirmed"),
     "buffered_messages": ("bmq_buffered_messages", "Messages that wait for the application"),
     "buffered_bytes": ("bmq_buffered_bytes", "Bytes of messages that wait for the application"),
     "confirm_seconds": ("bmq_confirm_seconds", "Time from the arrival of a message to its confirmation"),
 }
 _BY_SESSION = {
-    "queues": ("bmq_open_queues", "Queues that are open"),
-    "write_buffer_bytes": ("bmq_write_buffer_bytes", "Bytes not taken by the operating system yet"),
+    "queues": ("bmq_open_queues", "Open queues"),
+    "write_buffer_bytes": ("bmq_write_buffer_bytes", "Bytes not yet taken by the operating system"),
     "bytes_sent": ("bmq_network_sent_bytes", "Bytes written to connections"),
     "bytes_received": ("bmq_network_received_bytes", "Bytes read from connections"),
     "reconnects": ("bmq_reconnects", "Times that a connection was restored"),
     "seconds_disconnected": ("bmq_disconnected_seconds", "Time without a connection, after the first"),
-    "repeated_subscriptions": ("bmq_repeated_subscriptions", "Subscriptions repeated as nothing came"),
-    "revived_messages": ("bmq_revived_messages", "Messages that came right after that"),
-    "silent_seconds": ("bmq_silent_seconds", "Time since a broker was heard, the longest of all sessions"),
+    "repeated_subscriptions": (
+        "bmq_repeated_subscriptions",
+        "Subscriptions repeated because no message arrived",
+    ),
+    "revived_messages": ("bmq_revived_messages", "Messages that arrived right after a repeated subscription"),
+    "silent_seconds": (
+        "bmq_silent_seconds",
+        "Time since the last data from the broker, the longest of all sessions",
+    ),
     "oldest_unacked_seconds": ("bmq_oldest_unacked_seconds", "Age of the oldest post without outcome"),
     "oldest_unconfirmed_seconds": ("bmq_oldest_unconfirmed_seconds", "Age of the oldest unconfirmed message"),
 }
 _AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
-_SESSIONS = "bmq_sessions", "Sessions, by their state"
+_SESSIONS = "bmq_sessions", "Sessions by state"
 
 _COUNTERS = {
     each.name for stats in (QueueStats, SessionStats) for each in fields(stats) if each.metadata["counter"]

@@ -204,13 +204,13 @@ class BmqBroker(AsyncBroker):
         try:
             delay = float(label)
         except (TypeError, ValueError):
-            raise UsageError(f"the label delay is a number of seconds, not {label!r}") from None
+            raise UsageError(f"the label delay must be a number of seconds, not {label!r}") from None
         if delay <= 0:
             return None
         if not self._delays:
             raise UsageError(
-                f"{self._uri} is an application of a fanout queue, where nothing can wait: "
-                "BmqBroker(..., delay_queue_uri='bmq://...') names a queue of a priority domain"
+                f"{self._uri} is an application of a fanout queue, where no message can wait: name a queue "
+                "of a priority domain with BmqBroker(..., delay_queue_uri='bmq://...')"
             )
         return delay
 
@@ -261,7 +261,7 @@ class BmqBroker(AsyncBroker):
             task = self.formatter.loads(message=message.data)
             task.parse_labels()
         except Exception as error:  # any exception of the formatter
-            return Poison(PoisonKind.UNDECODABLE, f"no task: {described(error)}")
+            return Poison(PoisonKind.UNDECODABLE, f"not a task: {described(error)}")
         if self.find_task(task.task_name) is None:
             return Poison(PoisonKind.MISDIRECTED, f"this worker has no task {task.task_name!r:.100}")
         return None
@@ -280,7 +280,7 @@ class BmqBroker(AsyncBroker):
             await Mover(queue, allow=allow, dead_letters=letters).run()
         except Error as error:
             logger.error(  # noqa: TRY400
-                "this worker no longer passes on the delayed tasks of %s: %s", waiting, error
+                "this worker has stopped passing on the delayed tasks of %s: %s", waiting, error
             )
 
 

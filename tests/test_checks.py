@@ -46,7 +46,7 @@ def test_integral_values_become_int(value: object) -> None:
     ],
 )
 def test_other_values_are_refused_as_integers_with_their_name(value: object) -> None:
-    with pytest.raises(UsageError, match=r"^count is an integer from 0 to "):
+    with pytest.raises(UsageError, match=r"^count must be an integer from 0 to "):
         _checks.integer("count", value)
 
 
@@ -73,7 +73,7 @@ def test_durations_are_finite_numbers(value: object) -> None:
     ],
 )
 def test_other_durations_are_refused_with_their_name(value: object) -> None:
-    with pytest.raises(UsageError, match=r"^timeout is a number of seconds, at least 0, not "):
+    with pytest.raises(UsageError, match=r"^timeout must be a number of seconds, at least 0, not "):
         _checks.seconds("timeout", value)
 
 
@@ -90,7 +90,7 @@ def test_text_that_cannot_be_sent_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("value", [None, 0, 1, "yes", Unprintable(), []])
 def test_only_booleans_are_accepted_as_booleans(value: object) -> None:
-    with pytest.raises(UsageError, match=r"^flag is True or False"):
+    with pytest.raises(UsageError, match=r"^flag must be True or False"):
         _checks.boolean("flag", value)
     assert _checks.boolean("flag", np.True_) is True
 

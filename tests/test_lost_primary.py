@@ -102,7 +102,9 @@ async def test_a_thousand_lost_confirmations_are_repeated(
         assert (stats.received, stats.confirmed, stats.confirmed_again) == (1000, 1000, 1000)
         assert queue.stats().confirmed_again == 1000
         assert stats.unconfirmed == stats.redelivered == 0
-        lines = [each.getMessage() for each in caplog.records if "confirms them again" in each.getMessage()]
+        lines = [
+            each.getMessage() for each in caplog.records if "confirms the messages again" in each.getMessage()
+        ]
         assert len(lines) == 1
         assert URI in lines[0]
 

@@ -91,4 +91,4 @@ async def test_an_old_argument_names_the_new_one(function: Any, name: str, old: 
 
     with pytest.raises(TypeError) as caught:
         await call()
-    assert str(caught.value) == f"{name}(): the argument {old} is called {new}"
+    assert str(caught.value) == f"{name}(): the argument {old} is now called {new}"

@@ -116,9 +116,7 @@ class connect:
         if credentials is not None and ssl is None and not anonymous:
             for address in target.addresses:
                 if not address.tls and not is_loopback(address.host):
-                    logger.warning(
-                        "credentials go to %s in the clear; a tcps:// address protects them", address
-                    )
+                    logger.warning("credentials are sent to %s unencrypted: use a tcps:// address", address)
         self._admin = Admin(target.addresses, credentials, ssl, server_hostname, timeout, process_name)
 
     def __await__(self) -> Generator[Any, None, Admin]:
@@ -277,7 +275,7 @@ class Admin:
         """
         text = _checks.text("text", text, longest=_LONGEST_COMMAND)
         if not text.strip() or "\n" in text or "\r" in text:
-            raise UsageError(f"an admin command is one line of text, not {_checks.shown(text)}")
+            raise UsageError(f"an admin command must be one line of text, not {_checks.shown(text)}")
         timeout = _checks.timeout(timeout)
         seconds = self._timeout if timeout is None else timeout
         try:
@@ -363,7 +361,7 @@ class Admin:
             async with asyncio.timeout(min(_OTHERS, self._timeout)):
                 return other, await other._look()
         except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
-            logger.info("%s does not answer, and is not asked: %r", address, error)
+            logger.info("%s does not answer, and is left out: %r", address, error)
             self._silent[address] = asyncio.get_running_loop().time() + _LEFT_ALONE
             return None
 
@@ -530,7 +528,9 @@ class Admin:
         except TimeoutError as error:
             if isinstance(error, ConnectionFailed | RequestTimeout):
                 raise
-            raise RequestTimeout(f"{self.broker} made no statistics within {self._timeout:.2g} s") from None
+            raise RequestTimeout(
+                f"{self.broker} returned no statistics within {self._timeout:.2g} s"
+            ) from None
 
 
 async def _ask(admin: Admin, text: str, kind: str) -> Any:
@@ -690,7 +690,7 @@ def _word(text: str, what: str) -> str:
 
 def _refused(command: str, message: str) -> AdminError:
     return AdminError(
-        f"the broker did not carry out {command!r}: {printable(message)}",
+        f"the broker did not execute {command!r}: {printable(message)}",
         command=command,
         broker_message=message,
     )
@@ -718,6 +718,7 @@ def _gap(seen: list[tuple[Survey, View]]) -> str:
     names = ", ".join(sorted(asked))
     if not missing:
         return (
-            f"some queues of cluster {printable(nodes[0].cluster)} have no primary now: figures may be wrong"
+            f"some queues of cluster {printable(nodes[0].cluster)} have no primary at the moment: figures "
+            "may be wrong"
         )
-    return f"{missing} is the primary of some queues and was not asked: this answer covers {names} only"
+    return f"{missing} is the primary of some queues and was not queried: this answer covers {names} only"

@@ -181,7 +181,9 @@ class AdminConnection(asyncio.Protocol):
     def _notice(self, what: str) -> None:
         """Log content of a newer broker, once for each kind."""
         self._lines.warning(
-            what, "the broker sent an element that this version of bmq does not know, and ignores: %s", what
+            what,
+            "the broker sent an element that this version of bmq does not know. bmq ignores the element: %s",
+            what,
         )
 
     @property

@@ -119,19 +119,29 @@ class Explanation:
             if isinstance(ttl, int) and ttl > 0:
                 left = (came + timedelta(seconds=ttl) - _world.now()).total_seconds()
                 ends = f", and expires in {left:.0f} s" if left > 0 else ", and expires now"
-            yield f"The oldest came {age(came)} ago{ends} (GUID {oldest[0].guid})."
+            yield f"The oldest message arrived {age(came)} ago{ends} (GUID {oldest[0].guid})."
         usage = internals.usage
         if usage is not None and (usage.messages > usage.message_limit or usage.bytes > usage.byte_limit):
-            yield "The queue is at its quota: nothing is accepted before something is confirmed or expires."
+            yield (
+                "The queue is at its quota: the broker accepts no messages until messages are "
+                "confirmed or expire."
+            )
 
     def words(self, app: AppDepth) -> Iterator[str]:
         """Why the messages of an application wait."""
         name = "the queue" if app.app_id == "__default" else f"application {app.app_id}"
         if self._domain.mode == "broadcast":
-            yield "A broadcast queue keeps nothing: a message goes to whoever is there, or is dropped."
+            yield (
+                "A broadcast queue stores no messages: the broker delivers a message to the connected "
+                "consumers, or drops the message."
+            )
             return
         if not app.messages:
-            yield f"Nothing waits in {name}." if app.app_id == "__default" else f"Nothing waits for {name}."
+            yield (
+                f"No messages wait in {name}."
+                if app.app_id == "__default"
+                else f"No messages wait for {name}."
+            )
             return
         readers = self.readers(app)
         state = self._state(app)
@@ -154,31 +164,32 @@ class Explanation:
         yield from self._held_back(waiting, readers, state)
 
     def _nobody(self, unconfirmed: int, state: AppState | None) -> Iterator[str]:
-        yield "No consumer reads: no client has a subscription."
+        yield "The queue has no consumers: no client has a subscription."
         if unconfirmed:
             yield f"{number(unconfirmed)} are still counted as delivered to clients that no longer subscribe."
         yield from self._again(state)
 
     def _held_back(self, waiting: int, readers: list[Reader], state: AppState | None) -> Iterator[str]:
         full = [reader for reader in readers if reader.full]
-        rest = f"{number(waiting)} {_are(waiting)} delivered to nobody"
+        rest = f"{number(waiting)} {_are(waiting)} not delivered"
         if len(full) == len(readers):
             yield f"{rest}: every subscription is at its limit of unconfirmed messages; {_RESUMES}."
             return
         open_to_all = [reader for reader in readers if not reader.subscription.expression and not reader.full]
         if open_to_all:
             yield (
-                f"{rest} although {open_to_all[0].client} takes everything and has room: they should be on "
-                "their way; ask again."
+                f"{rest} although {open_to_all[0].client} receives all messages and has room: delivery "
+                "should be in progress; repeat the command."
             )
         elif full:
             yield (
-                f"{rest}: they match no subscription, or only such as are at their limit ({_RESUMES}), or "
-                "they stand behind one that waits for such a subscription, which can stop the whole "
-                "application: subscriptions that do not compete should have one priority."
+                f"{rest}. The possible reasons: the messages match no subscription; or they match only "
+                f"subscriptions at their limit ({_RESUMES}); or they are behind a message that waits for a "
+                "subscription at its limit, which can stop the whole application: subscriptions that do "
+                "not compete should have the same priority."
             )
         else:
-            yield f"{rest} although there is room: they match no subscription."
+            yield f"{rest} although the consumers have room: no subscription matches."
         yield from self._again(state)
         if self._message is None and self._hint:
             yield self._hint
@@ -187,9 +198,9 @@ class Explanation:
         if state is not None and state.redelivery:
             count = state.redelivery
             yield (
-                f"{number(count)} {_are(count)} to be delivered again. While a message that was handed back "
-                "matches no subscription, a broker delivers nothing that came after it either: somebody has "
-                "to take it."
+                f"{number(count)} {_are(count)} to be redelivered. While a returned message matches no "
+                "subscription, a broker does not deliver later messages either: a consumer has to take "
+                "the returned message."
             )
 
     def readers(self, app: AppDepth) -> list[Reader]:

@@ -87,7 +87,7 @@ def _strict(parse: Callable[P, R]) -> Callable[P, R]:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise ProtocolError(
-                f"the broker's answer cannot be understood: {what}", field=parse.__name__
+                f"the broker's answer has an unknown form: {what}", field=parse.__name__
             ) from error
 
     return checked

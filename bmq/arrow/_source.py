@@ -112,7 +112,9 @@ class Source:
         try:
             self._confirm = Confirm(confirm)
         except Exception:  # any exception of a foreign type's lookup
-            raise UsageError(f"confirm is {', '.join(Confirm)}, not {_checks.shown(confirm)}") from None
+            raise UsageError(
+                f"confirm must be one of {', '.join(Confirm)}, not {_checks.shown(confirm)}"
+            ) from None
         max_messages = _checks.optional(_checks.integer, "max_messages", max_messages, 1)
         idle_timeout = _checks.timeout(idle_timeout, "idle_timeout")
         if self._confirm is not Confirm.NEXT:
@@ -223,12 +225,12 @@ class Source:
             SessionClosed: the connection is permanently lost; the rows are redelivered.
         """
         if self._closed:
-            raise StateError("the source is closed: unconfirmed rows are redelivered")
+            raise StateError("the source is closed: the broker redelivers unconfirmed rows")
         return self._thread.run(self._confirm_all())
 
     async def _confirm_all(self) -> int:
         if self._session is None or self._session.state is SessionState.CLOSED:
-            raise SessionClosed("the session has ended: the rows are redelivered")
+            raise SessionClosed("the session has ended: the broker redelivers the rows")
         assert self._tables is not None
         return self._tables.confirm()
 

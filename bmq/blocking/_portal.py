@@ -149,8 +149,8 @@ class Portal:
             )
         if self._thread.current:
             raise UsageError(
-                "this was called by the session's own thread (from on_event or an interceptor), which would "
-                "wait for itself: do it in another thread"
+                "this call came from the session's own thread (from on_event or an interceptor), which "
+                "would wait for itself: call from another thread"
             )
         if self._thread.over:
             raise SessionClosed("the session is closed: the process ends")

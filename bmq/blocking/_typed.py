@@ -47,7 +47,7 @@ def _encoded(
 
 def _messages(shape: Shape[T], values: Iterable[T]) -> Iterator[PutMessage]:
     if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"values is an iterable of {shape.name}, not {_checks.shown(values)}")
+        raise UsageError(f"values must be an iterable of {shape.name}, not {_checks.shown(values)}")
     return (PutMessage(*shape.encode(value)) for value in values)
 
 

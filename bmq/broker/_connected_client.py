@@ -186,12 +186,12 @@ class ConnectedClient:
         self._unknown += 1
         if self._unknown <= _MAX_MENTIONED:
             _log.warning(
-                "%s reads %s as '%s', an appId that the domain does not have: it receives no messages "
-                "until the appId is added to the domain%s",
+                "%s reads %s as '%s', an appId that the domain does not have. The client receives no "
+                "messages until the appId is added to the domain%s",
                 self.description,
                 queue.uri,
                 printable(app_id),
-                "; further ones are not logged" if self._unknown == _MAX_MENTIONED else "",
+                "; further appIds are not logged" if self._unknown == _MAX_MENTIONED else "",
             )
 
     def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:

@@ -55,9 +55,9 @@ class TagConsumerFilter:
     """
 
     def __init__(self, consumers: Mapping[str, Mapping[str, str]]) -> None:
-        for app_id, metadata in _checks.mapping("consumers", consumers, "metadata by appId").items():
+        for app_id, metadata in _checks.mapping("consumers", consumers, "appIds to metadata").items():
             _checks.text("an appId", app_id)
-            for key, value in _checks.mapping("metadata", metadata, "texts by name").items():
+            for key, value in _checks.mapping("metadata", metadata, "names to texts").items():
                 _checks.text("a name in metadata", key)
                 _checks.text("a value in metadata", value)
         self._wanted = {

@@ -159,7 +159,9 @@ class DomainConfig:
     def __post_init__(self) -> None:
         name = _checks.text("name", self.name)
         if not _NAME.fullmatch(name):
-            raise UsageError(f"a domain's name has letters, digits, '-', '.' and '_', not {name!r:.80}")
+            raise UsageError(
+                f"a domain's name must consist of letters, digits, '-', '.' and '_', not {name!r:.80}"
+            )
         subscriptions: list[object] = _checks.items("subscriptions", self.subscriptions, "AppSubscription")
         for each in subscriptions:
             _checks.choice("a subscription", each, AppSubscription)
@@ -313,12 +315,12 @@ def parse_domain(
         try:
             document = cast("dict[str, Any]", orjson.loads(document))
         except orjson.JSONDecodeError as error:
-            raise InvalidDomain(source, "", f"is not JSON: {error}") from error
+            raise InvalidDomain(source, "", f"must be JSON: {error}") from error
     top = _Object(source, "", document)
     if "redirect" in top.fields:
         target = top.text("redirect", "")
         if not target or "definition" in top.fields:
-            top.wrong("redirect", "must be a domain's name, and there must be no definition beside it")
+            top.wrong("redirect", "must be a domain's name, without a definition beside it")
         return Redirect(name, target)
     parameters = top.child("definition", required=True).child("parameters", required=True)
     return _parse_parameters(name, parameters)
@@ -378,7 +380,7 @@ def _parse_subscriptions(parameters: _Object, mode: Mode) -> tuple[AppSubscripti
         found.append(AppSubscription(entry.text("appId", ""), expression.text("text", "")))
     if mode is not Mode.FANOUT and len(found) > 1:
         parameters.wrong(
-            "subscriptions", f"a {mode.value} domain has at most one, not {len(found)}", decodes=True
+            "subscriptions", f"a {mode.value} domain must have at most one, not {len(found)}", decodes=True
         )
     return tuple(found)
 
@@ -394,7 +396,7 @@ def _parse_consumer_filter(parameters: _Object, mode: Mode) -> ConsumerFilter | 
     found: dict[str, dict[str, str]] = {}
     for app_id in consumers.fields:
         if bool(app_id) is not (mode is Mode.FANOUT):
-            consumers.wrong(app_id, "must be an appId in a fanout domain, and empty in any other")
+            consumers.wrong(app_id, "must be an appId in a fanout domain, and empty in any other domain")
         metadata = consumers.child(app_id)
         found[app_id] = {key: metadata.text(key, "") for key in metadata.fields}
     return CONSUMER_FILTERS[name](found)

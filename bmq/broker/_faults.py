@@ -110,7 +110,7 @@ class Faults:
         """
         _checks.instance("status", status, AckStatus, "one of bmq.AckStatus")
         if status is AckStatus.SUCCESS:
-            raise UsageError("SUCCESS is not a negative acknowledgement")
+            raise UsageError("the status must be a negative acknowledgement, not SUCCESS")
         self._nacks = _Countdown(count), ACK_STATUS_TO_WIRE.get(status, _UNKNOWN_STATUS)
         self._attach()
 

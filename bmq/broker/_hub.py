@@ -109,7 +109,8 @@ class Hub:
             if not self._crowded:
                 self._crowded = True
                 _log.warning(
-                    "%d connections are open, the limit of this broker: further ones are closed at once",
+                    "%d connections are open, the limit of this broker: further connections are closed at "
+                    "once",
                     self._bounds.connections,
                 )
             sock.close()

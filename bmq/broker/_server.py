@@ -177,7 +177,10 @@ class Broker:
             InvalidURI: the URI is not legal.
         """
         if self._hub.posts is None:
-            raise StateError("the broker keeps no posts: Broker(posts_kept=1000), as bmq_broker does")
+            raise StateError(
+                "the broker keeps no posts: start it with Broker(posts_kept=1000), as the fixture "
+                "bmq_broker does"
+            )
         return self._hub.posts.to(QueueUri.parse(uri).canonical)
 
     def assert_posted(
@@ -219,8 +222,8 @@ class Broker:
         assert self._hub.posts is not None
         others = ", ".join(self._hub.posts.queues()) or "none"
         raise AssertionError(
-            f"expected {wanted} in {uri}, found {len(found)} of the {len(posted)} that were posted:\n"
-            f"{told(posted)}\n(queues with posts: {others})"
+            f"expected {wanted} in {uri}, found {len(found)} of {len(posted)} posted "
+            f"messages:\n{told(posted)}\n(queues with posts: {others})"
         )
 
     async def drained(self, uri: str, timeout: float = 10.0) -> None:
@@ -245,7 +248,9 @@ class Broker:
         except TimeoutError:
             if name not in self._hub.node.queues:
                 known = ", ".join(self.queues) or "none"
-                raise AssertionError(f"no queue {name} after {timeout:g} s; it has: {known}") from None
+                raise AssertionError(
+                    f"the broker has no queue {name} after {timeout:g} s; its queues: {known}"
+                ) from None
             left = self.queues[name]
             messages = [
                 PostedMessage(name, each.guid, each.payload, each.properties) for each in left.messages

@@ -312,7 +312,7 @@ class QueuesView(Mapping[str, QueueView]):
             name = uri
         if name not in self._node.queues:
             known = ", ".join(self._node.queues) or "none"
-            raise KeyError(f"no queue {name}; the broker has: {known}")
+            raise KeyError(f"the broker has no queue {name}; its queues: {known}")
         return QueueView(self._node.queues[name])
 
     def __iter__(self) -> Iterator[str]:

@@ -54,19 +54,19 @@ def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bmq broker",
         description="An embedded BlazingMQ broker for development and tests: one node, everything in memory. "
-        "Production is a real BlazingMQ cluster.",
+        "For production, use a real BlazingMQ cluster.",
         epilog="Prints 'bmq broker ready on tcp://HOST:PORT' on stdout when clients can connect; logs on "
-        "stderr; SIGTERM or SIGINT end it.",
+        "stderr; SIGTERM and SIGINT end the broker.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
-        "--port", type=int, default=30114, help="port; 0 takes a free one (default: %(default)s)"
+        "--port", type=int, default=30114, help="port; 0 selects a free port (default: %(default)s)"
     )
     parser.add_argument(
         "--config",
         metavar="DIR",
-        help="configuration directory with domains/*.json, as of a real broker; without it the built-in "
-        "bmq.test.* domains exist",
+        help="configuration directory of a real broker, with domains/*.json; without this option the "
+        "built-in bmq.test.* domains exist",
     )
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, for TLS")
     parser.add_argument("--tls-key", metavar="FILE", help="private key, for TLS")
@@ -80,8 +80,8 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--auth-file",
         metavar="FILE",
-        help="admit only these users: USER:PASSWORD on each line; so does the environment's "
-        f"{_AUTH_VARIABLE}",
+        help="admit only these users: USER:PASSWORD on each line; the environment variable "
+        f"{_AUTH_VARIABLE} does the same",
     )
     parser.add_argument(
         "--console",
@@ -107,7 +107,7 @@ def run(argv: Sequence[str] | None = None, *, console: MakeConsole | None = None
     parser = _arguments()
     options = parser.parse_args(argv)
     if bool(options.tls_cert) is not bool(options.tls_key):
-        parser.error("--tls-cert and --tls-key go together")
+        parser.error("give both --tls-cert and --tls-key, or neither")
     try:
         users = _users(options.auth, options.auth_file, os.environ.get(_AUTH_VARIABLE))
     except OSError as error:
@@ -183,7 +183,7 @@ def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> 
                 continue
             name, colon, password = entry.partition(":")
             if not colon or not name:
-                raise ValueError(f"{source} takes USER:PASSWORD; entry {number} has another form")
+                raise ValueError(f"{source} needs USER:PASSWORD; entry {number} has another form")
             users[name] = password
             named += 1
         if not named:

@@ -37,11 +37,13 @@ async def command(
     target: BrokerTarget,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND...", help="In quotes or not; HELP lists the commands."),
+        typer.Argument(metavar="COMMAND...", help="With or without quotes; HELP lists the commands."),
     ],
     json: Annotated[
         bool,
-        typer.Option("--json", "-j", help="Request JSON: then every failing command has exit status 4."),
+        typer.Option(
+            "--json", "-j", help="Request the answer as JSON; each failing command then has exit status 4."
+        ),
     ] = False,
 ) -> int:
     """Send a command in the broker's own language and print the answer.
@@ -62,13 +64,13 @@ async def command(
         else:
             answer = (await admin.command(text)).rstrip("\n")
             if any(_REFUSALS.match(part.lstrip()) for part in _NODE.split(answer)):
-                note(f"bmq admin: the broker did not carry out {text!r}: {answer}")
+                note(f"bmq admin: the broker did not execute {text!r}: {answer}")
                 return ExitStatus.REFUSED
             emit(answer)
             if not all(_ANSWERS.match(part) for part in _NODE.split(answer)):
                 note(
-                    f"bmq admin: the answer to {text!r} has a form that bmq does not know, and may be a "
-                    "refusal: --json shows which"
+                    f"bmq admin: the answer to {text!r} has an unknown form and may be a refusal; --json "
+                    "shows the difference"
                 )
                 return ExitStatus.REFUSED
     return ExitStatus.OK

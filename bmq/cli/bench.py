@@ -58,16 +58,18 @@ async def command(
     messages: Annotated[
         int, typer.Option("--messages", "-n", min=1, help="Number of messages to produce and consume.")
     ] = 100_000,
-    payload: Annotated[int, typer.Option("--size", "-s", min=1, help="Bytes of each payload.")] = 256,
+    payload: Annotated[int, typer.Option("--size", "-s", min=1, help="Size of each payload in bytes.")] = 256,
     properties: Annotated[
-        int, typer.Option("--properties", min=0, max=255, help="Properties of each message.")
+        int, typer.Option("--properties", min=0, max=255, help="Number of properties of each message.")
     ] = 0,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Round trips, one after the other.")] = 2000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of consecutive round trips.")] = 2000,
     phases: Annotated[
         list[str] | None,
-        typer.Option("--phase", metavar="PHASE", help="Only produce, consume or roundtrip. Repeatable."),
+        typer.Option(
+            "--phase", metavar="PHASE", help="Only this phase: produce, consume or roundtrip. Repeatable."
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", "-j", help="As one JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object.")] = False,
 ) -> int:
     """Measure a broker with this client.
 
@@ -86,7 +88,8 @@ async def command(
         raise BadInput(f"unknown phase {', '.join(sorted(unknown))}; use one of: {', '.join(_PHASES)}")
     if ("produce" in chosen) is not ("consume" in chosen) and chosen != ["produce"]:
         raise BadInput(
-            "consume takes the messages of produce, and a round trip needs an empty queue: give both"
+            "consume takes the messages of produce, and a round trip needs an empty queue: select produce "
+            "and consume together"
         )
     uri = queue or f"bmq://{_DOMAIN}/bench-{os.getpid()}-{time.time_ns()}"
     message = bmq.PutMessage(
@@ -139,8 +142,8 @@ async def _refuse_used(target: BrokerTarget, uri: str) -> None:
         return  # the queue does not exist yet
     if depth.messages:
         raise BadInput(
-            f"{uri} has {number(depth.messages)} other messages, and bench would take them: name an empty "
-            "queue, or omit the name for a new queue"
+            f"{uri} has {number(depth.messages)} other messages, and bench would take these messages: name "
+            "an empty queue, or omit the name for a new queue"
         )
 
 

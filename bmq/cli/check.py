@@ -27,19 +27,26 @@ def command(
     properties: Annotated[
         list[str] | None,
         typer.Option(
-            "--property", "-p", metavar="NAME[:TYPE]=VALUE", help="A property of a message to try them on."
+            "--property",
+            "-p",
+            metavar="NAME[:TYPE]=VALUE",
+            help="A property of a message to test the expressions with.",
         ),
     ] = None,
-    empty: Annotated[bool, typer.Option("--empty", help="Try them on a message without properties.")] = False,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="Test the expressions with a message without properties.")
+    ] = False,
     priorities: Annotated[
         list[int] | None,
         typer.Option("--priority", "-P", help="Priority of each expression, in order; 0 by default."),
     ] = None,
     full: Annotated[
         list[int] | None,
-        typer.Option("--full", metavar="N", help="The consumer of the N-th expression is at its limit."),
+        typer.Option("--full", metavar="N", help="Treat the consumer of the N-th expression as full."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object an expression.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", "-j", help="Print one JSON object for each expression.")
+    ] = False,
 ) -> int:
     """Check subscription expressions without a broker: syntax, cost, and matches.
 
@@ -59,7 +66,7 @@ def command(
     if priorities and len(priorities) > len(expressions):
         raise BadInput("more priorities than expressions were given")
     if full and not all(1 <= place <= len(expressions) for place in full):
-        raise BadInput(f"--full takes the place of an expression, 1 to {len(expressions)}")
+        raise BadInput(f"--full needs the number of an expression, 1 to {len(expressions)}")
     legal: list[bmq.Expression | None] = []
     failed = False
     for text in expressions:

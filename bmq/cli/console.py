@@ -19,17 +19,23 @@ __all__ = ["command"]
 @verb("console")
 async def command(
     target: BrokerTarget,
-    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 30180,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 selects a free port.")
+    ] = 30180,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="A name browsers may reach it by. Repeatable."),
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="A host name under which browsers may open the page. Repeatable.",
+        ),
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse to post, to purge, and to take messages to show.")
+        bool, typer.Option("--read-only", help="Refuse to post, to purge, and to take messages for display.")
     ] = False,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Between two looks.")
+        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two queries.")
     ] = 1.0,
 ) -> None:
     """Serve a web page: queues over time, one queue with its consumers and subscriptions, messages.

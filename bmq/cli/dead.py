@@ -32,23 +32,28 @@ _BATCH = 1000
 async def command(
     target: BrokerTarget,
     queue: Annotated[
-        str, typer.Argument(autocompletion=queues, metavar="QUEUE", help="The queue for dead letters.")
+        str,
+        typer.Argument(
+            autocompletion=queues, metavar="QUEUE", help="The queue that contains the dead letters."
+        ),
     ],
     guids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="GUID", help="Of dead letters, as the list has them.", show_default=False),
+        typer.Argument(metavar="GUID", help="GUIDs of dead letters, as listed.", show_default=False),
     ] = None,
     back: Annotated[
         bool, typer.Option("--back", help="Put the messages back into their original queues.")
     ] = False,
-    every: Annotated[bool, typer.Option("--all", help="With --back: all of them.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="With --back: put back all dead letters.")] = False,
     to: Annotated[
         str | None, typer.Option("--to", metavar="QUEUE", help="Put the messages into this queue instead.")
     ] = None,
     idle: Annotated[
         float, typer.Option("--idle", metavar="SECONDS", min=0, help="End after this time without a message.")
     ] = 1.0,
-    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a dead letter.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", "-j", help="Print one JSON object for each dead letter.")
+    ] = False,
 ) -> int:
     """List dead letters, show single letters, or put letters back.
 
@@ -166,7 +171,7 @@ def _list(letters: list[bmq.Message]) -> None:
         note(several(dead, "dead letter"))
     else:
         share = number(dead) if dead else "none"
-        note(f"{several(len(letters), 'message')}, {share} of them a dead letter")
+        note(f"{several(len(letters), 'message')}, {share} of them dead letters")
     if letters:
         note("bmq dead: the messages return to the queue; bmq peek takes no messages")
 

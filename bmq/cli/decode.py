@@ -48,11 +48,11 @@ async def command(
             "--file",
             "-f",
             metavar="FILE",
-            help="Raw bytes, hexadecimal digits, or a recording of bmq record. - is standard input.",
+            help="A file of raw bytes, of hexadecimal digits, or of bmq record; - for standard input.",
         ),
     ] = None,
-    brief: Annotated[bool, typer.Option("--brief", "-s", help="One line an event.")] = False,
-    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object an event.")] = False,
+    brief: Annotated[bool, typer.Option("--brief", "-s", help="Print one line for each event.")] = False,
+    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object for each event.")] = False,
 ) -> int:
     """Decode bytes of the protocol, field by field: offset, name, value.
 
@@ -120,7 +120,7 @@ def _unhex(text: str, where: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError as error:
-        hint = f"; to read that file: --file {text}" if len(text) < 4096 and Path(text).is_file() else ""
+        hint = f"; to read the file: --file {text}" if len(text) < 4096 and Path(text).is_file() else ""
         raise BadInput(f"{where}: no hexadecimal digits: {error}{hint}") from None
 
 
@@ -138,7 +138,8 @@ def _cut(stream: _Stream) -> tuple[list[bytes], str]:
         if length < HEADER_SIZE:
             return (
                 events,
-                f"the event at byte {start} says that it has {length} bytes: this is not the protocol",
+                f"the event at byte {start} claims to have {length} bytes: the input is not BlazingMQ's "
+                "protocol",
             )
         if start + length > len(data):
             rest = len(data) - start

@@ -106,11 +106,11 @@ async def command(
         typer.Argument(
             autocompletion=queues,
             metavar="[QUEUE|BROKER]",
-            help="A queue to post to and receive from, with ?id=APPID if it is fanout; or a broker.",
+            help="A queue to post to and receive from, with ?id=APPID for a fanout queue; or a broker.",
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a step.")] = False,
+    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object for each step.")] = False,
 ) -> int:
     """Try each step from here to a broker, and print a remedy for the step that fails.
 
@@ -196,7 +196,7 @@ async def _negotiate(steps: _Steps, target: BrokerTarget, stack: AsyncExitStack)
     return await steps.do(
         "negotiate",
         connect(),
-        lambda _: f"the broker took the session, {who}",
+        lambda _: f"the broker accepted the session, {who}",
         "The port accepts connections, but no session begins: the broker hangs, the server is not a "
         "BlazingMQ broker, TLS is required (tcps://), or the credentials (--user) are missing or wrong.",
     )
@@ -208,8 +208,8 @@ async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) ->
         "open",
         session.open_queue(plain, write=True, read=not app_id, priority=_PRIORITY),
         lambda opened: f"{opened.uri} for {'writing' if app_id else 'reading and writing'}",
-        "The broker refused the queue: is the domain's name right, does the broker have its configuration? "
-        "Of a fanout queue an application reads (?id=APPID). The reason above is the broker's.",
+        "The broker refused the queue, for the reason above. Check the domain's name, and that the broker "
+        "has the domain's configuration. A reader of a fanout queue names its application (?id=APPID).",
     )
     reader = writer
     if app_id:
@@ -240,17 +240,17 @@ async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) ->
             # The only obstacle for the first consumer: a broker delivers no message behind
             # a returned message without a matching subscription. A consumer of everything takes this message.
             await steps.do(
-                "clear the way",
+                "move earlier messages",
                 probe.clear_the_way(timeout),
-                lambda taken: f"{taken} messages taken, and handed back afterwards",
+                lambda taken: f"{taken} messages taken, and returned afterwards",
                 "The message was accepted but not delivered, for no visible reason: see the broker's log,"
                 f" and bmq explain {uri} {ack.guid} -p {_PROPERTY}={mark}",
             )
             steps.warn(
                 "blocked",
-                "messages that were handed back (by bmq tail, or by a closed consumer) match no "
-                "subscription, and the broker delivers no later messages until a consumer takes them: bmq"
-                f" explain {plain}",
+                "returned messages (of bmq tail, or of a closed consumer) match no subscription, and the "
+                "broker delivers no later messages until a consumer takes the returned messages: bmq "
+                f"explain {plain}",
             )
             status = ExitStatus.FAILED
     finally:
@@ -260,7 +260,7 @@ async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) ->
         "confirm",
         reader.close(),
         lambda _: "and closed",
-        "The queue could not be closed: look at the broker's log.",
+        "The queue could not be closed: see the broker's log.",
     )
     return status
 
@@ -285,7 +285,7 @@ class _Probe:
         try:
             message = await self._consumer.receive(timeout)
         except bmq.TimedOut:
-            steps.warn("receive", f"the message was accepted, and did not come within {timeout:g} s")
+            steps.warn("receive", f"the message was accepted, and did not arrive within {timeout:g} s")
             return False
         self._confirm(message)
         what = f"{message.guid}, {len(message.data)} bytes"

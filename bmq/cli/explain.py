@@ -46,12 +46,14 @@ async def command(
         typer.Argument(
             autocompletion=queues,
             metavar="QUEUE",
-            help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application of it",
+            help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application",
         ),
     ],
     guid: Annotated[
         str | None,
-        typer.Argument(metavar="[GUID]", help="The message, as bmq peek lists it.", show_default=False),
+        typer.Argument(
+            metavar="[GUID]", help="GUID of a message, as listed by bmq peek.", show_default=False
+        ),
     ] = None,
     properties: Annotated[
         list[str] | None,
@@ -59,13 +61,13 @@ async def command(
             "--property",
             "-p",
             metavar="NAME[:TYPE]=VALUE",
-            help="A property of a message, to show its consumer.",
+            help="A property of a message, to find the message's consumer.",
         ),
     ] = None,
     empty: Annotated[
-        bool, typer.Option("--empty", help="The message in question has no properties.")
+        bool, typer.Option("--empty", help="Find the consumer of a message without properties.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", "-j", help="As one JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object.")] = False,
 ) -> int:
     """Explain why a message is still in its queue: waiting messages, readers, and obstacles.
 
@@ -151,15 +153,15 @@ def _about(guid: str | None, found: dict[str, _Found]) -> Iterator[str]:
         return
     if not found:
         yield (
-            f"Message {guid} is not there: it was confirmed by all it was for, or it expired, or was purged, "
-            "or never was accepted."
+            f"The queue does not contain message {guid}: every application has confirmed the message, or "
+            "the message expired, was purged, or was never accepted."
         )
         return
     message = next(iter(found.values())).message
-    yield f"Message {message.guid} ({size(message.size)}) came {age(message.arrival)} ago."
+    yield f"Message {message.guid} ({size(message.size)}) arrived {age(message.arrival)} ago."
     for app_id, hit in found.items():
         whose = "" if app_id == "__default" else f" for {app_id}"
-        yield f"It is number {number(hit.place + 1)} of {number(hit.total)} that wait{whose}."
+        yield f"The message is number {number(hit.place + 1)} of {number(hit.total)} waiting messages{whose}."
 
 
 def _names(decision: Decision | None) -> dict[str, object] | None:

@@ -55,7 +55,10 @@ def parse_properties(texts: list[str] | None) -> dict[str, PropertyInput]:
             raise BadInput(f"property {text!r}: the form is NAME=VALUE, or NAME:TYPE=VALUE")
         properties[name] = _typed(name, kind, value) if colon else _guessed(value)
         if not colon and isinstance(properties[name], str) and _is_number(value):
-            note(f"property {name} is the string {value!r}: numbers are whole, from -2^63 to 2^63-1")
+            note(
+                f"property {name} is posted as the string {value!r}: only whole numbers from -2^63 to "
+                "2^63-1 become integers"
+            )
     return properties
 
 
@@ -96,7 +99,9 @@ def _typed(name: str, kind: str, value: Any) -> PropertyInput:
     except (KeyError, ValueError) as error:
         how = {"BOOL": "true or false", "BINARY": "hexadecimal digits", "CHAR": "two hexadecimal digits"}
         form = how.get(wanted.name, "a whole number")
-        raise BadInput(f"property {name!r}: {value!r} is no {kind}; it is written as {form}") from error
+        raise BadInput(
+            f"property {name!r}: {value!r} is not a value of type {kind}; the form is {form}"
+        ) from error
     return bmq.PropertyValue(wanted, made)
 
 
@@ -154,16 +159,16 @@ def from_json(line: bytes) -> bmq.PutMessage:
         decoded = orjson.loads(line)
     except ValueError as error:
         cut = "" if line.endswith(b"\n") else " (the input ends in the middle of this line)"
-        raise BadInput(f"no JSON{cut}: {error}") from None
+        raise BadInput(f"not JSON{cut}: {error}") from None
     if not isinstance(decoded, dict):
-        raise BadInput('a message is a JSON object, for example {"data": "hello"}')
+        raise BadInput('a message must be a JSON object, for example {"data": "hello"}')
     entry = cast("dict[str, Any]", decoded)
     if unknown := set(entry) - _MEMBERS:
         raise BadInput(f"unknown member {', '.join(sorted(unknown))}; use: {', '.join(sorted(_MEMBERS))}")
     types: Any = entry.get("types") or {}
     given: Any = entry.get("properties") or {}
     if not isinstance(types, dict) or not isinstance(given, dict):
-        raise BadInput("properties and types are JSON objects")
+        raise BadInput("properties and types must be JSON objects")
     named = cast("dict[str, Any]", types)
     properties: dict[str, PropertyInput] = {}
     for name, value in cast("dict[str, Any]", given).items():
@@ -173,11 +178,11 @@ def from_json(line: bytes) -> bmq.PutMessage:
             properties[name] = value
         else:
             raise BadInput(
-                f"property {name!r}: a value is true, false, a whole number or a string, not {value!r}"
+                f"property {name!r}: a value must be true, false, a whole number or a string, not {value!r}"
             )
     tags: Any = entry.get("tags") or []
     if type(tags) is not list:
-        raise BadInput("tags are a list of strings")
+        raise BadInput("tags must be a list of strings")
     return bmq.PutMessage(
         _payload(entry), properties or None, tags=[str(tag) for tag in entry.get("tags") or ()]
     )
@@ -186,15 +191,15 @@ def from_json(line: bytes) -> bmq.PutMessage:
 def _payload(entry: dict[str, Any]) -> bytes:
     chosen = [name for name in ("data", "json", "base64") if name in entry]
     if len(chosen) != 1:
-        raise BadInput("a message has exactly one of data, json and base64")
+        raise BadInput("a message must have exactly one of data, json and base64")
     value = entry[chosen[0]]
     if chosen == ["json"]:
         return orjson.dumps(value)
     if not isinstance(value, str):
-        raise BadInput(f"{chosen[0]} is a string; a JSON value as payload is written as json")
+        raise BadInput(f"{chosen[0]} must be a string; use json for a payload that is a JSON value")
     if chosen == ["data"]:
         return value.encode()
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error as error:
-        raise BadInput(f"base64 is not that: {error}") from None
+        raise BadInput(f"base64 cannot be decoded: {error}") from None

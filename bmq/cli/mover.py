@@ -25,7 +25,7 @@ async def command(
         typer.Argument(
             autocompletion=queues,
             metavar="QUEUE...",
-            help="Where messages wait: bmq://DOMAIN/NAME.delayed",
+            help="The delay queue: bmq://DOMAIN/NAME.delayed",
             show_default=False,
         ),
     ],
@@ -44,18 +44,19 @@ async def command(
             "--lookahead",
             metavar="SECONDS",
             min=0.5,
-            help="How long before it is due a message is taken from the broker and held, at most.",
+            help="Maximum time before the due time at which the mover takes a message from the broker "
+            "and holds it.",
         ),
     ] = 3600.0,
     max_held: Annotated[
-        int, typer.Option("--max-held", min=1, help="How many messages of a queue are held at most.")
+        int, typer.Option("--max-held", min=1, help="Maximum number of held messages of a queue.")
     ] = 10_000,
     allow: Annotated[
         list[str] | None,
         typer.Option(
             "--allow",
             metavar="PATTERN",
-            help="Queues that messages may be bound for, as bmq://DOMAIN/*. Default: the queue's own domain.",
+            help="Permitted destination queues, as bmq://DOMAIN/*. Default: the queue's own domain.",
             show_default=False,
         ),
     ] = None,
@@ -64,11 +65,12 @@ async def command(
         typer.Option(
             "--dead-letters",
             metavar="QUEUE",
-            help="Queue for messages that cannot be passed on. Default: they are confirmed, and lost.",
+            help="Queue for messages that cannot be passed on. Default: confirm the messages, which "
+            "are then lost.",
         ),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for a broker that is away, instead of ending with 3.")
+        bool, typer.Option("--wait", help="Wait for an unreachable broker, instead of ending with status 3.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")] = False,
 ) -> None:
@@ -115,5 +117,5 @@ async def command(
             if not quiet:
                 moved = sum(mover.moved for mover in movers)
                 aside = sum(mover.put_aside for mover in movers)
-                lost = "" if not aside else f", {number(aside)} could not be"
+                lost = "" if not aside else f", {number(aside)} not"
                 note(f"{several(moved, 'message')} passed on{lost}")

@@ -25,14 +25,18 @@ async def command(
         typer.Argument(
             autocompletion=queues,
             metavar="QUEUE",
-            help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application of it",
+            help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application",
         ),
     ],
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many to list.")] = 20,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="Maximum number of messages to list.")
+    ] = 20,
     offset: Annotated[
-        int, typer.Option("--offset", help="Messages to skip; -20 begins 20 before the end.")
+        int, typer.Option("--offset", help="Number of messages to skip; -20 begins with the last 20.")
     ] = 0,
-    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a message.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", "-j", help="Print one JSON object for each message.")
+    ] = False,
 ) -> int:
     """List the messages that wait in a queue, oldest first, without taking them.
 

@@ -88,7 +88,7 @@ class _Run:
         if self.failures <= _MOST_LISTED:
             note(f"bmq post: {label}: {why}")
         elif self.failures == _MOST_LISTED + 1:
-            note("bmq post: more was not accepted and is not listed")
+            note("bmq post: further messages were not accepted and are not listed")
 
 
 @verb("post")
@@ -100,17 +100,18 @@ async def command(
     ],
     payloads: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PAYLOAD]...", help="Each is one message.", show_default=False),
+        typer.Argument(metavar="[PAYLOAD]...", help="Payloads: each is one message.", show_default=False),
     ] = None,
     file: Annotated[
         list[str] | None,
         typer.Option(
-            "--file", "-f", metavar="FILE", help="A file is one message; - is standard input. Repeatable."
+            "--file", "-f", metavar="FILE", help="A file with one message; - for standard input. Repeatable."
         ),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Each line of the input is one message.")] = False,
     ndjson: Annotated[
-        bool, typer.Option("--ndjson", help="Each line is a message as JSON, as bmq tail --json prints them.")
+        bool,
+        typer.Option("--ndjson", help="Each line is one message as JSON, in the form of bmq tail --json."),
     ] = False,
     properties: Annotated[
         list[str] | None,
@@ -129,15 +130,15 @@ async def command(
         int, typer.Option("--count", "-n", min=1, help="Post all messages this many times.")
     ] = 1,
     rate: Annotated[
-        float | None, typer.Option("--rate", "-r", min=0.001, help="No more messages a second than this.")
+        float | None, typer.Option("--rate", "-r", min=0.001, help="Maximum number of messages per second.")
     ] = None,
     compress: Annotated[
-        bool, typer.Option("--compress", help="Compress payloads of 1,024 bytes and more.")
+        bool, typer.Option("--compress", help="Compress payloads of 1,024 bytes or more.")
     ] = False,
-    guids: Annotated[
-        bool, typer.Option("--guids", help="Print the GUID of each message that was accepted.")
+    guids: Annotated[bool, typer.Option("--guids", help="Print the GUID of each accepted message.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
 ) -> int:
     """Post messages to a queue, and wait until the broker has accepted them.
 
@@ -157,7 +158,7 @@ async def command(
     if payloads and names:
         raise BadInput("give payloads or files, not both")
     if lines and ndjson:
-        raise BadInput("--lines and --ndjson are two ways to read the same input: give one")
+        raise BadInput("--lines and --ndjson exclude each other: give one of the two")
     if payloads and (lines or ndjson):
         raise BadInput("--lines and --ndjson are for files and standard input; each PAYLOAD is one message")
     if not payloads and not names:

@@ -30,7 +30,7 @@ async def command(
         ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue.")] = False,
+    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object for each queue.")] = False,
 ) -> int:
     """Delete all messages of a queue, of one application of a queue, or of a whole domain.
 

@@ -29,8 +29,8 @@ async def command(
             autocompletion=domains, metavar="[DOMAIN]", help="Only queues of this domain.", show_default=False
         ),
     ] = None,
-    apps: Annotated[bool, typer.Option("--apps", "-a", help="One line an application.")] = False,
-    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue.")] = False,
+    apps: Annotated[bool, typer.Option("--apps", "-a", help="Print one line for each application.")] = False,
+    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object for each queue.")] = False,
 ) -> int:
     """List queues with their messages, their clients, and their unconfirmed messages.
 
@@ -54,7 +54,8 @@ async def command(
     status = tell_gap(gap)
     if unknown:
         status = tell_gap(
-            f"{several(len(unknown), 'queue')} not shown, only the primary reports them: {_some(unknown)}"
+            f"{several(len(unknown), 'queue')} not shown, because only a primary reports its queues: "
+            f"{_some(unknown)}"
         )
     if json:
         for each in found:

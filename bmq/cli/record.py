@@ -37,12 +37,16 @@ _HIDDEN = b"hidden:hidden"
 @verb("record")
 async def command(
     target: BrokerTarget,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, one JSON line an event.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write, with one JSON line for each event.")
+    ],
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port; 0 selects a free port.")
+    ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     secrets: Annotated[
-        bool, typer.Option("--with-credentials", help="Record the clients' credentials, too.")
+        bool, typer.Option("--with-credentials", help="Record the clients' credentials too.")
     ] = False,
 ) -> None:
     """Record the conversation between clients and a broker.
@@ -85,7 +89,7 @@ def _private(file: Path, *, over: bool) -> BinaryIO:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if over else os.O_EXCL), 0o600)
     except FileExistsError:
-        raise BadInput(f"{file} exists: --force writes over it") from None
+        raise BadInput(f"{file} exists: --force overwrites the file") from None
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         Path(file).chmod(0o600)  # an existing file may be readable by others
     return os.fdopen(descriptor, "wb")

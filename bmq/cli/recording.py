@@ -65,8 +65,8 @@ def read_recording(path: str) -> tuple[list[Recorded], str]:
                 raise ValueError(f"dir is {event.direction!r}")
         except (KeyError, TypeError, ValueError) as error:
             if number == len(lines) and not line.endswith(b"\n") and events:
-                return events, f"{path} ends in the middle of line {number}, which is left out"
+                return events, f"{path} ends in the middle of line {number}, which is omitted"
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise BadInput(f"{path}, line {number}: no line of a recording: {what}") from None
+            raise BadInput(f"{path}, line {number}: not a line of a recording: {what}") from None
         events.append(event)
     return events, ""

@@ -39,15 +39,13 @@ _CHUNK = 64 * 1024
 async def command(
     target: BrokerTarget,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A recording of bmq record.")],
-    role: Annotated[
-        str, typer.Option("--as", metavar="client|broker", help="Which half to play.")
-    ] = "client",
+    role: Annotated[str, typer.Option("--as", metavar="client|broker", help="The half to play.")] = "client",
     connection: Annotated[
-        int, typer.Option("--connection", "-c", min=1, help="Which connection of the recording.")
+        int, typer.Option("--connection", "-c", min=1, help="Number of the connection in the recording.")
     ] = 1,
     host: Annotated[str, typer.Option("--host", help="As a broker: the address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="As a broker: the port; 0 takes a free one.")
+        int, typer.Option("--port", min=0, max=65535, help="As a broker: the port; 0 selects a free port.")
     ] = 0,
 ) -> int:
     """Play one half of a recorded conversation, and compare the other half with the recording.
@@ -63,7 +61,7 @@ async def command(
     $ bmq replay conversation.ndjson --as broker --port 30116
     """
     if role not in ("client", "broker"):
-        raise BadInput(f"--as is client or broker, not {role!r}")
+        raise BadInput(f"--as must be client or broker, not {role!r}")
     events, complaint = read_recording(file)
     if complaint:
         note(f"bmq replay: {complaint}")
@@ -157,7 +155,7 @@ class _Seen:
         try:
             message, name, _ = read_control(event)
         except ProtocolError:
-            self.kinds["control message that is none"] += 1
+            self.kinds["unreadable control message"] += 1
             return
         self.kinds[name] += 1
         if isinstance(message, ControlMessage) and message.r_id is not None:
@@ -221,7 +219,7 @@ class _Player:
                 )
             elif kind not in wanted:
                 good = False
-                emit(f"UNKNOWN   {came} x {kind} came, not in the recording so far")
+                emit(f"UNKNOWN   {came} x {kind} arrived, not in the recording so far")
         return good
 
     async def _read(self) -> None:

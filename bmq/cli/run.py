@@ -32,12 +32,14 @@ _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 @offline("run", logs=False)
 async def command(
-    target: Annotated[str, typer.Argument(metavar="MODULE[:APP]", help="Where the bmq.App is.")],
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE[:APP]", help="The bmq.App: module, and name in the module.")
+    ],
     directory: Annotated[
-        Path, typer.Option("--dir", "-d", metavar="DIR", help="Where modules are looked for first.")
+        Path, typer.Option("--dir", "-d", metavar="DIR", help="Directory that is searched for modules first.")
     ] = Path(),
     reload: Annotated[
-        bool, typer.Option("--reload", help="Start anew when a Python file in DIR changes; for development.")
+        bool, typer.Option("--reload", help="Restart when a Python file in DIR changes; for development.")
     ] = False,
     log_level: Annotated[
         str | None,
@@ -67,7 +69,7 @@ async def command(
     $ bmq run shop.orders:app --reload --log-level debug
     """
     if log_level is not None and log_level not in _LEVELS:
-        raise BadInput(f"--log-level is one of {', '.join(_LEVELS)}, not {log_level!r}")
+        raise BadInput(f"--log-level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
     if reload:
         return await _supervise(target, directory, log_level)
     app = find_app(target, directory)
@@ -109,8 +111,8 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
         app = app()
     if not isinstance(app, bmq.App):
         there = [each for each, value in vars(module).items() if isinstance(value, bmq.App)]
-        hint = f"; there is {', '.join(f'{name}:{each}' for each in there)}" if there else ""
-        raise BadInput(f"{name} has no bmq.App called {attribute or 'app'!r}{hint}")
+        hint = f"; known apps: {', '.join(f'{name}:{each}' for each in there)}" if there else ""
+        raise BadInput(f"{name} has no bmq.App with the name {attribute or 'app'!r}{hint}")
     return app  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -138,7 +140,7 @@ async def _supervise(target: str, directory: Path, log_level: str | None) -> int
                 await asyncio.shield(ended)
             if not change.done():
                 change.cancel()
-        note(f"bmq run: {change.result()} has changed, starting anew")
+        note(f"bmq run: {change.result()} has changed, restarting")
         change = asyncio.ensure_future(anext(changed))
 
 

@@ -26,7 +26,7 @@ async def command(
         str | None, typer.Option("--source-name", metavar="NAME", help="The stream's option sourceName.")
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Repair the problem; otherwise it is only shown.")
+        bool, typer.Option("--yes", "-y", help="Repair the problem; otherwise the problem is only shown.")
     ] = False,
 ) -> int:
     """Find the problem that stops a Spark query or read with this checkpoint, and repair it with --yes.
@@ -40,7 +40,7 @@ async def command(
     $ bmq spark repair /data/checkpoints/archive --yes
     """
     if what != "repair":
-        raise BadInput(f"the action of bmq spark is repair, not {what!r}")
+        raise BadInput(f"the action of bmq spark must be repair, not {what!r}")
     try:
         from bmq.spark import repair
     except ModuleNotFoundError as error:
@@ -49,7 +49,7 @@ async def command(
     for sentence in found:
         emit(sentence)
     if not found:
-        note("nothing is wrong")
+        note("no problems found")
     elif not yes:
         note("nothing was changed: --yes repairs the problem")
         return ExitStatus.FAILED

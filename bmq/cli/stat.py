@@ -51,7 +51,8 @@ async def command(
         ),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", "-j", help="One JSON object per queue, with all reported data.")
+        bool,
+        typer.Option("--json", "-j", help="Print one JSON object for each queue, with all reported data."),
     ] = False,
 ) -> int:
     """Show the broker's statistics by queue: messages posted, delivered and confirmed since its start.

@@ -43,7 +43,7 @@ async def command(
             "--expression",
             "-e",
             metavar="EXPR",
-            help="Only messages that match, e.g. 'x > 1'.",
+            help="Only messages that match this expression, such as 'x > 1'.",
         ),
     ] = None,
     old_name: Annotated[str | None, typer.Option("--subscription", "--filter", hidden=True)] = None,
@@ -54,11 +54,11 @@ async def command(
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", "-n", min=1, help="End after this many messages; status 1 if there are fewer."
+            "--count", "-n", min=1, help="End after this number of messages; the status is 1 if fewer arrive."
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C (or --count, or --idle).")
+        bool, typer.Option("--follow", "-f", help="Continue until Ctrl-C (or --count, or --idle).")
     ] = False,
     idle: Annotated[
         float | None,
@@ -66,7 +66,7 @@ async def command(
             "--idle",
             metavar="SECONDS",
             min=0,
-            help="End after this long without a message.",
+            help="End after this time without a message.",
             show_default="1",
         ),
     ] = None,
@@ -76,20 +76,22 @@ async def command(
             "--confirm/--no-confirm", help="Confirm the printed messages, which removes them from the queue."
         ),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a message.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", "-j", help="Print one JSON object for each message.")
+    ] = False,
     fields: Annotated[
         str | None,
         typer.Option(
             "--fields",
             metavar="LIST",
-            help="Only these, separated by tabs: guid, queue, size, data, properties, redelivered, or names "
-            "of properties.",
+            help="Print only these fields, separated by tabs: guid, queue, size, data, properties, "
+            "redelivered, or names of properties.",
         ),
     ] = None,
     priority: Annotated[int, typer.Option("--priority", help="The consumer's priority.")] = 0,
     max_unconfirmed: Annotated[
         int,
-        typer.Option("--max-unconfirmed", min=1, help="How many messages it may hold without confirming."),
+        typer.Option("--max-unconfirmed", min=1, help="Maximum number of unconfirmed messages."),
     ] = 1000,
 ) -> int:
     """Print the messages of a queue.
@@ -108,7 +110,7 @@ async def command(
     import bmq
 
     if old_name is not None:
-        raise BadInput("the option is called --expression")
+        raise BadInput("the option is now called --expression")
     if expression and tags:
         raise BadInput("give an expression or tags, not both")
     wanted: Any = bmq.TagFilter(any_of=tags) if tags else expression or None
@@ -135,8 +137,8 @@ async def command(
                     batch.confirm()
                 elif shown >= limit and shown != count:
                     note(
-                        f"bmq tail: {number(shown)} messages are held unconfirmed, so no more arrive: "
-                        "--max-unconfirmed, or --confirm"
+                        f"bmq tail: {number(shown)} messages are unconfirmed, which is the limit: no more "
+                        "messages arrive. Raise --max-unconfirmed, or give --confirm"
                     )
                     if wait is not None:
                         break

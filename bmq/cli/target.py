@@ -135,7 +135,7 @@ def _configuration() -> tuple[str, dict[str, dict[str, str]]]:
             )
     default = content.get("default", "")
     if default and default not in brokers:
-        raise BadInput(f"{path}: default is {default!r}, which is not among its brokers")
+        raise BadInput(f"{path}: default is {default!r}, which is not one of the brokers in the file")
     return default, brokers
 
 
@@ -152,8 +152,8 @@ def _find(broker: str | None) -> dict[str, str]:
     if name not in brokers:
         known = ", ".join(sorted(brokers)) or "none"
         raise BadInput(
-            f"no broker is called {name!r} in {configuration_file()} (there are: {known}); a URI looks "
-            f"like {DEFAULT_URI}"
+            f"{configuration_file()} has no broker with the name {name!r} (known names: {known}); a URI "
+            f"looks like {DEFAULT_URI}"
         )
     return brokers[name]
 
@@ -224,7 +224,7 @@ def _refuse_broker_as_queue(name: str, arguments: dict[str, Any]) -> None:
 
 def _ssl(entry: dict[str, str]) -> ssl_module.SSLContext | None:
     if "key" in entry and "cert" not in entry:
-        raise BadInput("a key goes with a certificate: --cert")
+        raise BadInput("a key needs a certificate: --cert")
     if "ca" not in entry and "cert" not in entry:
         return None
     try:
@@ -265,14 +265,23 @@ def _password(entry: dict[str, str], user: str) -> str:
         return os.environ[variable]
     if sys.stdin.isatty() and sys.stderr.isatty():
         return getpass.getpass(f"Password of {user}: ")
-    raise BadInput(f"no password for {user}: set {variable}, give --password-file, or see the configuration")
+    raise BadInput(
+        f"no password for {user}: set {variable}, give --password-file, or set password_command in the "
+        "configuration"
+    )
 
 
 # ---- running
 
 _BROKER = Annotated[
     str | None,
-    typer.Option("--broker", "-b", metavar="NAME|URI", help="The broker.", rich_help_panel=_PANEL),
+    typer.Option(
+        "--broker",
+        "-b",
+        metavar="NAME|URI",
+        help="URI of the broker, or a name from the configuration.",
+        rich_help_panel=_PANEL,
+    ),
 ]
 _TIMEOUT = Annotated[
     float,
@@ -280,7 +289,7 @@ _TIMEOUT = Annotated[
         "--timeout",
         metavar="SECONDS",
         min=0.001,
-        help="For connecting, and for each request.",
+        help="Time limit for the connection, and for each request.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -294,14 +303,14 @@ _SHARED: dict[str, tuple[Any, Any]] = {
     "broker": (_BROKER, None),
     "timeout": (_TIMEOUT, 10.0),
     "user": (
-        _option("--user", "NAME", "Authenticate as (BMQ_USER); the password is BMQ_PASSWORD, or typed in."),
+        _option("--user", "NAME", "User name (BMQ_USER); the password comes from BMQ_PASSWORD or a prompt."),
         None,
     ),
-    "password_file": (_option("--password-file", "FILE", "Source of the password."), None),
-    "ca": (_option("--ca", "FILE", "Certificates to trust, for tcps://."), None),
-    "cert": (_option("--cert", "FILE", "This client's certificate."), None),
-    "key": (_option("--key", "FILE", "Its key."), None),
-    "server_name": (_option("--server-name", "NAME", "The name in the broker's certificate."), None),
+    "password_file": (_option("--password-file", "FILE", "File that contains the password."), None),
+    "ca": (_option("--ca", "FILE", "File with trusted certificates, for tcps://."), None),
+    "cert": (_option("--cert", "FILE", "File with this client's certificate."), None),
+    "key": (_option("--key", "FILE", "File with the key of the certificate."), None),
+    "server_name": (_option("--server-name", "NAME", "Name in the broker's certificate."), None),
 }
 
 Async = Callable[..., Coroutine[Any, Any, int | None]]

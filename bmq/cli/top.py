@@ -130,16 +130,20 @@ async def command(
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Between two looks.")
+        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two queries.")
     ] = 1.0,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after this many refreshes.")
     ] = None,
     sort: Annotated[
-        str, typer.Option("--sort", "-s", help=f"By {', '.join(_SORTS)}; the largest first.")
+        str, typer.Option("--sort", "-s", help=f"Order: {', '.join(_SORTS)}; the largest first.")
     ] = "rate",
-    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="How many queues to show.")] = 20,
-    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue and look.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", "-l", min=1, help="Maximum number of queues to show.")
+    ] = 20,
+    json: Annotated[
+        bool, typer.Option("--json", "-j", help="Print one JSON object for each queue and query.")
+    ] = False,
 ) -> int:
     """Watch the queues of a broker: depth, rates, consumers, and unconfirmed messages.
 

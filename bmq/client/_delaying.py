@@ -36,14 +36,15 @@ def delayed(
     """
     now = _world.time()
     if delay is not None and not_before is not None:
-        raise UsageError("a message is due after a delay, or not before a time: give one of the two")
+        raise UsageError("delay and not_before exclude each other: give one of the two")
     if delay is not None:
         delay = _checks.number("delay", delay, 0.0, _FOREVER, unit="seconds")
         due, wait = now + delay, delay
     elif isinstance(not_before, datetime):
         if not_before.tzinfo is None:
             raise UsageError(
-                f"not_before={not_before!r} has no time zone: datetime.now(UTC) + ..., or seconds since 1970"
+                f"not_before={not_before!r} has no time zone: give datetime.now(UTC) + timedelta(...), or "
+                "seconds since 1970"
             )
         due = not_before.timestamp()
         wait = due - now
@@ -55,8 +56,9 @@ def delayed(
         due, wait = not_before, not_before - now
     if longest is not None and wait > longest:
         raise UsageError(
-            f"its delay is {wait:g} s, and longest_delay is {longest:g} s: the broker may delete it "
-            "before it is due"
+            f"the delay of {wait:g} s is above longest_delay={longest:g}: the broker may delete the "
+            "message before the due time. Shorten the delay, or raise the domain's messageTtl and "
+            "longest_delay"
         )
     # Rounded up: never early.
     added: dict[str, PropertyInput] = {DUE: PropertyValue(PropertyType.INT64, -int(-due * 1000 // 1))}

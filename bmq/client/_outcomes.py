@@ -142,12 +142,12 @@ def post_error(
         strange: the broker's numbers for unknown statuses, by GUID.
     """
     text = guid_to_text(guid)
-    why = _REASONS.get(status, "the broker refused it without saying why")
+    why = _REASONS.get(status, "the broker gave no reason")
     cause = trouble if status in _UNANSWERED else None
     if cause is not None:
         why += f"; {cause}"
     elif strange is not None and guid in strange:
-        why = f"the broker answered with status {strange[guid]}, which this version does not know"
+        why = f"the broker answered with status {strange[guid]}, which this version of bmq does not know"
     error = PostError(
         f"message {text} to {queue.uri} was not accepted: {why} ({status.name})",
         status=status,
@@ -165,9 +165,11 @@ _UNANSWERED = frozenset({AckStatus.TIMEOUT, AckStatus.CANCELED})
 _REASONS = {
     AckStatus.LIMIT_MESSAGES: "the queue or its domain has reached its limit of messages",
     AckStatus.LIMIT_BYTES: "the queue or its domain has reached its limit of bytes",
-    AckStatus.STORAGE_FAILURE: "the broker could not store it",
+    AckStatus.STORAGE_FAILURE: "the broker could not store the message",
     AckStatus.NOT_READY: "the broker is not ready",
-    AckStatus.INVALID_ARGUMENT: "it could not be encoded, and was not sent; the log has the error",
-    AckStatus.TIMEOUT: "no answer came for as long as the broker recognises its GUID",
-    AckStatus.CANCELED: "its queue or session was closed before an answer came; the broker may have it",
+    AckStatus.INVALID_ARGUMENT: "the message could not be encoded and was not sent; the log has the error",
+    AckStatus.TIMEOUT: "no answer arrived within the time for which the broker recognises the GUID",
+    AckStatus.CANCELED: (
+        "the queue or session was closed before an answer arrived; the broker may have stored the message"
+    ),
 }

@@ -39,7 +39,9 @@ def checked_properties(properties: Mapping[str, PropertyInput] | None) -> Mappin
     if properties is None:
         return {}
     if not isinstance(properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidProperty(f"properties are values by name, in a mapping, not {_checks.shown(properties)}")
+        raise InvalidProperty(
+            f"properties must be a mapping of names to values, not {_checks.shown(properties)}"
+        )
     return properties
 
 
@@ -51,8 +53,8 @@ def as_bytes(payload: object) -> bytes:
     """
     if isinstance(payload, bytes | bytearray | memoryview):
         return _checks.octets("payload", payload)  # pyright: ignore[reportUnknownArgumentType]
-    hint = "; encode it first: text.encode()" if isinstance(payload, str) else ""
-    raise InvalidPayload(f"a payload is bytes, not {type(payload).__name__}{hint}")
+    hint = "; encode the text first: text.encode()" if isinstance(payload, str) else ""
+    raise InvalidPayload(f"a payload must be bytes, not {type(payload).__name__}{hint}")
 
 
 def wrong_size(size: int) -> InvalidPayload:

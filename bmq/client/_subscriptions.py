@@ -165,8 +165,8 @@ class Subscriptions:
             return None
         self._drop(default, _I.REST)
         logger.info(
-            "%s: the default subscription, without a receiving loop, is withdrawn until the next loop; %d "
-            "messages that it holds go to matching consumers",
+            "%s: no loop receives from the default subscription, which is withdrawn until the next loop. "
+            "Its %d buffered messages go to matching consumers",
             self._queue.uri,
             default.buffered,
             extra={"queue": self._queue.uri, "broker": self._driver.address},
@@ -202,8 +202,8 @@ class Subscriptions:
         self._limited.warning(
             "idle",
             "%s: no call has received from the default subscription for %g s. The default subscription "
-            "holds %d messages, and up to %d that no other consumer receives; receive from the queue "
-            "again, or use queue.subscribe(), whose consumer can be closed",
+            "holds %d messages, and may take up to %d away from other consumers. Receive from the queue "
+            "again, or use queue.subscribe(), which returns a consumer with close()",
             self._queue.uri,
             _MENTION_IDLE_AFTER,
             default.buffered,
@@ -393,8 +393,8 @@ class Subscriptions:
         self._limited.warning(
             "dropped",
             "%s: %d messages that match no consumer here were not kept, because max_buffered_messages or "
-            "max_buffered_bytes is reached; they stay unconfirmed, and the broker redelivers them when "
-            "the queue is closed or the connection is lost",
+            "max_buffered_bytes is reached. The messages stay unconfirmed; the broker redelivers them "
+            "when the queue is closed or the connection is lost",
             self._queue.uri,
             count,
         )
@@ -415,9 +415,9 @@ class Subscriptions:
         uri, count = self._queue.uri, len(self.unclaimed)
         if count:
             logger.warning(
-                "%s holds %d messages (%s bytes) that match no consumer here: they stay unconfirmed, and "
-                "no other session receives them, until a consumer of this queue matches them or the queue"
-                " is closed",
+                "%s holds %d messages (%s bytes) that match no consumer here. The messages stay "
+                "unconfirmed, and no other session receives them, until a consumer of this queue matches "
+                "them or the queue is closed",
                 uri,
                 count,
                 f"{self.unclaimed.bytes:,}",

@@ -103,7 +103,9 @@ class connect:
 
     async def _start(self) -> Session:
         if self._session is not None:
-            raise StateError("the session was started before; every bmq.connect(...) makes one session")
+            raise StateError(
+                "the session was started before: call bmq.connect(...) again for another session"
+            )
         self._session = session = Session(
             self._target.addresses,
             self._options,
@@ -160,8 +162,8 @@ def check_options(
         _checks.function("on_event", on_event, 1, plain=True)
     if host_health is not None and not isinstance(host_health, AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
-            "host_health is a bmq.health.HostHealth or another async iterable, "
-            f"not {_checks.shown(host_health)}"
+            "host_health must be a bmq.health.HostHealth or another async iterable, not "
+            f"{_checks.shown(host_health)}"
         )
     check_interceptors(interceptors)
     if options is not None:
@@ -182,8 +184,8 @@ def check_connecting(
         if not callable(credentials):
             # Do not repeat the value: the string may be a password.
             raise UsageError(
-                "credentials is a bmq.Credentials or a function that returns one, "
-                f"not {type(credentials).__name__}"
+                "credentials must be a bmq.Credentials or a function that returns one, not "
+                f"{type(credentials).__name__}"
             )
         _checks.function("credentials", credentials, 0)
     if ssl is not None:
@@ -198,7 +200,7 @@ def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]
     for address in addresses:
         if not address.tls and not is_loopback(address.host):
             logger.warning(
-                "credentials go to %s in the clear; a tcps:// address protects them",
+                "credentials are sent to %s unencrypted: use a tcps:// address",
                 address,
                 extra={"broker": str(address)},
             )
@@ -255,7 +257,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         UsageError: ``main`` is not a coroutine, or ``debug`` is neither a boolean nor None.
     """
     if not isinstance(main, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"run takes a coroutine, as in bmq.run(main()), not {_checks.shown(main)}")
+        raise UsageError(f"run needs a coroutine, as in bmq.run(main()), not {_checks.shown(main)}")
     debug = _checks.optional(_checks.boolean, "debug", debug)
     freezes = not gc.get_freeze_count()
     if freezes:

@@ -277,7 +277,7 @@ class Consumer:
         messages = _checks.items("messages", messages, "bmq.Message")
         for each in messages:
             if _checks.choice("a message to put back", each, Message).consumer.queue is not self.queue:
-                raise UsageError(f"{each!r} is of another queue, and cannot be put back here")
+                raise UsageError(f"{each!r} belongs to another queue, and cannot be put back here")
         line.put_back(messages)
 
     # life cycle

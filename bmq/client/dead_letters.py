@@ -192,7 +192,10 @@ def letter_of(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
     if any(name.startswith(OF_LETTERS) for name in properties) or not _legal(letter):
         letter = _with_the_rest_in_one(properties, added)
         if not _legal(letter):
-            return message.raw, {**added, DEAD_RAW: "the properties have no room for more"}
+            return message.raw, {
+                **added,
+                DEAD_RAW: "the properties exceed the limits together with those of the dead letter",
+            }
     return data, letter
 
 
@@ -266,4 +269,4 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # an application's exception with a broken __str__
-        return "(its text cannot be had)"
+        return "(str() of the error failed)"

@@ -228,7 +228,7 @@ class Hooks:
         self._said.add((interceptor, method))
         logger.log(
             logging.ERROR if first else logging.DEBUG,
-            "the interceptor %r failed in %s; this is logged as an error once",
+            "the interceptor %r failed in %s; further failures are logged at level DEBUG",
             interceptor,
             method,
             exc_info=error,

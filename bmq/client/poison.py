@@ -173,13 +173,18 @@ def queue_of(message: Message, name: str, allowed: Allowed) -> str | None:
     if not isinstance(value, str):
         raise _forged(name, value, "a STRING")
     if len(value) > _LONGEST_URI:
-        raise Poison(PoisonKind.MISDIRECTED, f"{name} has {len(value)} characters")
+        raise Poison(
+            PoisonKind.MISDIRECTED, f"{name} has {len(value)} characters, more than a queue's URI can have"
+        )
     try:
         uri = QueueUri.parse(value)
     except InvalidURI as error:
         raise Poison(PoisonKind.MISDIRECTED, f"{name}: {described(error)}") from None
     if uri.app_id:
-        raise Poison(PoisonKind.MISDIRECTED, f"{name} names an appId, which takes no posts: {value!r}")
+        raise Poison(
+            PoisonKind.MISDIRECTED,
+            f"{name} names an application, and posts go to a queue without ?id=: {value!r}",
+        )
     try:
         listed = allowed(uri)
     except Exception as error:  # an application's function, called with a producer's input
@@ -198,7 +203,7 @@ def _property(message: Message, name: str) -> object:
 
 def _forged(name: str, value: object, expected: str) -> Poison:
     shown = ascii(value if not isinstance(value, str | bytes) else value[:40])
-    return Poison(PoisonKind.FORGED, f"{name} is {expected}, not {shown} ({type(value).__name__})")
+    return Poison(PoisonKind.FORGED, f"{name} must be {expected}, not {shown} ({type(value).__name__})")
 
 
 class Allowed:
@@ -229,8 +234,8 @@ class Allowed:
                 patterns = list(allow)
             except TypeError:
                 raise UsageError(
-                    f"{name} is a pattern such as 'bmq://DOMAIN/*', several, or a function of a URI, not "
-                    f"{type(allow).__name__}"
+                    f"{name} must be a pattern such as 'bmq://DOMAIN/*', several, or a function of a URI, "
+                    f"not {type(allow).__name__}"
                 ) from None
             self._patterns = tuple(_checks.text(name, each, empty=False) for each in patterns)
 
@@ -316,7 +321,7 @@ class PutAside:
             self._consumer,
             message.guid,
             message.queue_uri,
-            f"confirmed and gone: {printable(poison)}"
+            f"confirmed and lost: {printable(poison)}"
             if self._letters is None
             else f"put aside in {self._letters.uri}: {printable(poison)}",
         )
@@ -367,7 +372,7 @@ class PutAside:
                 message.guid,
                 message.queue_uri,
                 self._letters.uri,
-                ", which is tried again" if passing else " and is confirmed and gone",
+                ", and will be tried again" if passing else ", and was confirmed and lost",
                 described(error),
             )
             if passing:

@@ -538,7 +538,7 @@ class Queue(OpenQueue):
         if default is None:
             raise UsageError(
                 f"queue {self.uri} was opened with default_subscription=False: receive from the consumers "
-                "that queue.subscribe(...) makes, or leave default_subscription out"
+                "of queue.subscribe(...), or omit default_subscription"
             )
         default.used = True
         if len(self._end.subscriptions.members) > 1:
@@ -768,14 +768,14 @@ queue_of: Callable[[QueueEnd], Queue] = attrgetter("queue")
 
 def _checked_slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
     if not isinstance(slices, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"slices come from queue.encode_table(...), not {_checks.shown(slices)}")
+        raise UsageError(f"slices must come from queue.encode_table(...), not {_checks.shown(slices)}")
     return _slices(slices)
 
 
 def _slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
     for each in slices:
         if not callable(getattr(type(each), "bind", None)):
-            raise UsageError(f"a slice comes from queue.encode_table(...), not {_checks.shown(each)}")
+            raise UsageError(f"a slice must come from queue.encode_table(...), not {_checks.shown(each)}")
         yield each
 
 
@@ -783,5 +783,6 @@ def _check_items(items: object) -> None:
     given: Any = items
     if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
         raise UsageError(
-            f"items is an iterable of payloads and bmq.PutMessage, as in [b'...'], not {_checks.shown(items)}"
+            "items must be an iterable of payloads and bmq.PutMessage, as in [b'...'], not "
+            f"{_checks.shown(items)}"
         )

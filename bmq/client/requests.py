@@ -127,7 +127,7 @@ class Requests:
     async def _read(self, uri: str, queue: Queue) -> None:
         """Pass each reply to the caller; drop late and duplicate replies."""
         (consumer,) = queue.consumers
-        error: Error = SessionClosed(f"{uri}, where replies are expected, was closed")
+        error: Error = SessionClosed(f"the queue for replies, {uri}, was closed")
         try:
             async for message in consumer:
                 message.confirm()

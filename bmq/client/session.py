@@ -86,7 +86,7 @@ class CloseReport:
 
     def __str__(self) -> str:
         left = left_over(self.unacked_posts, self.unfinished_handlers, len(self.unclosed_queues))
-        return left or "nothing was left"
+        return left or "no work was left"
 
 
 @renamed

@@ -173,11 +173,11 @@ class _RowMaker:
             columns.setdefault("error", "error")
         elif "error" in columns:
             raise UsageError(
-                'the column "error" needs on_invalid="row": otherwise an unreadable message is no row'
+                'the column "error" needs on_invalid="row": only then an unreadable message becomes a row'
             )
         unknown = [name for name in columns if name not in _METADATA]
         if unknown:
-            raise UsageError(f"no metadata {', '.join(unknown)}; there is: {', '.join(_METADATA)}")
+            raise UsageError(f"unknown metadata {', '.join(unknown)}; known names: {', '.join(_METADATA)}")
         self.max_rows = max_rows
         self._errors = errors
         self._metadata = tuple(columns)
@@ -192,8 +192,8 @@ class _RowMaker:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UsageError(
-                f"several columns are called {', '.join(twice)}: name the payload's otherwise with value=, "
-                "or leave the property or the metadata out"
+                f"several columns are named {', '.join(twice)}: rename the payload's column with value=, "
+                "or omit the property or the metadata"
             )
         self.schema = pa.schema(fields)
 
@@ -267,7 +267,7 @@ def _kinds(properties: Any) -> dict[str, ArrowType] | None:
     if isinstance(properties, pa.Schema):
         return dict(zip(properties.names, properties.types, strict=True))
     kinds: dict[str, ArrowType] = {}
-    for name, kind in _checks.mapping("properties", properties, "Arrow types by name").items():
+    for name, kind in _checks.mapping("properties", properties, "names to Arrow types").items():
         _checks.text("the name of a property", name)
         try:
             kinds[name] = pa.field(name, kind).type  # accepts names of types, too
@@ -314,7 +314,7 @@ class Tables:
         on_invalid = _checks.one_of("on_invalid", on_invalid, _ON_INVALID)
         if dead_letters is not None:
             if on_invalid != "discard":
-                raise UsageError(f'dead_letters goes with on_invalid="discard", not with {on_invalid!r}')
+                raise UsageError(f'dead_letters needs on_invalid="discard", not {on_invalid!r}')
             dead_letters = check_dead_letters(dead_letters, queue)
         self._fails = on_invalid == "fail"
         self._aside = PutAside("tables", dead_letters, logger)
@@ -416,7 +416,7 @@ class Tables:
                 # After the timeout, only messages already here are examined.
                 late = (before if late is None else late) - before + self.buffered
                 if late <= 0:
-                    raise TimedOut(f"no message of {consumer.queue.uri} that can be read arrived in time")
+                    raise TimedOut(f"no readable message of {consumer.queue.uri} arrived in time")
 
     def _hand_out(self, most: int) -> RecordBatch | None:
         """Return rows of arrived messages; None if no examined message is a row.

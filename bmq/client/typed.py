@@ -113,7 +113,7 @@ def _messages(
     if isinstance(values, AsyncIterable):
         return _messages_as_they_come(shape, values)
     if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"values is an iterable of {shape.name}, not {_checks.shown(values)}")
+        raise UsageError(f"values must be an iterable of {shape.name}, not {_checks.shown(values)}")
     return (PutMessage(*shape.encode(value)) for value in values)
 
 

@@ -62,7 +62,7 @@ class CloudEvent(Generic[T]):
     def __post_init__(self) -> None:
         for name in _REQUIRED:
             if _checks.text(name, getattr(self, name)) == "":
-                raise UsageError(f"an event has a {name}, which cannot be empty")
+                raise UsageError(f"{name} of an event must not be empty")
         for name in _OPTIONAL:
             _checks.optional(_checks.text, name, getattr(self, name))
         if self.time is not None:
@@ -72,7 +72,8 @@ class CloudEvent(Generic[T]):
             legal = name.isascii() and name.isalnum() and name == name.lower()
             if not legal or name in _OWN:
                 raise UsageError(
-                    f"an extension's name is of lower-case letters and digits, and no attribute's: {name!r}"
+                    "an extension's name must consist of lower-case letters and digits, and must not be "
+                    f"the name of an attribute: {name!r}"
                 )
 
 
@@ -101,7 +102,7 @@ def event_of(data: T, properties: Properties) -> CloudEvent[T]:
     if version is None:
         raise ValueError("not a CloudEvent: ce_specversion is missing")
     if version != "1.0":
-        raise ValueError(f"it is a CloudEvent of version {version!r}; only 1.0 is supported")
+        raise ValueError(f"the CloudEvent has version {version!r}; only 1.0 is supported")
     attributes: dict[str, Any] = {}
     extensions: dict[str, PlainValue] = {}
     for name, value in properties.items():
@@ -112,7 +113,7 @@ def event_of(data: T, properties: Properties) -> CloudEvent[T]:
             extensions[name] = value
         elif name != "specversion":
             if not isinstance(value, str):
-                raise ValueError(f"ce_{name} is no text")
+                raise ValueError(f"ce_{name} is not text")
             attributes[name] = datetime.fromisoformat(value) if name == "time" else value
     missing = [name for name in _REQUIRED if not attributes.get(name)]
     if missing:

@@ -77,7 +77,7 @@ def register(content_type: str, make: Callable[[Any], Codec[Any]]) -> None:
     _checks.function("make", make, 1, plain=True)
     if content_type != plain(content_type) or not all(content_type.partition("/")):
         raise UsageError(
-            f"a content type is a media type in lower case, without parameters, not {content_type!r}"
+            f"a content type must be a media type in lower case, without parameters, not {content_type!r}"
         )
     _made_by[content_type] = make
 
@@ -105,7 +105,8 @@ def codec_for(of: Any, content_type: str = JSON) -> Codec[Any]:
     make = _made_by.get(plain(_checks.text("content_type", content_type)))
     if make is None:
         raise UsageError(
-            f"no codec for {content_type!r}; known types: {', '.join(known())}: bmq.codecs.register(...)"
+            f"no codec for {content_type!r}; known types: {', '.join(known())}. bmq.codecs.register(...) "
+            "adds a codec"
         )
     try:
         return make(of)

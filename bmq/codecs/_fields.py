@@ -89,7 +89,7 @@ def fields_of(of: Any) -> list[Field]:
         hints = get_type_hints(of, include_extras=True)
     except NameError as error:
         raise UsageError(
-            f"{of.__qualname__}: {error}; its annotations have to be names of its module"
+            f"{of.__qualname__}: {error}; annotations must be names of the module of the class"
         ) from None
     reader: Callable[[str], Callable[[Any], Any]] = itemgetter if is_typeddict(of) else attrgetter
     fields: list[Field] = []
@@ -105,7 +105,7 @@ def fields_of(of: Any) -> list[Field]:
             fields.append(made)
     names = [field.name for field in fields]
     if len(set(names)) < len(names):
-        raise UsageError(f"{of.__qualname__} has two fields for one property: {', '.join(names)}")
+        raise UsageError(f"{of.__qualname__} has two fields for the same property: {', '.join(names)}")
     return fields
 
 
@@ -133,8 +133,8 @@ def _kind(hint: Any, where: str) -> type:
     kinds = set(_kinds(hint)) - {type(None)}
     if len(kinds) != 1 or not kinds <= {bool, int, str, bytes}:
         raise UsageError(
-            f"{where} cannot be a property: that is bool, int, str, bytes, or an enumeration of one of "
-            f"these, not {hint}"
+            f"{where} cannot be a property: a property must be bool, int, str, bytes, or an enumeration of "
+            f"one of these, not {hint}"
         )
     kind: type = kinds.pop()
     return kind

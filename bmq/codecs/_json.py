@@ -123,7 +123,7 @@ class _Loaders:
             return _row([self.load(each) for each in arguments])
         if origin in (dict, Mapping) or of is dict:
             if arguments and arguments[0] is not str:
-                raise UsageError(f"the keys of JSON objects are strings: {of} in {self._of!r}")
+                raise UsageError(f"the keys of JSON objects must be strings: {of} in {self._of!r}")
             return _object(self.load(arguments[1]) if arguments else _anything)
         if inspect.isclass(of):
             if issubclass(of, enum.Enum):
@@ -131,9 +131,10 @@ class _Loaders:
             if dataclasses.is_dataclass(of) or is_typeddict(of):
                 return self._record(of)
         raise UsageError(
-            f"JSON cannot give back {of!r}, in {self._of!r}. It does dataclasses, typed dictionaries, lists, "
-            "tuples, dictionaries, enumerations, dates, UUID and plain values; use a struct of msgspec, a "
-            "model of pydantic, or a codec of your own (bmq.codecs.register)"
+            f"JSON cannot restore {of!r}, in {self._of!r}. Possible types are dataclasses, typed "
+            "dictionaries, lists, tuples, dictionaries, enumerations, dates, UUID and plain values. "
+            "Otherwise use a struct of msgspec, a model of pydantic, or a codec of your own "
+            "(bmq.codecs.register)"
         )
 
     def _record(self, of: Any) -> _Load:
@@ -144,7 +145,7 @@ class _Loaders:
             hints = get_type_hints(of)
         except NameError as error:
             raise UsageError(
-                f"{of.__qualname__}: {error}; its annotations have to be names of its module"
+                f"{of.__qualname__}: {error}; annotations must be names of the module of the class"
             ) from None
         fields: list[tuple[str, _Load]]
         required: frozenset[str]
@@ -161,7 +162,7 @@ class _Loaders:
             for field in dataclasses.fields(of):
                 if field.name.startswith("_"):
                     raise UsageError(
-                        f"{of.__qualname__}.{field.name}: JSON leaves out names that begin with an underscore"
+                        f"{of.__qualname__}.{field.name}: JSON omits names that begin with an underscore"
                     )
                 if field.init:
                     fields.append((field.name, self.load(hints[field.name])))
@@ -236,7 +237,7 @@ def _member(of: type[enum.Enum]) -> _Load:
         try:
             return of(found)
         except ValueError:
-            raise _WrongError(f"{found!r} is no {of.__qualname__}") from None
+            raise _WrongError(f"{found!r} is not a value of {of.__qualname__}") from None
 
     return load
 

@@ -88,7 +88,7 @@ class Shape(Generic[T]):
             InvalidPayload: the value is of another type, or the codec cannot encode it.
         """
         if self._expected is not None and not isinstance(value, self._expected):
-            raise InvalidPayload(f"a value here is {self.name}, not {type(value).__name__}")
+            raise InvalidPayload(f"a value must be {self.name}, not {type(value).__name__}")
         properties: dict[str, PropertyInput] = {CONTENT_TYPE: self._content_type}
         body: Any = value
         if self._event:
@@ -123,12 +123,14 @@ class Shape(Generic[T]):
         except Exception as error:
             said = content_type if isinstance(content_type, str) else ""
             what = said or f"{self._content_type}, by default"
-            raise Undecodable(f"no {self.name} ({what:.100}): {_reason(error)}", content_type=said) from error
+            raise Undecodable(
+                f"not a value of {self.name} ({what:.100}): {_reason(error)}", content_type=said
+            ) from error
         return cast("T", value)
 
     def _codec_for(self, content_type: object) -> Codec[Any]:
         if not isinstance(content_type, str):
-            raise ValueError(f"{CONTENT_TYPE} is {content_type!r}, which is no text")  # noqa: TRY004
+            raise ValueError(f"{CONTENT_TYPE} is {content_type!r}, which is not text")  # noqa: TRY004
         if plain(content_type) == plain(self._content_type):
             codec = self.codec
         else:
@@ -178,14 +180,14 @@ def _check_type(of: object) -> None:
     """
     if isinstance(of, type) or type(of).__module__ in ("typing", "types", "typing_extensions"):
         return
-    raise UsageError(f"of is the type of the values, as in queue.typed(Order), not {_checks.shown(of)}")
+    raise UsageError(f"of must be the type of the values, as in queue.typed(Order), not {_checks.shown(of)}")
 
 
 def _checked(codec: Codec[Any]) -> Codec[Any]:
     if not all(hasattr(codec, name) for name in ("encode", "decode", "content_type")):
         raise UsageError(
-            "codec is a content type, or an object with content_type, encode and decode, "
-            f"not {_checks.shown(codec)}"
+            "codec must be a content type, or an object with content_type, encode and decode, not "
+            f"{_checks.shown(codec)}"
         )
     return codec
 

@@ -92,19 +92,19 @@ class Guard:
             authorization: Authorization.
         """
         if not self._known(host):
-            return 403, f"this console is not {host!r}; --allow-host makes it be"
+            return 403, f"the console does not answer for host {host!r}; --allow-host permits the name"
         if origin is not None and _netloc(origin) != (host or "").lower():
-            return 403, f"{origin!r} is another origin: only the console's own page may ask"
+            return 403, f"{origin!r} is another origin: only the console's own page may send requests"
         if not api:
             return None
         if site is not None and site not in ("same-origin", "none"):
-            return 403, "another page asked for this: only the console's own page may"
+            return 403, "the request came from another page: only the console's own page may send requests"
         if self._token and not self._shown(authorization):
-            return 401, "a token is needed: open the address that the console printed"
+            return 401, "the request needs a token: open the address that the console printed"
         if method in _CHANGING and content_type != "application/json":
-            return 415, "a request is application/json"
+            return 415, "the content type of a request must be application/json"
         if changes and self.read_only:
-            return 403, "the console is for looking only (--read-only)"
+            return 403, "the console permits no changes (--read-only)"
         return None
 
     def _known(self, host: str | None) -> bool:

@@ -54,7 +54,7 @@ _HEADERS = {
 _UNLIMITED = {*_PAGE, "/api/live", "/api/contents"}
 _EXPLAINED = {
     404: "the console has no page at this path",
-    405: "the console does not answer this method here",
+    405: "the console does not support this method at this path",
     413: "the request is too large",
 }
 _MOST_SENT = 16 * 1024 * 1024
@@ -114,7 +114,7 @@ class Console:
         interval: float = 1.0,
     ) -> None:
         if not callable(getattr(type(source), "admin", None)):
-            raise bmq.UsageError(f"source is a RemoteBroker or an Embedded, not {_checks.shown(source)}")
+            raise bmq.UsageError(f"source must be a RemoteBroker or an Embedded, not {_checks.shown(source)}")
         host = _checks.text("host", host, empty=False)
         names = _checks.texts("names", names)
         token = _checks.optional(_checks.text, "token", token)
@@ -252,7 +252,7 @@ class Console:
                 printable(f"{request.method} {request.path}"),
                 printable("; ".join(map(str.strip, traceback.format_exception(error)[-2:]))),
             )
-            return _error(500, f"this request has failed, which is a defect of the console: {name}")
+            return _error(500, f"the request has failed because of a defect of the console: {name}")
 
     # data
 
@@ -351,7 +351,7 @@ class Console:
         asked = admin.queue(_text(body, "uri"))
         gap = (await asked.standing()).gap
         if gap:
-            raise NotNow(f"{gap}, and does not know all subscriptions")
+            raise NotNow(f"{gap}, and the list of subscriptions is incomplete")
         internals = await asked.internals()
         domain = await admin.domain(asked.domain)
         explanation = Explanation(internals, domain, {name: each.value for name, each in properties.items()})
@@ -382,7 +382,7 @@ class Console:
         body = await _body(request)
         guids = _list(body, "guids")
         if not all(isinstance(each, str) for each in guids):
-            raise _BadRequest("guids is a list of strings")
+            raise _BadRequest("guids must be a list of strings")
         uri = bmq.QueueUri.parse(_text(body, "uri")).canonical
         app = _text(body, "app", "")
         wanted = list(dict.fromkeys(cast("list[str]", guids)))
@@ -419,7 +419,7 @@ class Console:
             try:
                 payload = base64.b64decode(_text(body, "base64"), validate=True)
             except binascii.Error as error:
-                raise _BadRequest(f"base64 is not that: {error}") from None
+                raise _BadRequest(f"base64 cannot be decoded: {error}") from None
         else:
             payload = _text(body, "text").encode()
         properties = _properties(body)
@@ -458,9 +458,9 @@ def beside(
     """
     host, _, port = _checks.text("address", address).rpartition(":")
     if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
-        raise bmq.UsageError(f"{address!r} is not an address to listen on: a port, or HOST:PORT")
+        raise bmq.UsageError(f"{address!r} is not an address to listen on; the form is a port, or HOST:PORT")
     credentials = None
-    if users is not None and _checks.mapping("users", users, "passwords by user name"):
+    if users is not None and _checks.mapping("users", users, "user names to passwords"):
         credentials = bmq.Credentials.basic(*next(iter(users.items())))
     source = Embedded(broker, credentials=credentials)
     return Console(source, host=host.strip("[]") or "127.0.0.1", port=int(port), token=token)
@@ -540,26 +540,26 @@ def _whole(text: str, name: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise _BadRequest(f"{name} is {text!r}, and should be a whole number") from None
+        raise _BadRequest(f"{name} must be a whole number, not {text!r}") from None
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
     decoded = orjson.loads(await request.read())
     if not isinstance(decoded, dict):
-        raise _BadRequest("a request is a JSON object")
+        raise _BadRequest("a request must be a JSON object")
     return cast("dict[str, Any]", decoded)
 
 
 def _text(body: dict[str, Any], name: str, default: str | None = None) -> str:
     value = body.get(name, default)
     if not isinstance(value, str):
-        raise _BadRequest(f"{name} is missing, or no string")
+        raise _BadRequest(f"{name} is missing, or not a string")
     return value
 
 
 def _list(body: dict[str, Any], name: str) -> list[Any]:
     if not isinstance(body.get(name, []), list):
-        raise _BadRequest(f"{name} is a list")
+        raise _BadRequest(f"{name} must be a list")
     return cast("list[Any]", body.get(name, []))
 
 
@@ -567,7 +567,7 @@ def _properties(body: dict[str, Any]) -> dict[str, bmq.PropertyValue]:
     found: dict[str, bmq.PropertyValue] = {}
     for each in _list(body, "properties"):
         if not isinstance(each, dict):
-            raise _BadRequest("a property is an object with name, type and value")
+            raise _BadRequest("a property must be an object with name, type and value")
         entry = cast("dict[str, Any]", each)
         name = _text(entry, "name")
         if name in found:
@@ -595,7 +595,9 @@ def _typed(name: str, kind: str, text: str) -> bmq.PropertyValue:
     except (KeyError, ValueError):
         how = {"BOOL": "true or false", "BINARY": "hexadecimal digits", "CHAR": "two hexadecimal digits"}
         form = how.get(wanted.name, "a whole number")
-        raise _BadRequest(f"property {name!r}: {text!r} is no {kind}, which is written as {form}") from None
+        raise _BadRequest(
+            f"property {name!r}: {text!r} is not a value of type {kind}; the form is {form}"
+        ) from None
 
 
 def _inside(content: Contents) -> dict[str, Any]:

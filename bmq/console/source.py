@@ -218,14 +218,16 @@ class RemoteBroker:
             queue_admin = admin.queue(uri)
             standing = await queue_admin.standing()
             if standing.gap:
-                raise NotNow(f"{standing.gap}, and cannot show whether the queue has readers elsewhere")
+                raise NotNow(
+                    f"{standing.gap}, and does not show whether the queue has readers at other nodes"
+                )
             internals = await queue_admin.internals()
         mine = [app for app in internals.apps if app.app_id == (app_id or "__default")]
         if any(app.consumers for app in mine):
             raise NotNow(
                 "this queue has readers. A broker shows the content of messages to consumers only: to "
-                "look inside, the console would take messages away from the readers, and return them out "
-                "of order. Try again when the queue has no readers."
+                "show the content, the console would take messages away from the readers and return the "
+                "messages out of order. Try again when the queue has no readers."
             )
         missing = set(guids)
         held = 0
@@ -285,7 +287,9 @@ class Embedded(RemoteBroker):
             ConnectionFailed: the broker was stopped.
         """
         if not self._broker.running:
-            raise bmq.ConnectionFailed(f"could not connect to {self.name}: this process has stopped it")
+            raise bmq.ConnectionFailed(
+                f"could not connect to {self.name}: this process has stopped the broker"
+            )
         found: list[Figures] = []
         for number, (uri, queue) in enumerate(self._broker.queues.items()):
             if not number % _TURN:

@@ -76,7 +76,7 @@ class Watch:
         self._shared = -1
         self.followers = 0
         self.number = 0
-        self.error = "not asked yet"
+        self.error = "not yet queried"
         self.gap = ""
         self.broker = source.name
 
@@ -125,7 +125,7 @@ class Watch:
             await self._look(await self.admin())
         except bmq.Error as error:
             if not self.error:
-                logger.warning("the broker cannot be asked: %s; trying again", error)
+                logger.warning("the broker does not answer: %s; trying again", error)
             self.error = str(error)
             self._before = {}
         else:

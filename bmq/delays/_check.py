@@ -67,8 +67,8 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
     problems: list[str] = []
     if domain.mode and domain.mode != "priority":
         problems.append(
-            f"{queue.domain} is a {domain.mode} domain: messages wait in a queue of a priority domain, which "
-            "open_queue(delay_queue_uri=...) can name"
+            f"{queue.domain} is a {domain.mode} domain, and a delay queue needs a priority domain: name a "
+            "queue with open_queue(delay_queue_uri=...)"
         )
         return problems
     ttl = domain.configuration.get("messageTtl")
@@ -104,7 +104,9 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
         (f"{queue.domain} has {{}} of {{}} bytes", usage.bytes, usage.byte_limit),
     ):
         if isinstance(limit, int) and limit > 0 and there >= _NEARLY * limit:
-            problems.append(f"{what.format(f'{there:,}', f'{limit:,}')}: beyond that, posts are refused")
+            problems.append(
+                f"{what.format(f'{there:,}', f'{limit:,}')}: the broker refuses posts beyond the limit"
+            )
     return problems
 
 

@@ -99,7 +99,7 @@ class DueMessages:
     ) -> None:
         _checks.choice("queue", queue, Queue)
         lookahead, tick, max_held, max_held_bytes = check_due(lookahead, tick, max_held, max_held_bytes)
-        _checks.number("what clock() returns", _checks.function("clock", clock, 0, plain=True)())
+        _checks.number("the result of clock()", _checks.function("clock", clock, 0, plain=True)())
         self._lookahead = lookahead
         self._tick = tick
         self._max_held = max_held
@@ -289,8 +289,7 @@ class DueMessages:
             await self._consumer.configure(_until(horizon))
         except (ConfigureQueueError, RequestTimeout) as error:
             logger.warning(
-                "%s: messages that are due later than before could not be requested, and the request will be "
-                "repeated: %s",
+                "%s: messages with a later due time could not be requested; the request will be repeated: %s",
                 self._consumer.queue.uri,
                 error,
             )

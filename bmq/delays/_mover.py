@@ -258,10 +258,10 @@ class Mover:
         uri = queue_of(message, DESTINATION, self._allowed)
         if uri is None:
             if not self._own.endswith(DELAY_QUEUE_SUFFIX):
-                raise Poison(PoisonKind.MISDIRECTED, f"it has no {DESTINATION}")
+                raise Poison(PoisonKind.MISDIRECTED, f"{DESTINATION} is missing")
             uri = self._own.removesuffix(DELAY_QUEUE_SUFFIX)
         if uri == self._own:
-            raise Poison(PoisonKind.MISDIRECTED, f"its {DESTINATION} is its own delay queue")
+            raise Poison(PoisonKind.MISDIRECTED, f"{DESTINATION} is the delay queue itself")
         properties = dict(message.properties.typed())
         due = message.properties.get(DUE, 0)
         properties.pop(DESTINATION, None)
@@ -423,7 +423,10 @@ class Mover:
         self._waiting += 1
         output.later(item, pause, self._again)
         self._log.warning(
-            ("refused", error.status), "%s; trying again in %g s, also for similar messages", error, pause
+            ("refused", error.status),
+            "%s; trying again in %g s (similar lines are suppressed for a minute)",
+            error,
+            pause,
         )
 
     def _again(self, item: _Item, output: _Output) -> None:
@@ -440,8 +443,8 @@ class Mover:
         output.until = now + pause
         self._log.warning(
             ("later", type(error), getattr(error, "status", None)),
-            "due messages in %s for %s could not be passed on; trying again in %g s, also for similar "
-            "messages: %s",
+            "due messages in %s for %s could not be passed on; trying again in %g s (similar lines are "
+            "suppressed for a minute): %s",
             self._own,
             output.uri,
             pause,
@@ -482,7 +485,7 @@ async def _closed(queue: Queue) -> None:
     try:
         await queue.close()
     except Error as error:
-        logger.info("a destination was not closed in good order: %s", error)
+        logger.info("a destination queue was not closed cleanly: %s", error)
 
 
 def _seen(opening: asyncio.Task[Queue]) -> None:

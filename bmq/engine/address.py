@@ -29,7 +29,7 @@ DEFAULT_ADDRESS = f"tcp://localhost:{DEFAULT_PORT}"
 #: address.)
 ENVIRONMENT_VARIABLE = "BMQ_BROKER_URI"
 #: Used in errors: without an address in the program, the origin of the address is not obvious.
-FROM_ENVIRONMENT = f"the address is that of {ENVIRONMENT_VARIABLE}"
+FROM_ENVIRONMENT = f"the address comes from {ENVIRONMENT_VARIABLE}"
 
 
 class Address(NamedTuple):
@@ -64,7 +64,7 @@ def parse_addresses(text: str) -> list[Address]:
         if wrong_scheme or not parts.hostname or not port or parts.path.strip("/") or parts.query:
             raise InvalidURI(
                 f"broker address {part.strip()!r}: the form is tcp://HOST[:PORT], or tcps://HOST[:PORT] "
-                f"for TLS; the port is {DEFAULT_PORT} unless given"
+                f"for TLS; the default port is {DEFAULT_PORT}"
             )
         addresses.append(Address(parts.hostname, port, parts.scheme == "tcps"))
     return addresses

@@ -113,7 +113,7 @@ class Attempt:
             if isinstance(error, OSError):
                 reason = error.strerror or str(error) or type(error).__name__
                 if self._uses_tls and channel is None and _ends_a_tls_handshake(error):
-                    reason += "; is this its port for TLS?"
+                    reason += "; is this the broker's port for TLS?"
                 raise ConnectionFailed(f"could not connect to {self}: {reason}") from error
             raise
 
@@ -171,7 +171,7 @@ class Attempt:
         """Handle the loss of the channel."""
         if not self._over:
             self._over = True
-            hint = "" if self._uses_tls else "; if it expects TLS, the address is tcps://"
+            hint = "" if self._uses_tls else "; if the broker expects TLS, use a tcps:// address"
             why = f": {str(error) or type(error).__name__}" if error is not None else ""
             self._fail(ConnectionFailed(f"the broker closed the connection during the handshake{why}{hint}"))
 

@@ -159,9 +159,9 @@ class Dialer:
             async with asyncio.timeout(self._options.connect_timeout):
                 credentials = await self._get_credentials()
         except (TimeoutError, Error) as error:
-            reason = str(error) or "they took too long"
+            reason = str(error) or "the credentials callable took too long"
             logger.warning(
-                "no credentials to renew the authentication with: %s",
+                "the authentication could not be renewed, for lack of credentials: %s",
                 reason,
                 extra={"broker": str(self.address)},
             )
@@ -234,7 +234,7 @@ class Dialer:
     @property
     def _last(self) -> str:
         """Return the last part of a sentence about attempts."""
-        return f"; the last one ended with: {self.last_failure}" if self.last_failure is not None else ""
+        return f"; the last attempt ended with: {self.last_failure}" if self.last_failure is not None else ""
 
     # reconnecting
 

@@ -192,7 +192,7 @@ class Driver(Generic[Q]):
 
     def _abandoned(self) -> None:
         self.dialer.stop()
-        self.connection.give_up("it was dropped without being closed")
+        self.connection.give_up("its last reference was dropped before close()")
         self.connection.abort()
 
     @property
@@ -397,7 +397,7 @@ class Driver(Generic[Q]):
         elif isinstance(event, Skipped):
             self._skipped.warning(
                 event.what,
-                "%s sent an element that this version of bmq does not know, and ignores: %s",
+                "%s sent an element that this version of bmq does not know. bmq ignores the element: %s",
                 self.address,
                 event.what,
             )
@@ -418,8 +418,9 @@ class Driver(Generic[Q]):
         self._lines.log(
             logging.INFO,
             (ConfirmedAgain, event.queue_uri),
-            "%s delivered %d messages of %s again that this session had confirmed: the confirmations were "
-            "lost with a connection or with a node. The session confirms them again and hands out none",
+            "%s redelivered %d messages of %s that this session had confirmed: the confirmations were "
+            "lost with a connection or a node. The session confirms the messages again, and passes none "
+            "to the application",
             self.address,
             event.messages,
             event.queue_uri,
@@ -431,8 +432,8 @@ class Driver(Generic[Q]):
         self._astray += event.messages
         logger.log(
             level,
-            "%d messages arrived for a queue that is not open here (qId %d, subscriptions %s); they stay "
-            "unconfirmed",
+            "%d messages arrived for a queue that is not open here (qId %d, subscriptions %s). The "
+            "messages stay unconfirmed",
             event.messages,
             event.q_id,
             _some(event.s_ids),

@@ -133,7 +133,7 @@ class HealthWatch:
                 self._begin("connection", f"the session is over{': ' if reason else ''}{reason}")
             case SlowConsumer(messages):
                 self._begin(
-                    "slow", f"the application does not keep up: {messages:,} messages waited for it", False
+                    "slow", f"the application does not keep up: {messages:,} messages were waiting", False
                 )
             case SlowConsumerRecovered():
                 self._end("slow")
@@ -143,7 +143,9 @@ class HealthWatch:
                 self._end(("suspended", uri))
             case QueueReopenDelayed(uri, error):
                 self._delays["delayed", uri] = None
-                self._begin(("delayed", uri), f"{uri} is not open again yet, tried again: {error}", False)
+                self._begin(
+                    ("delayed", uri), f"{uri} could not be reopened yet, trying again: {error}", False
+                )
             case QueueReopened(uri):
                 self._end(("delayed", uri))
             case QueueReopenFailed(uri, error):

@@ -53,7 +53,7 @@ _SLOW_EVERY = 60.0
 # Stalls of the same cause are logged at most once in this many seconds.
 _STALLS_EVERY = 60.0
 _MOVES = {
-    "silence": "is heard again",
+    "silence": "sends data again",
     "answers": "answers again",
     "posts": "acknowledges posts again",
     "requests": "answers requests again",
@@ -61,7 +61,7 @@ _MOVES = {
 # The connection's future during a stall; further stalls do not end a connection.
 _STALLED = {
     "silence": "dropped if the silence continues",
-    "answers": "dropped if no answer comes and few bytes arrive",
+    "answers": "dropped if no answer arrives and few bytes do",
 }
 
 
@@ -306,8 +306,8 @@ class Reporter:
             return
         again = f" ({self._slow_unsaid} more times since the last report)" if self._slow_unsaid else ""
         logger.warning(
-            "the application does not keep up: %s (%s bytes) wait for it; reading from %s resumes when "
-            "half of them are taken%s",
+            "the application does not keep up: %s (%s bytes) are waiting; reading from %s resumes when "
+            "the application has taken half of the messages%s",
             _count(messages, "message"),
             f"{size:,}",
             driver.dialer.address,

@@ -54,7 +54,7 @@ class Tracer:
             for event in events:
                 self._log(way, event)
             if error is not None:
-                logger.debug("data %s %s is no event: %s", way, self._broker, error)
+                logger.debug("data %s %s is not an event: %s", way, self._broker, error)
         except Exception:
             # An error of the trace must not affect the session.
             logger.exception("the trace failed")

@@ -76,8 +76,8 @@ def _with(match: str, expression: ExpressionInput, key: str | None) -> str:
     parts = subscriptions_for(expression) if expression is not None else [None]
     if len(parts) != 1:
         raise InvalidExpression(
-            f"a group's expression has to fit one expression beside the bucket's, and {expression!r} takes "
-            f"{len(parts)}: simplify it, or let the handler skip messages"
+            "the expression of a group must fit into one expression together with the bucket, and "
+            f"{expression!r} takes {len(parts)}: simplify the expression, or let the handler skip messages"
         )
     part = str(parts[0] or "")
     text = f"{match} && ({part})" if part else match
@@ -85,7 +85,8 @@ def _with(match: str, expression: ExpressionInput, key: str | None) -> str:
     if joined.error is not None:
         of = f"key {key!r}" if key is not None else f"property {BUCKET}"
         raise InvalidExpression(
-            f"{joined.error}\nThe group puts together the bucket of the {of} and its expression. The "
-            f"bucket takes {_COST if key is not None else _COST - 1} of 10 operators, and && one"
+            f"{joined.error}\nThe group joins the bucket of the {of} and its expression with &&. The "
+            f"bucket takes {_COST if key is not None else _COST - 1} of the 10 possible operators, and && "
+            "one"
         )
     return text

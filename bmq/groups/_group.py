@@ -139,7 +139,7 @@ class Group:
         max_unconfirmed_bytes: int = WINDOW_BYTES,
     ) -> None:
         if not callable(getattr(type(queue), "subscribe", None)):
-            raise UsageError(f"queue is an open bmq.Queue, not {_checks.shown(queue)}")
+            raise UsageError(f"queue must be an open bmq.Queue, not {_checks.shown(queue)}")
         buckets, weight, settle, idle_after, grace = _checked(buckets, weight, settle, idle_after, grace)
         keyless = _checks.boolean("keyless", keyless)
         if isinstance(expression, str):
@@ -226,11 +226,11 @@ class Group:
             if keyless:
                 lane(expression, None, 0, kind)
             else:
-                why = f"property {name} is {kind}" if kind else f"there is no property {name}"
+                why = f"property {name} is {kind}" if kind else f"property {name} is missing"
                 stray(expression, f"{why}, and keyless is False", LOWEST + 1)
         rest, exact = unselected_expressions(wanted)
         for each in rest:
-            stray(each, f"expression {str(wanted)!r} does not take it", LOWEST, exact)
+            stray(each, f"expression {str(wanted)!r} does not match", LOWEST, exact)
 
     # state
 
@@ -428,8 +428,8 @@ class Group:
     def _check_alone(self) -> None:
         if any(consumer not in self._own for consumer in self.queue.consumers):
             raise UsageError(
-                f"queue {self.queue.uri} has other subscriptions, and they would compete with the group's: "
-                "open the queue in a session for the group alone"
+                f"queue {self.queue.uri} has other subscriptions, which would compete with the group: open "
+                "the queue in a separate session for the group"
             )
         if self._window < _NARROW:
             logger.warning(

@@ -74,8 +74,8 @@ class Reports:
         self.unusable[kind] += 1
         self._log.warning(
             ("unusable", kind),
-            "a message of %s has a key that is in no bucket: its property %s is %s, and keys are integers%s. "
-            "The message is delivered without a bucket; check its producer",
+            "a message of %s has a key without a bucket: property %s is %s, and keys are integers%s. The "
+            "message is delivered without a bucket; check its producer",
             self._uri,
             self._key or BUCKET,
             kind,
@@ -86,9 +86,9 @@ class Reports:
         """Log a message not handed out."""
         self._log.warning(
             ("stray", kind),
-            "a message of %s is not delivered by this member of the group: %s. %s. Either its producer is "
-            "wrong, or members differ: all need the same key, buckets, expression and keyless; bmq explain "
-            "shows the subscriptions of all",
+            "a message of %s is not delivered by this member of the group: %s. %s. Either the producer is "
+            "wrong, or the members differ: all members need the same key, buckets, expression and "
+            "keyless; bmq explain shows their subscriptions",
             self._uri,
             kind,
             "This member holds the message until it leaves"

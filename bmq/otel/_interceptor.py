@@ -140,18 +140,22 @@ class OpenTelemetry(Interceptor):
     ) -> None:
         if tracer_provider is not None and not callable(getattr(type(tracer_provider), "get_tracer", None)):
             raise UsageError(
-                f"tracer_provider has a method get_tracer; {_checks.shown(tracer_provider)} has not"
+                f"tracer_provider must have the method get_tracer, and {_checks.shown(tracer_provider)} "
+                "does not"
             )
         if meter_provider is not None and not callable(getattr(type(meter_provider), "get_meter", None)):
             raise UsageError(
-                f"meter_provider has a method get_meter; {_checks.shown(meter_provider)} has not"
+                f"meter_provider must have the method get_meter, and {_checks.shown(meter_provider)} does not"
             )
         attach = _checks.boolean("attach", attach)
         if codecs is not None:
             codecs = _checks.items("codecs", codecs, "codecs")
             for each in codecs:
                 if not (callable(getattr(type(each), "inject", None)) and hasattr(type(each), "extract")):
-                    raise UsageError(f"a codec has methods inject and extract; {_checks.shown(each)} has not")
+                    raise UsageError(
+                        f"a codec must have the methods inject and extract, and {_checks.shown(each)} "
+                        "does not"
+                    )
         self._tracer = trace.get_tracer("bmq", __version__, tracer_provider, names.SCHEMA_URL)
         meter = metrics.get_meter("bmq", __version__, meter_provider, names.SCHEMA_URL)
         self._durations = meter.create_histogram(
@@ -166,9 +170,9 @@ class OpenTelemetry(Interceptor):
             "Duration of the attempts of handlers.",
             explicit_bucket_boundaries_advisory=names.BUCKETS,
         )
-        self._sent = meter.create_counter(names.SENT_MESSAGES, names.MESSAGES, "Messages that were posted.")
+        self._sent = meter.create_counter(names.SENT_MESSAGES, names.MESSAGES, "Messages posted.")
         self._consumed = meter.create_counter(
-            names.CONSUMED_MESSAGES, names.MESSAGES, "Messages that the application took."
+            names.CONSUMED_MESSAGES, names.MESSAGES, "Messages taken by the application."
         )
         self._codecs = (TextCodec(),) if codecs is None else tuple(codecs)
         self._attach = attach

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["BatchReader"]
 
 _GONE_TEMPORARY = (
-    "a read without the option checkpointLocation stores its rows in a folder of the driver's machine, which "
-    "other machines do not reach, and which is removed when the application has ended. On a cluster give "
-    "checkpointLocation, a folder that all machines reach"
+    "a read without the option checkpointLocation stores its rows in a folder of the driver's machine, "
+    "which other machines cannot reach, and which is removed at the end of the application. On a cluster "
+    "set checkpointLocation to a folder that all machines can reach"
 )
 _GONE = (
-    "this read was confirmed, and its rows were removed by the read after it; or the folder of option "
-    "checkpointLocation is not reachable from here"
+    "this read was confirmed, and the next read removed its rows; or this machine cannot reach the folder "
+    "of option checkpointLocation"
 )
 
 

@@ -115,8 +115,8 @@ class RowColumns:
         at = next(at for at, each in enumerate(values) if not isinstance(each, str | None | _ANY_BYTES))
         raise InvalidPayload(
             f"{self._name_row(first + at)}: column {self._columns.value!r} is of type "
-            f"{type(values[at]).__name__}; a payload is 1 byte to {MAX_APPLICATION_DATA:,} bytes of string "
-            "or binary: filter such rows out before"
+            f"{type(values[at]).__name__}; a payload has 1 to {MAX_APPLICATION_DATA:,} bytes of string or "
+            "binary: filter these rows out before posting"
         )
 
     def _texts(self, name: str, values: list[Any], first: int) -> Any:
@@ -126,8 +126,8 @@ class RowColumns:
             at = next(at for at, each in enumerate(values) if each is not None and not _is_text(each))
             kind = InvalidPayload if name == self._columns.value else InvalidProperty
             raise kind(
-                f"{self._name_row(first + at)}: column {name!r} has half of a surrogate pair, which has "
-                "no UTF-8 form; use bytes for binary data"
+                f"{self._name_row(first + at)}: column {name!r} has half of a surrogate pair, which UTF-8 "
+                "cannot encode; use bytes for binary data"
             ) from None
 
     def _times(self, values: list[Any], first: int) -> Any:
@@ -138,7 +138,7 @@ class RowColumns:
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
             at = next(at for at, each in enumerate(seconds) if not _is_time(each))
             raise UsageError(
-                f"{self._name_row(first + at)}: {values[at]!r} is not a time: a datetime, or seconds "
+                f"{self._name_row(first + at)}: {values[at]!r} is not a time: give a datetime, or seconds "
                 "since 1970"
             ) from None
 
@@ -163,7 +163,7 @@ class RowColumns:
             if entries[-1] is None:
                 raise InvalidProperty(
                     f"{self._name_row(first + at)}: column {name!r} holds a value of type "
-                    f"{type(each).__name__}, and a property is {SCALARS}: cast it or leave it out"
+                    f"{type(each).__name__}, and a property must be {SCALARS}: cast or omit the column"
                 )
         if sum(each is not None for each in entries) < sum(each is not None for each in values):
             raise _TooMixed

@@ -84,29 +84,30 @@ def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
     value = there[columns.value].typeName()
     if value not in (*_TEXT, "binary"):
         raise UsageError(
-            f"column {columns.value!r} is of type {there[columns.value].simpleString()}, and a payload is "
-            "string or binary: cast it, or pack several columns with to_json(struct(...))"
+            f"column {columns.value!r} is of type {there[columns.value].simpleString()}, and a payload "
+            "must be string or binary: cast the column, or pack several columns with to_json(struct(...))"
         )
     if columns.queue and there[columns.queue].typeName() not in _TEXT:
-        raise UsageError(f"column {columns.queue!r} names the target queue: it must be a string column")
+        raise UsageError(f"column {columns.queue!r} names the target queue, and must be a string column")
     if columns.id and there[columns.id].typeName() not in PROPERTY_TYPES:
         raise UsageError(
-            f"column {columns.id!r} is of type {there[columns.id].simpleString()}; an id is {SCALARS}"
+            f"column {columns.id!r} is of type {there[columns.id].simpleString()}; an id must be {SCALARS}"
         )
     if columns.guid and there[columns.guid].typeName() not in _TEXT:
         raise UsageError(
-            f"column {columns.guid!r} is of type {there[columns.guid].simpleString()}; the GUID of a message "
-            "is a string of 32 hexadecimal digits: drop the column, or choose another guidMode"
+            f"column {columns.guid!r} is of type {there[columns.guid].simpleString()}; the GUID of a "
+            "message must be a string of 32 hexadecimal digits: drop the column, or choose another "
+            "guidMode"
         )
     if columns.key and there[columns.key].typeName() not in KEYS:
         raise UsageError(
-            f"column {columns.key!r} is of type {there[columns.key].simpleString()}; a key is string, binary "
-            "or an integer"
+            f"column {columns.key!r} is of type {there[columns.key].simpleString()}; a key must be string, "
+            "binary or an integer"
         )
     if columns.not_before and there[columns.not_before].typeName() not in TIMES:
         raise UsageError(
-            f"column {columns.not_before!r} is of type {there[columns.not_before].simpleString()}; when a "
-            "message is due is a timestamp, or a number of seconds since 1970"
+            f"column {columns.not_before!r} is of type {there[columns.not_before].simpleString()}; a due "
+            "time must be a timestamp, or a number of seconds since 1970"
         )
     return {name: _property_type(name, there[name]) for name in columns.properties}
 
@@ -133,7 +134,7 @@ def _property_type(name: str, kind: DataType) -> Any:
         }
     if isinstance(kind, MapType):
         if kind.keyType.typeName() not in _TEXT:
-            raise UsageError(f"column {name!r}: the keys of a map of properties are strings")
+            raise UsageError(f"column {name!r}: the keys of a map of properties must be strings")
         _scalar(f"{name}[]", kind.valueType)
         return None
     return _scalar(name, kind, name)
@@ -143,8 +144,8 @@ def _scalar(name: str, kind: DataType, called: str | None = None) -> PropertyTyp
     found = PROPERTY_TYPES.get(kind.typeName())
     if found is None:
         raise UsageError(
-            f"column {name!r} is of type {kind.simpleString()}, and a property is {SCALARS}: "
-            "cast it (to string, or to bigint in a unit that is whole), or leave it out"
+            f"column {name!r} is of type {kind.simpleString()}, and a property must be {SCALARS}: cast the "
+            "column (to string, or to bigint in a whole unit), or omit the column"
         )
     if called is not None:
         encode_properties({called: True}, new=True)
@@ -159,5 +160,7 @@ def check_queue(uri: str) -> str:
     """
     parsed = QueueUri.parse(uri)
     if parsed.app_id:
-        raise UsageError(f"{uri} names an appId, which is for readers: write to {parsed.canonical}")
+        raise UsageError(
+            f"{uri} names an application, and applications are for readers: write to {parsed.canonical}"
+        )
     return uri

@@ -59,13 +59,15 @@ def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
     checkpoint: str = parsed["checkpointLocation"]
     if not checkpoint:
         raise UsageError(
-            "option checkpointLocation is missing: a read without it is never confirmed, and its messages "
-            "stay in the queue"
+            "option checkpointLocation is missing: a read without this option is never confirmed, and its "
+            "messages stay in the queue"
         )
     guids: list[str] | None = None
     if rows is not None:
         if "guid" not in _columns(rows):
-            raise UsageError("rows is a DataFrame with a column guid, the messages to confirm")
+            raise UsageError(
+                "rows must be a DataFrame with the messages to confirm, identified by a column guid"
+            )
         guids = [str(each["guid"]) for each in rows.select("guid").collect()]
     return Reads(checkpoint).confirm(settings, guids)
 

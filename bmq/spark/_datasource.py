@@ -130,20 +130,20 @@ class BmqDataSource(DataSource):
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         if "pushfilters" in (name.lower() for name in self.options):
             raise UsageError(
-                "option pushFilters is for spark.read: Spark pushes no filters into streams. Name the "
-                "condition in the option subscription"
+                "option pushFilters is for spark.read: Spark pushes no filters into streams. Put the "
+                "condition into the option expression"
             )
         options = Options(self.options, STREAM_OPTIONS)
         for name in _NEEDS_READ_LIMITS if not READ_LIMITS else ():
             if name in options.given:
                 raise UsageError(
-                    f"option {name} needs pyspark 4.2 or newer, and this is {pyspark.__version__}: it tells "
-                    "no source that a run ends with what is there (availableNow), and reads one batch then"
+                    f"option {name} needs pyspark 4.2 or newer, and this is {pyspark.__version__}, which "
+                    "does not report availableNow to a source, and reads a single batch"
                 )
         if options["minMessagesPerTrigger"] > options["maxMessagesPerTrigger"]:
             raise UsageError(
-                f"option minMessagesPerTrigger={options['minMessagesPerTrigger']}: no batch has so many, see "
-                f"maxMessagesPerTrigger={options['maxMessagesPerTrigger']}"
+                f"option minMessagesPerTrigger={options['minMessagesPerTrigger']}: no batch can reach this "
+                f"number, because of maxMessagesPerTrigger={options['maxMessagesPerTrigger']}"
             )
         limits = StreamLimits(
             per_trigger=options["maxMessagesPerTrigger"],

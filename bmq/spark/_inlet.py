@@ -249,7 +249,7 @@ class Inlet:
             try:
                 await confirm_guids(settings.connection, guids)
             except OpenQueueError as error:
-                text = f"committed messages can no longer be confirmed: {error}"
+                text = f"committed messages cannot be confirmed any more: {error}"
                 refuse(text, "without", strict=strict)
             self._unsettled = False
         note_state(self._log, self._place, settings)

@@ -221,11 +221,11 @@ class Sieve:
             (uri,) = _column(row, columns.queue).to_pylist()
             if uri is None:
                 raise UsageError(
-                    f"{this_row(0)}: column {columns.queue!r} is null, and every row needs its queue"
+                    f"{this_row(0)}: column {columns.queue!r} is null, and every row needs a queue"
                 )
             check_queue(uri)
         if columns.id and _column(row, columns.id).null_count:
-            raise UsageError(f"{this_row(0)}: column {columns.id!r} is null, and every row needs its id")
+            raise UsageError(f"{this_row(0)}: column {columns.id!r} is null, and every row needs an id")
         if columns.guid:
             source_guids(_column(row, columns.guid), this_row)
         if columns.not_before:

@@ -63,7 +63,7 @@ def bucket_column(keys: Any) -> Any:
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         keys = keys.cast(pa.string())
     elif not any(is_kind(kind) for is_kind in _TEXTS):
-        raise UsageError(f"a key is text, bytes or an integer, not {kind}")
+        raise UsageError(f"a key must be text, bytes or an integer, not {kind}")
     if not pa.types.is_large_binary(kind):
         keys = keys.cast(pa.large_binary())
     _, offsets, data = keys.buffers()
@@ -106,15 +106,15 @@ def due_column(times: Any, name_row: Callable[[int], str] = "row {}".format) -> 
         whole = np.asarray(times.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).fill_null(0))
         due = -(-whole // 1000)
     elif not any(is_kind(kind) for is_kind in _NUMBERS):
-        raise UsageError(f"when a message is due is a timestamp or seconds since 1970, not {kind}")
+        raise UsageError(f"a due time must be a timestamp or seconds since 1970, not {kind}")
     else:
         seconds = np.asarray(times.cast(pa.float64()).fill_null(0))
         wrong = ~(np.abs(seconds) <= _LATEST)
         if wrong.any():
             row = int(np.argmax(wrong))
             raise UsageError(
-                f"{name_row(row)}: {seconds[row]} is not a time in seconds since 1970: a message is due at a "
-                "time, or (null) at once"
+                f"{name_row(row)}: {seconds[row]} is not a time in seconds since 1970: give a time, or "
+                "null for a message without a due time"
             )
         due = np.ceil(seconds * 1000).astype(np.int64)
     return pa.array(due, pa.int64(), mask=np.asarray(times.is_null()))

@@ -48,7 +48,9 @@ class LaggingReader(StreamReader):
                 self._pause = _OFTEN
             except (Error, TimeoutError) as error:
                 if self._pause == _OFTEN:
-                    logger.warning("no lag in the progress: %s", str(error) or f"no answer in {PATIENCE:g} s")
+                    logger.warning(
+                        "the progress has no lag: %s", str(error) or f"no answer in {PATIENCE:g} s"
+                    )
                 self._pause, self._depths = _SELDOM, None
             self._asked = time.monotonic()
         return self._depths
@@ -62,6 +64,6 @@ def check_progress() -> None:
     """
     if not hasattr(DataSourceStreamReader, "reportLatestOffset"):
         raise UsageError(
-            f"option lag needs pyspark 4.2 or newer, and this is {pyspark.__version__}: the progress of an "
-            "older one has no place for it. `bmq stat` and bmq.admin show the depth of a queue"
+            f"option lag needs pyspark 4.2 or newer, and this is {pyspark.__version__}: older versions "
+            "cannot report the lag in the progress. `bmq stat` and bmq.admin show the depth of a queue"
         )

@@ -169,9 +169,10 @@ class BatchLog:
                 if time.monotonic() > deadline:
                     lock.close()
                     raise StateError(
-                        f"another query or source uses the log at {self.path}: give every query that reads "
-                        "a queue a checkpointLocation (or logPath) of its own, and every source of a query "
-                        "with several a sourceName. A stream that is joined with itself is two sources"
+                        f"another query or source uses the log at {self.path}: give each query a "
+                        "checkpointLocation (or logPath) of its own, and each source of a query with "
+                        "several sources a sourceName. A stream that is joined with itself counts as two "
+                        "sources"
                     ) from None
             time.sleep(0.05)
         self._lock = lock

@@ -91,8 +91,10 @@ def read_partition(
         without = log.read_guids(partition.without)
         batches, sources = log.read(partition.path)
     except FileNotFoundError:
-        where = f"{partition.path} is not there on {socket.gethostname()}"
-        raise StateError(f"{where}: {gone or 'the log was removed, or is not reachable from here'}") from None
+        where = f"{partition.path} does not exist on {socket.gethostname()}"
+        raise StateError(
+            f"{where}: {gone or 'the log was removed, or this machine cannot reach the log'}"
+        ) from None
     for rows in batches:
         part = rows.slice(skip, left)
         skip = max(0, skip - rows.num_rows)

@@ -36,15 +36,19 @@ _OTHER = "other"
 
 # Metrics by their source field: name, unit for OpenTelemetry, and description. Prometheus appends "_total".
 _COUNTERS = {
-    "batches": ("bmq_spark_batches", "{batch}", "Batches that are done"),
+    "batches": ("bmq_spark_batches", "{batch}", "Completed batches"),
     "input_rows": ("bmq_spark_input_rows", "{row}", "Rows read"),
-    "output_rows": ("bmq_spark_output_rows", "{row}", "Rows written, where the sink counts them"),
-    "failures": ("bmq_spark_failed_queries", "{failure}", "Times that the query ended with an error"),
+    "output_rows": ("bmq_spark_output_rows", "{row}", "Rows written, if the sink counts rows"),
+    "failures": ("bmq_spark_failed_queries", "{failure}", "Failures of the query"),
 }
-_RUNNING = ("bmq_spark_running_queries", "{query}", "Whether the query runs; of several how many do")
+_RUNNING = (
+    "bmq_spark_running_queries",
+    "{query}",
+    "Whether the query runs; for several queries, the number of running queries",
+)
 _LAG = ("bmq_spark_lag_messages", "{message}", "Messages that the broker holds (option lag)")
 _DROPPED = ("bmq_spark_dropped_messages", "{message}", "Messages that the broker dropped unread")
-_SECONDS = ("bmq_spark_batch_seconds", "s", "How long a batch took")
+_SECONDS = ("bmq_spark_batch_seconds", "s", "Duration of a batch")
 
 
 @dataclass(slots=True)

@@ -71,14 +71,14 @@ def _seconds(text: str) -> float:
 def _whole(text: str) -> int:
     number = int(text)
     if number < 0:
-        raise ValueError("it cannot be negative")
+        raise ValueError("must not be negative")
     return number
 
 
 def _above_zero(text: str) -> float:
     number = float(text)
     if not number > 0:
-        raise ValueError("it is above 0")
+        raise ValueError("must be above 0")
     return number
 
 
@@ -98,7 +98,7 @@ def _duration(text: str) -> float:
     """Parse a duration in Spark's notation: ``15m``."""
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError("a number and ms, s, m, h or d, such as 30s")
+        raise ValueError("must be a number with ms, s, m, h or d, such as 30s")
     return int(match[1]) * _IN_SECONDS[match[2]]
 
 
@@ -106,7 +106,7 @@ def _size(text: str) -> int:
     """Parse a size in Spark's notation: bytes, or ``64m``."""
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError("bytes, or a number and k, m or g, such as 64m")
+        raise ValueError("must be bytes, or a number with k, m or g, such as 64m")
     return _positive(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
 
 
@@ -117,7 +117,7 @@ def _addresses(text: str) -> str:
 
 def _source_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", text):
-        raise ValueError("letters, digits, _ and -, 100 at most")
+        raise ValueError("must consist of letters, digits, _ and -, at most 100")
     return text
 
 
@@ -125,7 +125,7 @@ def _names(text: str) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
         names: Any = json.loads(text)
         if not all(isinstance(each, str) for each in names):
-            raise ValueError("a list of names")
+            raise ValueError("must be a list of names")
         return tuple(names)
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -141,7 +141,7 @@ def parse_guid_mode(text: str | None, *, has_id: bool, has_guid: bool) -> GuidMo
     try:
         return GuidMode(text.lower())
     except ValueError:
-        raise UsageError(f"guidMode is {', '.join(GuidMode)}, not {text!r}") from None
+        raise UsageError(f"guidMode must be one of {', '.join(GuidMode)}, not {text!r}") from None
 
 
 def parse_on_invalid_row(text: str) -> OnInvalidRow:
@@ -153,14 +153,14 @@ def parse_on_invalid_row(text: str) -> OnInvalidRow:
     for each in OnInvalidRow:
         if text.lower() == each.lower():
             return each
-    raise UsageError(f"onInvalidRow is {', '.join(OnInvalidRow)}, not {text!r}")
+    raise UsageError(f"onInvalidRow must be one of {', '.join(OnInvalidRow)}, not {text!r}")
 
 
 def _on_invalid_message(text: str) -> OnInvalidMessage:
     for each in OnInvalidMessage:
         if text.lower() == each.lower():
             return each
-    raise UsageError(f"onInvalidMessage is {', '.join(OnInvalidMessage)}, not {text!r}")
+    raise UsageError(f"onInvalidMessage must be one of {', '.join(OnInvalidMessage)}, not {text!r}")
 
 
 def parse_compression(text: str) -> Compression:
@@ -173,7 +173,7 @@ def parse_compression(text: str) -> Compression:
         return Compression[text.upper()]
     except KeyError:
         known = ", ".join(each.name.lower() for each in Compression)
-        raise UsageError(f"compression is {known}, not {text!r}") from None
+        raise UsageError(f"compression must be one of {known}, not {text!r}") from None
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
@@ -181,7 +181,7 @@ def _one_of(*words: str) -> Callable[[str], str]:
         for word in words:
             if text.lower() == word.lower():
                 return word
-        raise ValueError(f"it is one of {', '.join(words)}")
+        raise ValueError(f"must be one of {', '.join(words)}")
 
     return parse
 
@@ -426,8 +426,8 @@ STREAM_OPTIONS = (
 _HOMES = {"spark.read": READ_OPTIONS, "spark.readStream": STREAM_OPTIONS, "writing": WRITE_OPTIONS}
 
 _NO_POSITION = (
-    "a queue has no offsets: every message that is not confirmed is delivered, and none that is confirmed. "
-    "An application of a fanout queue (?id=APPID) keeps messages for a later reader"
+    "a queue has no offsets: the broker delivers every unconfirmed message, and no confirmed one. An "
+    "application of a fanout queue (?id=APPID) keeps messages for a later reader"
 )
 _ONE_QUEUE = "option queue, the URI bmq://DOMAIN/QUEUE"
 _APP = "a consumer's identity is the application of a fanout queue: bmq://DOMAIN/QUEUE?id=APPID"
@@ -468,7 +468,7 @@ _FOREIGN = {
     "minoffsetspertrigger": "option minMessagesPerTrigger",
     "maxrecordsperpartition": "options maxMessagesPerTrigger and numPartitions",
     "minpartitions": "option numPartitions",
-    "includeheaders": "the column properties is always there",
+    "includeheaders": "the column properties always exists",
     "kafkaconsumer.polltimeoutms": "option pollTimeoutMs",
     "delivery.timeout.ms": "option ackTimeoutMs",
     "retries": "option maxRetries",
@@ -479,9 +479,9 @@ _FOREIGN = {
 
 #: For users of SQL, whose statements pass no options.
 OF_A_TABLE = (
-    "Spark hands the options of CREATE TABLE to no source in Python: use CREATE TEMPORARY VIEW ... USING bmq "
-    "OPTIONS (...), or give the options in each statement: SELECT * FROM t WITH ('queue' = '...'), INSERT "
-    "INTO t WITH ('queue' = '...')"
+    "Spark does not pass the options of CREATE TABLE to sources in Python: use CREATE TEMPORARY VIEW ... "
+    "USING bmq OPTIONS (...), or give the options in each statement: SELECT * FROM t WITH ('queue' = "
+    "'...'), INSERT INTO t WITH ('queue' = '...')"
 )
 
 #: Old names of options, in lower case, and the new ones.
@@ -567,7 +567,7 @@ def _homes(name: str) -> str:
 def _hint(key: str, known: Sequence[Option]) -> str:
     """Return a hint for an unknown option; "" for none."""
     if key.lower() in _RENAMED:
-        return f"{key} is called {_RENAMED[key.lower()]}"
+        return f"{key} is now called {_RENAMED[key.lower()]}"
     foreign = _FOREIGN.get(key.lower().removeprefix("kafka.").removeprefix("pulsar.client."))
     if foreign is not None:
         return f"for {key}: {foreign}"
@@ -638,10 +638,10 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
         raise UsageError(
             f"column {', '.join(map(repr, unknown))} cannot be written to a queue; possible columns: "
             f"{options['valueColumn']!r} (the payload), 'properties' (a map or struct), "
-            f"{options['queueColumn']!r} (the target), {options['idColumn']!r} and {options['guidColumn']!r} "
-            "(see guidMode). Name "
-            "columns that are to be properties in the option propertyColumns (or in keyColumn, or "
-            "notBeforeColumn), and drop the others"
+            f"{options['queueColumn']!r} (the target), {options['idColumn']!r} and "
+            f"{options['guidColumn']!r} (see guidMode). List the columns that become properties in the "
+            "option propertyColumns (or name them in keyColumn or notBeforeColumn), and drop the other "
+            "columns"
         )
     return SinkSettings(
         connection=connection(
@@ -692,11 +692,11 @@ def subscriptions(options: Options) -> dict[str, str]:
             named = cast("dict[str, Any]", json.loads(text))
         except ValueError as error:
             raise UsageError(
-                f"option expression: not a JSON object of names and expressions: {error}"
+                f"option expression must be a JSON object of names and expressions: {error}"
             ) from None
     for name, expression in named.items():
         if not isinstance(expression, str):
-            raise UsageError(f"option expression: the expression of {name!r} is a string")
+            raise UsageError(f"option expression: the expression of {name!r} must be a string")
         if expression:
             Expression(expression)
     return named
@@ -713,7 +713,7 @@ def source_settings(options: Options, max_unconfirmed: int) -> SourceSettings:
     if aside and not letters:
         raise UsageError("onInvalidMessage=deadLetters needs option deadLetterQueue, the URI of a queue")
     if letters and not aside:
-        raise UsageError("option deadLetterQueue is for onInvalidMessage=deadLetters")
+        raise UsageError("option deadLetterQueue needs onInvalidMessage=deadLetters")
     if letters:
         check_queue(letters)
     return SourceSettings(
@@ -736,8 +736,8 @@ def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
     stored, confirm = bool(options["checkpointLocation"]), options["confirm"]
     if not stored and confirm not in (None, "never"):
         raise UsageError(
-            f"confirm={confirm} needs option checkpointLocation, where the rows are stored before messages "
-            "are taken out of the queue: Spark may read a partition any number of times"
+            f"confirm={confirm} needs option checkpointLocation, where the rows are stored before their "
+            "messages are removed from the queue: Spark may read a partition several times"
         )
     if stored and confirm == "never":
         raise UsageError(
@@ -756,7 +756,8 @@ def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
         settings = replace(settings, max_unconfirmed=min(limits.max_messages * 5 // 4 + 1, INT32_MAX))
     if settings.dead_letters and not stored:
         raise UsageError(
-            "onInvalidMessage=deadLetters takes messages out of the queue, and so needs checkpointLocation"
+            "onInvalidMessage=deadLetters removes messages from the queue, and therefore needs "
+            "checkpointLocation"
         )
     return settings, limits
 
@@ -773,8 +774,8 @@ def log_place(options: Options) -> LogPlace:
     if not path:
         if not checkpoint:
             raise UsageError(
-                "option checkpointLocation is missing: give readStream the same as writeStream. It keeps "
-                "delivered messages until their batch is committed"
+                "option checkpointLocation is missing: give readStream the checkpointLocation of "
+                "writeStream, which keeps delivered messages until their batch is committed"
             )
         path = f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
     return LogPlace(path=path, checkpoint=checkpoint, source=name, strict=options["failOnDataLoss"] == "true")

@@ -82,7 +82,8 @@ def _names(row: Any) -> list[str]:
     names = getattr(row, "__fields__", None)
     if names is None:
         raise UsageError(
-            f"rows are pyspark.sql.Row or dictionaries, which name their columns, not {type(row).__name__}"
+            "rows must be pyspark.sql.Row or dictionaries, which name their columns, not "
+            f"{type(row).__name__}"
         )
     return list(names)
 
@@ -295,7 +296,7 @@ def write_partition(
     try:
         _checks.text("password", password)
     except UsageError:
-        raise UsageError("password is a str that has UTF-8 and no NUL") from None
+        raise UsageError("password must be a str without NUL and lone surrogates") from None
     if broker is not None:
         parse_addresses(broker)
     mode = parse_guid_mode(
@@ -347,7 +348,7 @@ def write_partition(
         schema = _checked_schema(schema)
     if summary is not None and not callable(getattr(type(summary), "add", None)):
         raise UsageError(
-            f"summary comes from bmq.spark.summary_accumulator(spark), not {_checks.shown(summary)}"
+            f"summary must come from bmq.spark.summary_accumulator(spark), not {_checks.shown(summary)}"
         )
     types = check_columns(schema, columns) if schema is not None else None
     return WritePartition(settings, types, summary)

@@ -91,7 +91,7 @@ class ConnectionSettings:
         except TimeoutError:
             why = f": {last[0]}" if last else ""
             raise ConnectionFailed(
-                f"the broker at {find_broker(self.broker)} was not to be reached within "
+                f"the broker at {find_broker(self.broker)} could not be reached within "
                 f"{self.connect_timeout:g} s{why}"
             ) from None
 

@@ -299,7 +299,7 @@ class _Partition:
             self._told = True
             what = "dropped" if not settings.dead_letter_queue else f"put into {settings.dead_letter_queue}"
             logger.warning(
-                "row %d of partition %d cannot be posted, and is %s, as are all such rows: %s",
+                "row %d of partition %d cannot be posted, and is %s, like all rows that cannot be posted: %s",
                 rows[0].position,
                 self._scope.partition,
                 what,
@@ -397,7 +397,7 @@ class _Partition:
             self._raise_if_final(failures, positions, attempt)
             delay = backoff(attempt + 1, self._settings.retry_interval, _LONGEST_PAUSE)
             logger.warning(
-                "%d messages to %s were not accepted (%s), posting them again in %g s",
+                "%d messages to %s were not accepted (%s); posting the messages again in %g s",
                 len(left),
                 queue.uri,
                 failures[0].error.status.name,
@@ -477,9 +477,9 @@ class _Partition:
         error = failures[0].error
         return PostError(
             f"row {row} of partition {self._scope.partition} was not accepted by {error.queue_uri}: "
-            f"{error.status.name}: the queue has been full for {self._settings.ack_timeout:g} s, and {count} "
-            "rows wait for room: let its consumers catch up, raise its limit, or have the task wait longer "
-            "(ackTimeoutMs)",
+            f"{error.status.name}: the queue has been full for {self._settings.ack_timeout:g} s, and "
+            f"{count} rows wait for room. Let the consumers catch up, raise the queue's limit, or increase "
+            "ackTimeoutMs",
             status=error.status,
             guid=error.guid,
             queue_uri=error.queue_uri,
@@ -515,7 +515,8 @@ class _Partition:
         tries = f" after {attempt} retries" if attempt else ""
         raise PostError(
             f"row {positions[failed.index]} of partition {self._scope.partition} was not accepted by "
-            f"{error.queue_uri}{tries}: {error.status.name} ({error}); {len(failures)} rows near it failed",
+            f"{error.queue_uri}{tries}: {error.status.name} ({error}); {len(failures)} rows failed "
+            "together with this row",
             status=error.status,
             guid=error.guid,
             queue_uri=error.queue_uri,
@@ -539,7 +540,7 @@ def _values(batch: RecordBatch, name: str, what: str, positions: Sequence[int]) 
     values: list[Any] = column.to_pylist()
     if column.null_count:
         raise UsageError(
-            f"{name_row(positions[values.index(None)])}: column {name!r} is null, and every row "
-            f"needs its {what}"
+            f"{name_row(positions[values.index(None)])}: column {name!r} is null, and every row needs a "
+            f"value for its {what}"
         )
     return values

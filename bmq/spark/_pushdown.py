@@ -58,8 +58,8 @@ class FilteredReader(BatchReader):
     ) -> None:
         if not hasattr(importlib.import_module("pyspark.sql.datasource"), "EqualTo"):
             raise UsageError(
-                f"option pushFilters needs pyspark 4.1 or newer, and this is {pyspark.__version__}: name the "
-                "condition in the option subscription"
+                f"option pushFilters needs pyspark 4.1 or newer, and this is {pyspark.__version__}: put "
+                "the condition into the option expression"
             )
         super().__init__(settings, limits, schema, checkpoint, on_invalid)
 

@@ -122,7 +122,7 @@ class Reads:
                 self._take_over(state, here)
                 batches = self._rows(state.number).batches()
                 logger.warning(
-                    "read %d of %s is not confirmed: its %d messages are read again, and no others",
+                    "read %d of %s is not confirmed: the same %d messages are read again",
                     state.number,
                     self._checkpoint,
                     sum(each.end - each.start for each in batches),
@@ -185,8 +185,8 @@ class Reads:
                 return
             if state.stored:
                 raise StateError(
-                    f"the messages of read {state.number} were confirmed when they were stored: only "
-                    f"{self._rows(state.number).path} has them. Read and confirm them"
+                    f"the messages of read {state.number} were confirmed when they were stored, and exist "
+                    f"only in {self._rows(state.number).path}. Read and confirm them"
                 )
             state.status = _CONFIRMED
             self._note(state)
@@ -222,8 +222,8 @@ class Reads:
         if now["queues"] != then.get("queues") or (not queues_alone and now != then):
             raise StateError(
                 f"read {state.number} of {self._checkpoint} has other queues or subscriptions, and is not "
-                "confirmed: confirm it with the options it was read with (bmq.spark.confirm), or give it up "
-                f"(bmq spark repair {self._checkpoint}), which leaves its messages in the queue"
+                "confirmed: confirm the read with its original options (bmq.spark.confirm), or give up "
+                f"the read (bmq spark repair {self._checkpoint}), which leaves its messages in the queue"
             )
 
     def _take_over(self, state: _State, here: Application | None) -> None:
@@ -233,9 +233,10 @@ class Reads:
             return
         if reader is not None and reader.runs:
             raise StateError(
-                f"read {state.number} of {self._checkpoint} is another application's (process "
-                f"{reader.process}), which runs and has not confirmed it: both would write the same rows. "
-                "Wait until it has confirmed or ended, or give each one a checkpointLocation of its own"
+                f"read {state.number} of {self._checkpoint} belongs to another running application "
+                f"(process {reader.process}), which has not confirmed the read: both would write the same "
+                "rows. Wait until that application has confirmed the read or has ended, or give each "
+                "application a checkpointLocation of its own"
             )
         state.reader = here
         self._note(state)
@@ -246,9 +247,9 @@ class Reads:
         if here is not None and state.reader is not None and here != state.reader:
             raise StateError(
                 f"read {state.number} of {self._checkpoint} was read by another application (process "
-                f"{state.reader.process} on {state.reader.host}), which has not confirmed it, and this one "
-                "has not read it since: load and write the rows again before confirm, or name the rows that "
-                "are written: bmq.spark.confirm(options, rows)"
+                f"{state.reader.process} on {state.reader.host}), which has not confirmed the read, and "
+                "this application has not read the rows since. Load and write the rows again before "
+                "confirm, or pass the written rows: bmq.spark.confirm(options, rows)"
             )
 
     # a new read
@@ -436,8 +437,8 @@ def read_unconfirmed(settings: SourceSettings, limits: ReadLimits) -> Sequence[L
             here.run(drain.close())
     count = sum(each.end - each.start for each in batches)
     logger.warning(
-        "%d messages were read and stay in the queue, unconfirmed: to remove them, set option "
-        "checkpointLocation, and call bmq.spark.confirm once the rows are stored",
+        "%d messages were read and stay in the queue, unconfirmed. To remove messages, set option "
+        "checkpointLocation, and call bmq.spark.confirm after storing the rows",
         count,
     )
     if not batches:
@@ -454,7 +455,7 @@ def _temporary_folder() -> Path:
     root.mkdir(mode=0o700, exist_ok=True)
     about = root.lstat()
     if hasattr(os, "getuid") and (about.st_uid != user or about.st_mode & 0o077 or root.is_symlink()):
-        raise StateError(f"{root} is not a folder of this user alone: remove it")
+        raise StateError(f"{root} must be a folder that only this user can change: remove the folder")
     for old in root.iterdir():
         made_for = old.name.partition("-")[0]
         if made_for.isdigit() and not alive(int(made_for)):

@@ -50,7 +50,7 @@ def repair(
     except (OSError, ValueError) as error:
         raise UsageError(f"checkpoint cannot be read: {error}") from None
     if kind != "Directory":
-        raise UsageError(f"there is no folder {checkpoint}")
+        raise UsageError(f"folder {checkpoint} does not exist")
     folder = path or f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
     return [*_stream(Checkpoint(checkpoint, name), BatchLog(folder), really), *_reads(checkpoint, really)]
 
@@ -67,8 +67,8 @@ def _stream(checkpoint: Checkpoint, log: BatchLog, really: bool) -> list[str]:
         owner = cast("dict[str, Any]", state).get("query", "") if isinstance(state, dict) else ""
         if query and owner and owner != query:
             found.append(
-                f"The log at {log.path} is of query {owner}, and the checkpoint of query {query}: the log "
-                "becomes that of the checkpoint's query. The last commit of the other query may be "
+                f"The log at {log.path} belongs to query {owner}, and the checkpoint to query {query}: the "
+                f"repair assigns the log to query {query}. The last commit of the other query may be "
                 "delivered again."
             )
             if really:
@@ -94,7 +94,8 @@ def _gaps(planned: Planned, log: BatchLog, really: bool) -> list[str]:
             log.mark(planned.end, planned.end)
         return [
             f"{planned.end} messages are committed, and the log at {log.path} does not have the last of "
-            "them: it goes on behind them. What was committed last may come once more."
+            "these messages: the repair continues the log after them. The messages of the last commit may "
+            "be delivered again."
         ]
     if whole:
         return []
@@ -106,9 +107,9 @@ def _gaps(planned: Planned, log: BatchLog, really: bool) -> list[str]:
     if edge < planned.end and really:
         log.mark(edge, planned.end)
     return [
-        f"Batch {planned.batch} is messages {start} to {planned.end}, and the log at {log.path} does not "
-        "have all of them: the batch continues with the messages present. The others come in a later batch, "
-        "as far as the broker has them."
+        f"Batch {planned.batch} has messages {start} to {planned.end}, and the log at {log.path} does not "
+        "have all of them: the batch continues with the messages in the log. A later batch has the "
+        "missing messages, if the broker still has them."
     ]
 
 
@@ -120,11 +121,12 @@ def _reads(checkpoint: str, really: bool) -> list[str]:
     number, messages, stored = unconfirmed
     if stored:
         return [
-            f"Read {number} of {messages} messages is not confirmed, and only its folder has them: it stays. "
-            "Read and confirm it."
+            f"Read {number} of {messages} messages is not confirmed, and the messages exist only in its "
+            "folder. The read stays: load and confirm it."
         ]
     if really:
         reads.give_up()
     return [
-        f"Read {number} of {messages} messages is not confirmed: it is given up. They are in their queue."
+        f"Read {number} of {messages} messages is not confirmed: the repair gives up the read. The "
+        "messages are in their queue."
     ]

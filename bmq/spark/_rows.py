@@ -84,7 +84,7 @@ class RowMaker:
         unknown = [name for name in schema.fieldNames() if name not in SOURCE_COLUMNS]
         if unknown:
             raise UsageError(
-                f"no column {', '.join(map(repr, unknown))} in a queue; the columns are: "
+                f"a queue has no column {', '.join(map(repr, unknown))}; its columns are: "
                 f"{', '.join(SOURCE_COLUMNS)}"
             )
         self.arrow_schema = _arrow_schema(schema)
@@ -127,8 +127,8 @@ class RowMaker:
         name = f"message {guid_to_text(columns.guids[row].tobytes())} of {queue} cannot be decoded"
         if self._on_invalid is OnInvalidMessage.FAIL:
             raise ProtocolError(
-                f"{name}: {error.reason}. It is in the log of this read and not confirmed; another "
-                "onInvalidMessage (row, drop) continues with the same batch"
+                f"{name}: {error.reason}. The message is in the log of this read, and not confirmed; with "
+                "another onInvalidMessage (row, drop) the query continues with the same batch"
             ) from error
         self.dropped += len(decoded.errors)
         self._limit.warning("dropped", "%s, and is omitted: %s", name, printable(error.reason))

@@ -55,13 +55,13 @@ class Security:
 
     def __post_init__(self) -> None:
         if self.password and self.password_env:
-            raise UsageError("password and passwordEnv: give one of them")
+            raise UsageError("password and passwordEnv exclude each other: give one of the two")
         if self.credentials:
             if self.user or self.password or self.password_env or self.mechanism:
-                raise UsageError("credentials makes all of it: give no user, password or mechanism")
+                raise UsageError("credentials supplies user, password and mechanism: omit these options")
             module, _, name = self.credentials.partition(":")
             if not module or not name:
-                raise UsageError(f"credentials is MODULE:NAME, not {self.credentials!r}")
+                raise UsageError(f"credentials must be MODULE:NAME, not {self.credentials!r}")
         if self.tls_key_file and not self.tls_cert_file:
             raise UsageError("tlsKeyFile is the key of tlsCertFile, which is missing")
 

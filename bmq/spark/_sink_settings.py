@@ -60,15 +60,17 @@ class SinkSettings:
         if self.queue:
             check_queue(self.queue)
         if not self.queue and not self.columns.queue:
-            raise UsageError("no target: name a queue (bmq://DOMAIN/QUEUE), or the column that has it")
+            raise UsageError("no target: name a queue (bmq://DOMAIN/QUEUE), or the column with the queue")
         taken = {BUCKET} if self.columns.key else set[str]()
         taken |= {DUE, DESTINATION} if self.columns.not_before else set[str]()
         if twice := taken.intersection(self.columns.properties):
-            raise UsageError(f"{', '.join(sorted(twice))}: made of another column, and a property column too")
+            raise UsageError(
+                f"{', '.join(sorted(twice))}: both a property column and made from another column"
+            )
         if self.rate is not None and not self.rate > 0:
-            raise UsageError(f"rate is a number of rows a second, above 0, not {self.rate}")
+            raise UsageError(f"rate must be a number of rows a second, above 0, not {self.rate}")
         if (self.on_invalid_row is OnInvalidRow.DEAD_LETTERS) != bool(self.dead_letter_queue):
-            raise UsageError("dead letters need both: onInvalidRow=deadLetters, and their deadLetterQueue")
+            raise UsageError("dead letters need both onInvalidRow=deadLetters and deadLetterQueue")
         if self.dead_letter_queue:
             check_queue(self.dead_letter_queue)
         if self.guid_mode is GuidMode.ID and not self.columns.id:

@@ -46,11 +46,11 @@ logger = logging.getLogger("bmq.spark")
 #: Files beside a log: the options of its start, and the last counts of dropped messages.
 STATE, _DROPPED = "state.json", "dropped.json"
 DROPPED_ADVICE = (
-    "They are lost. Start the query again to continue; with failOnDataLoss=false this error is a warning"
+    "The messages are lost. Restart the query to continue; with failOnDataLoss=false this error is a warning"
 )
 OWN_CHECKPOINT = (
-    "readStream has the checkpointLocation of another query. Give readStream and writeStream the same one, "
-    "and each query its own readStream"
+    "readStream has the checkpointLocation of another query. Give readStream and writeStream the same "
+    "checkpointLocation, and each query its own readStream"
 )
 # Seconds for other readers to leave an exclusive queue: a dead driver may still be registered.
 _LEAVING = 5.0
@@ -96,7 +96,7 @@ def refuse(what: str, goes_on: str, *, strict: bool, checkpoint: str = "") -> No
     if not strict:
         logger.warning("%s; the query continues %s, because of failOnDataLoss=false", what, goes_on)
         return
-    repair = f", and so does `bmq spark repair {checkpoint}` once" if checkpoint else ""
+    repair = f"; `bmq spark repair {checkpoint}` permits the same once" if checkpoint else ""
     raise StateError(f"{what}. With failOnDataLoss=false, the query continues {goes_on}{repair}")
 
 
@@ -121,8 +121,8 @@ def check_log(log: BatchLog, place: LogPlace, settings: SourceSettings, start: i
     if start and not any(batch.end == start for batch in log.batches()):
         refuse(
             f"{start:,} messages of this query are committed, but the log at {log.path} does not have the "
-            "last of them: it was removed, or is another one. The broker may still hold these messages, and "
-            "they would be read once more. Put the log back",
+            "last of them: the log was removed or replaced. The broker may still hold these messages, and "
+            "the query would read them again. Restore the log",
             "and may duplicate the last commit",
             strict=place.strict,
             checkpoint=place.checkpoint,
@@ -134,8 +134,8 @@ def check_log(log: BatchLog, place: LogPlace, settings: SourceSettings, start: i
     if start is None:
         raise StateError(
             "queue or subscription of this query changed, and pyspark before 4.2 does not report the "
-            "committed batches: start the query as it was, let it read all messages and end, and begin a new "
-            "checkpoint"
+            "committed batches: start the query with its old options, let the query read all messages and "
+            "end, and begin a new checkpoint"
         )
     logger.info("queue or subscription changed: committed messages are confirmed first")
     return True
@@ -156,15 +156,15 @@ def check_checkpoint(place: LogPlace, start: int | None) -> None:
     checkpoint = Checkpoint(place.checkpoint, place.source)
     if not checkpoint.query():
         raise StateError(
-            f"no query has its checkpoint in {place.checkpoint}, the checkpointLocation of readStream: give "
-            "readStream and writeStream the same one. Where pyarrow does not reach Spark's checkpoint, give "
-            "readStream the option logPath and no checkpointLocation"
+            f"no query has its checkpoint in {place.checkpoint}, the checkpointLocation of readStream: "
+            "give readStream and writeStream the same checkpointLocation. Where pyarrow does not reach "
+            "Spark's checkpoint, give readStream the option logPath and no checkpointLocation"
         )
     planned = checkpoint.planned()
     if planned is not None and start is not None and planned.end != start:
         raise StateError(
-            f"this query has read {start:,} messages, and the query of checkpoint {place.checkpoint} "
-            f"{planned.end:,}: {OWN_CHECKPOINT}"
+            f"this query has read {start:,} messages, and the query of checkpoint {place.checkpoint} has "
+            f"read {planned.end:,}: {OWN_CHECKPOINT}"
         )
 
 
@@ -178,9 +178,9 @@ def check_owner(log: BatchLog, place: LogPlace, state: Any) -> None:
     owner = cast("dict[str, Any]", state).get("query", "") if isinstance(state, dict) else ""
     if query and owner and query != owner:
         refuse(
-            f"the log at {log.path} is of query {owner}, and the checkpoint of query {query}: the checkpoint "
-            "was removed or replaced. The last commit of the other query would be read again. Give "
-            "the new query a logPath of its own, or put the checkpoint back",
+            f"the log at {log.path} belongs to query {owner}, and the checkpoint to query {query}: the "
+            "checkpoint was removed or replaced. The last commit of the other query would be read again. "
+            "Give the new query a logPath of its own, or restore the checkpoint",
             "with this log, and may duplicate the last commit",
             strict=place.strict,
             checkpoint=place.checkpoint,
@@ -219,8 +219,8 @@ async def look_for_others(settings: SourceSettings) -> None:
         raise StateError(f"option exclusive: other consumers read the same queue: {listed}")
     if others:
         logger.warning(
-            "other consumers read the same queue, and each message goes to only one reader: %s. For a "
-            "copy each, read a fanout queue with separate applications",
+            "other consumers read the same queue, and each message goes to only one reader: %s. To give "
+            "each reader a copy, read a fanout queue with separate applications",
             listed,
         )
 

@@ -140,9 +140,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not whole:
             refuse(
                 f"messages {first} to {last} of this query are in its checkpoint, but not in the log at "
-                f"{place.path}: it was removed, or the path is not the same on every machine. The broker "
-                "still holds those that are not confirmed. Put the log back",
-                "with a smaller batch in place of this one; its messages come in a later batch",
+                f"{place.path}: the log was removed, or the path is not the same on every machine. The "
+                "broker still holds the unconfirmed messages. Restore the log",
+                "with a smaller batch in place of this one; the missing messages come in a later batch",
                 strict=place.strict,
                 checkpoint=place.checkpoint,
             )
@@ -175,5 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             context = TaskContext.get()
             query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
             if query is not None and partition.query not in (None, query):
-                raise StateError(f"checkpoint {self._place.checkpoint} is not this query's: {OWN_CHECKPOINT}")
+                raise StateError(
+                    f"checkpoint {self._place.checkpoint} belongs to another query: {OWN_CHECKPOINT}"
+                )
             yield from read_partition(partition, self._schema, self._on_invalid)

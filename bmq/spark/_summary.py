@@ -142,11 +142,11 @@ class Summary:
                 merged += seen.setdefault(key, report.partition) != report.partition
         if merged:
             raise UsageError(
-                f"rows of one message (column guid) are equal in value and properties, and were in different "
-                f"partitions, {merged} of a sample of {len(seen) + merged} rows: the broker has kept one of "
-                "them, and all others. Give such rows a number (posexplode) in the value or in a property, "
-                "drop them (dropDuplicates) if one is enough, or use guidMode=content, with which a repeated "
-                "job or batch may post rows once more"
+                "rows of one message (column guid) in different partitions are equal in value and "
+                f"properties: {merged} of a sample of {len(seen) + merged} rows. The broker has kept only "
+                "one row of each set of equal rows, and all other rows. Add a number (posexplode) to the "
+                "value or to a property, drop duplicates (dropDuplicates) if one row is enough, or use "
+                "guidMode=content, with which a repeated job or batch may post rows again"
             )
 
     def add(self, reports: Iterable[PartitionReport]) -> Summary:
@@ -162,11 +162,11 @@ class Summary:
 def _counts(of: PartitionReport | Summary) -> str:
     parts = [f"{of.rows:,} rows, {of.acknowledged:,} acknowledged"]
     if of.repeated:
-        parts.append(f"{of.repeated:,} with an id that came before")
+        parts.append(f"{of.repeated:,} with a repeated id")
     if of.dropped:
         parts.append(f"{of.dropped:,} invalid and dropped")
     if of.dead_letters:
-        parts.append(f"{of.dead_letters:,} invalid and put into dead letters")
+        parts.append(f"{of.dead_letters:,} invalid and posted as dead letters")
     if of.retried:
         parts.append(f"{of.retried:,} retried")
     if of.waited:

@@ -60,12 +60,12 @@ def _invalid(message: str, text: str, offset: int = 0) -> InvalidExpression:
 
 def _name(name: object) -> str:
     if not isinstance(name, str):
-        raise UsageError(f"a property's name is a str, not {type(name).__name__}")
+        raise UsageError(f"a property's name must be a str, not {type(name).__name__}")
     match = NAME_PATTERN.match(name)
     if match is None or match.end() != len(name):
         raise _invalid(
-            f"{name[:40]!r} cannot be named in an expression: a name starts with an ASCII letter, followed "
-            "by letters, digits, `_` and `.`",
+            f"{name[:40]!r} cannot be used as a name in an expression: a name starts with an ASCII letter, "
+            "followed by letters, digits, `_` and `.`",
             name,
             match.end() if match else 0,
         )
@@ -89,16 +89,16 @@ def _literal(value: object) -> Node:
             if character in '"\\\0':
                 raise _invalid(
                     f"a string with {character!r} cannot be written in an expression: escapes are not "
-                    "decoded, so no literal has this value. Let producers set a property without it (a code, "
-                    "a hash), or check in the application",
+                    "decoded, so no literal has this value. Let producers set a property without this "
+                    "character (a code, a hash), or check the value in the application",
                     text,
                     offset,
                 )
         return String(text)
     hints = {
         "NoneType": "; to test for a property, use .exists()",
-        "float": "; all numbers are integers: scale it (cents instead of euros)",
-        "bytes": "; binary properties cannot be read by an expression",
+        "float": "; all numbers are integers: scale the value (cents instead of euros)",
+        "bytes": "; an expression cannot read binary properties",
     }
     kind = type(value).__name__
     raise UsageError(f"a property compares with bool, int or str, not {kind}{hints.get(kind, '')}")
@@ -118,7 +118,7 @@ class Filter:
     def __init__(self, node: Node, depth: int = 1) -> None:
         if depth > _MAX_NESTING:
             raise InvalidExpression(
-                f"the filter is nested {depth} deep; no expression can hold that",
+                f"the filter is nested {depth} deep, more than any expression can be",
                 code=ErrorKind.TOO_COMPLEX.name,
             )
         self._node = node
@@ -174,15 +174,15 @@ class Filter:
 
     def __bool__(self) -> NoReturn:
         raise UsageError(
-            f"a filter has no truth value here ({self}): it is for the broker to evaluate. Combine filters "
-            "with `&`, `|` and `~` instead of `and`, `or` and `not`; write a < P.x < b as "
-            "(P.x > a) & (P.x < b); for one of several values use P.x.one_of(...); to evaluate it, use "
+            f"a filter has no truth value here ({self}): the broker evaluates it. Combine filters with "
+            "`&`, `|` and `~` instead of `and`, `or` and `not`; write a < P.x < b as (P.x > a) & (P.x < "
+            "b); for one of several values use P.x.one_of(...); to evaluate the filter here, use "
             ".expression().matches(...)"
         )
 
     def __eq__(self, other: object) -> NoReturn:
         raise UsageError(
-            "filters do not compare: the language has no equality of conditions (and "
+            "filters cannot be compared: the language has no equality of conditions (and "
             f"{_PARENTHESES[0].lower()}{_PARENTHESES[1:]}); compare their texts with str()"
         )
 
@@ -241,14 +241,14 @@ class Operand:
 
     def _compared(self, operator: BinaryOperator, other: object) -> Filter:
         if isinstance(other, Filter):
-            raise UsageError(f"a property does not compare with a condition ({other}); {_PARENTHESES}")
+            raise UsageError(f"a property cannot be compared with a condition ({other}); {_PARENTHESES}")
         right = other._node if isinstance(other, Operand) else _literal(other)
         if isinstance(right, Boolean) and operator not in ("==", "!="):
             raise UsageError(
                 f"booleans have no order: `{operator}` with {other} is an error for every message"
             )
         if not isinstance(self._node, Property) and isinstance(right, Boolean | String):
-            raise UsageError(f"{self} is an integer and never compares with {other!r}")
+            raise UsageError(f"{self} is an integer and cannot be compared with {other!r}")
         return Filter(Binary(operator, self._node, right))
 
     def one_of(self, *values: Comparable) -> Filter:
@@ -267,7 +267,7 @@ class Operand:
     def exists(self) -> Filter:
         """Return a filter: the message has the property (not as BINARY: expressions cannot read BINARY)."""
         if not isinstance(self._node, Property):
-            raise UsageError(f"exists() tests one property, and {self} is a computation")
+            raise UsageError(f"exists() tests a single property, and {self} is a computation")
         return Filter(Exists(self._node.name))
 
     def __invert__(self) -> Filter:
@@ -291,7 +291,7 @@ class Operand:
 
     def __bool__(self) -> NoReturn:
         raise UsageError(
-            f"{self} has no value here: it stands for a property of messages to come. Combine conditions "
+            f"{self} has no value here: it stands for a property of future messages. Combine conditions "
             "with `&`, `|` and `~` instead of `and`, `or` and `not`"
         )
 
@@ -301,7 +301,7 @@ class Operand:
         if isinstance(other, Operand):
             node = other._node
         elif isinstance(other, bool) or not isinstance(other, int):
-            raise UsageError(f"`{operator}` takes integers, not {type(other).__name__}")
+            raise UsageError(f"`{operator}` needs integers, not {type(other).__name__}")
         else:
             node = _literal(other)
         left, right = (node, self._node) if swapped else (self._node, node)
@@ -341,7 +341,7 @@ class Operand:
         return Operand(Negate(self._node))
 
     def __floordiv__(self, other: object) -> NoReturn:
-        raise UsageError("the broker divides toward zero, not down: write `/`")
+        raise UsageError("the broker rounds quotients towards zero, not down: write `/`")
 
     __rfloordiv__ = __floordiv__
 
@@ -387,7 +387,7 @@ class PropertyFactory:
 
     def __getattr__(self, name: str) -> Operand:
         if name.startswith("_"):
-            raise AttributeError(f"a property's name starts with an ASCII letter: {name!r} cannot be one")
+            raise AttributeError(f"a property's name starts with an ASCII letter: {name!r} does not")
         return self(name)
 
     def __repr__(self) -> str:

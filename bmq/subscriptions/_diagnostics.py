@@ -76,7 +76,7 @@ class Problem(NamedTuple):
 def point_at(text: str, offset: int) -> str:
     """Return two lines: the text, one printable character each, and a caret with the column (from 1)."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"text is a str, not {_checks.shown(text)}")
+        raise UsageError(f"text must be a str, not {_checks.shown(text)}")
     offset = _checks.integer("offset", offset, 0, len(text) + 1)
     start, end = 0, len(text)
     if end > _WINDOW:
@@ -124,8 +124,8 @@ def too_many_operators(text: str, count: int, offset: int) -> InvalidExpression:
         ErrorKind.TOO_COMPLEX,
         f"too many operators ({count}), max allowed operators: {MAX_OPERATORS}",
         offset,
-        "Every operator counts one, and so does every property and every exists(). Split the expression at a "
-        "`||` into several subscriptions of one consumer (bmq.subscriptions.plan does it).",
+        "Each operator, each property and each exists() counts as one. Split the expression at a `||` "
+        "into several subscriptions of one consumer (bmq.subscriptions.plan does it).",
     )
 
 
@@ -136,8 +136,8 @@ def no_properties(text: str) -> InvalidExpression:
         ErrorKind.NO_PROPERTIES,
         "expression does not use any properties",
         0,
-        "An expression has to name at least one property. "
-        "To receive all messages, subscribe without an expression.",
+        "An expression must contain at least one property. To receive all messages, subscribe without an "
+        "expression.",
     )
 
 
@@ -148,7 +148,7 @@ def nul(text: str, offset: int) -> InvalidExpression:
         ErrorKind.SYNTAX,
         f"syntax error, unexpected invalid character at offset {offset}",
         offset,
-        "A NUL is never sent: a broker cuts a string there, or ends.",
+        "bmq sends no NUL: a broker truncates the string there, or crashes.",
     )
 
 
@@ -159,7 +159,7 @@ def unencodable(text: str, offset: int) -> InvalidExpression:
         ErrorKind.SYNTAX,
         f"syntax error, unexpected invalid character at offset {offset}",
         offset,
-        f"{text[offset]!r} is half a character: it cannot be encoded as UTF-8.",
+        f"{text[offset]!r} is half of a surrogate pair, which UTF-8 cannot encode.",
     )
 
 
@@ -212,11 +212,11 @@ _CHARACTERS: Final = {
     "=": "Equality is written `==`.",
     "|": "Or is written `||`.",
     "&": "And is written `&&`.",
-    "'": 'Strings stand in double quotes: "…".',
-    "\u2018": 'Strings stand in straight double quotes: "…".',
-    "\u2019": 'Strings stand in straight double quotes: "…".',
-    "\u201c": 'Strings stand in straight double quotes: "…".',
-    "\u201d": 'Strings stand in straight double quotes: "…".',
+    "'": 'Strings need double quotes: "…".',
+    "\u2018": 'Strings need straight double quotes: "…".',
+    "\u2019": 'Strings need straight double quotes: "…".',
+    "\u201c": 'Strings need straight double quotes: "…".',
+    "\u201d": 'Strings need straight double quotes: "…".',
     '"': "This string has no closing double quote (a backslash escapes the next character; a NUL is not "
     "possible).",
     "_": "A property's name starts with an ASCII letter; `_`, digits and `.` may follow.",
@@ -270,7 +270,7 @@ def _operator_hint(problem: Problem, token: Token, previous: Token | None, adjac
     if token.kind == ")":
         return "This parenthesis has no opening parenthesis."
     if token.kind in ("property", "exists", "string", "integer", "true", "false", "("):
-        return "An operator is missing before this."
+        return "An operator is missing before the caret."
     return ""
 
 
@@ -286,11 +286,13 @@ def _character_hint(text: str, token: Token, previous: Token | None) -> str:
         if following in ("<", ">"):
             return f"Write `{following}=`."
     if character == "." and previous is not None and previous.kind == "integer":
-        return "Only whole numbers are possible, no fractions."
+        return "Numbers are whole: fractions are not possible."
     if character in _CHARACTERS:
         return _CHARACTERS[character]
     if character.isspace():
         return f"{character!r} is not white space here: only space, tab and line feed are."
     if not character.isascii():
-        return "Outside of strings only ASCII is possible: names have ASCII letters, digits, `_` and `.`."
+        return (
+            "Outside of strings only ASCII is possible: names consist of ASCII letters, digits, `_` and `.`."
+        )
     return f"`{_printable(character)}` has no meaning in this language."

@@ -150,7 +150,7 @@ def _read(domain: Mapping[str, Any], findings: list[Finding]) -> tuple[str, list
     """Return the mode, the application ids and the well-formed entries; add problems to ``findings``."""
     if "redirect" in domain:
         findings.append(
-            Finding("error", "redirect", f"the settings are in another file, that of {domain['redirect']!r}")
+            Finding("error", "redirect", f"the settings are in the file of domain {domain['redirect']!r}")
         )
         return "", [], []
     definition = _mapping(domain.get("definition"))
@@ -179,7 +179,7 @@ def _mode(parameters: Mapping[str, Any], findings: list[Finding]) -> tuple[str, 
 def _entries(value: object, findings: list[Finding]) -> list[_Entry]:
     listed = () if value is None else _sequence(value)
     if listed is None:
-        findings.append(Finding("error", "subscriptions", f"a list is needed, not {type(value).__name__}"))
+        findings.append(Finding("error", "subscriptions", f"must be a list, not {type(value).__name__}"))
         return []
     entries: list[_Entry] = []
     for i, item in enumerate(listed):
@@ -200,7 +200,7 @@ def _entries(value: object, findings: list[Finding]) -> list[_Entry]:
         if not _check_version(expression, where, app_id, findings):
             continue
         if not isinstance(text, str):
-            findings.append(Finding("error", f"{where}.expression.text", "a string is needed", app_id))
+            findings.append(Finding("error", f"{where}.expression.text", "must be a string", app_id))
         elif _check_text(text, where, app_id, findings):
             entries.append(_Entry(where, app_id, text))
     return entries
@@ -219,7 +219,9 @@ def _check_text(text: str, where: str, app_id: str, findings: list[Finding]) -> 
     where = f"{where}.expression.text"
     if not text:
         findings.append(
-            Finding("warning", where, "an empty expression matches every message, as no entry would", app_id)
+            Finding(
+                "warning", where, "an empty expression matches every message, like a missing entry", app_id
+            )
         )
         return True
     try:
@@ -242,8 +244,8 @@ def _check_fanout(app_ids: list[str], entries: list[_Entry], findings: list[Find
             message = f"ignored: the domain's appIDs are {', '.join(map(repr, app_ids)) or 'none'}"
         elif winner is not entry:
             message = (
-                f"ignored: {winner.where} is for the same appId, and the last one wins (they are not joined "
-                "by *or*); write one expression with `||`"
+                f"ignored: {winner.where} is for the same appId, and the last entry wins (entries are not "
+                "joined by *or*); write one expression with `||`"
             )
         else:
             continue
@@ -254,8 +256,8 @@ def _check_single(mode: str, entries: list[_Entry], findings: list[Finding]) -> 
     if len(entries) > 1:
         message = (
             f"a {mode} domain takes one subscription at most. With more no queue can be opened: a real "
-            "broker refuses the first with an error without text (E_UNKNOWN), then its process ends, with "
-            "every domain that it serves. Write one expression with `||`"
+            "broker refuses the first queue with an error without text (E_UNKNOWN); then its process "
+            "ends, with all its domains. Write one expression with `||`"
         )
         findings.append(Finding("error", entries[1].where, message, entries[1].app_id))
     elif entries and entries[0].app_id:

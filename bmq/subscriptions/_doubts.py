@@ -112,8 +112,8 @@ def _words(tree: Node) -> Iterator[Doubt]:
         elif node.name in _NO_NULL:
             yield Doubt(
                 node.offset,
-                f"`{node.name}` is the name of a property: there is no null. To ask whether a message has a "
-                "property there is exists(name)",
+                f"`{node.name}` is the name of a property: the language has no null. To test whether a "
+                "message has a property, write exists(name)",
             )
 
 
@@ -131,7 +131,8 @@ def _bare_words(tree: Node) -> Iterator[Doubt]:
             if uses[word.name] == 1 and word.name not in _NO_BOOLEAN | _NO_NULL:
                 yield Doubt(
                     word.offset,
-                    f'`{word.name}` is the name of a property here; for the text write `"{word.name}"`',
+                    f"`{word.name}` is the name of a property here; to compare with the text, write "
+                    f'`"{word.name}"`',
                     guessed=True,
                 )
                 break
@@ -148,7 +149,7 @@ def _operands(tree: Node) -> Iterator[Doubt]:
                 yield from _no_condition(side, f"this side of `{node.operator}`")
                 if isinstance(side, Boolean) and side.value == (node.operator == "||"):
                     yield Doubt(
-                        side.offset, f"this decides the `{node.operator}`, regardless of the other side"
+                        side.offset, f"this side decides the `{node.operator}`, regardless of the other side"
                     )
 
 
@@ -219,9 +220,9 @@ def _comparison(node: Binary) -> Doubt | None:
     if not outcomes or {_TRUE, _FALSE} <= outcomes:
         return None
     if _TRUE in outcomes:
-        return Doubt(node.offset, "this holds for every value that it compares at all")
+        return Doubt(node.offset, "this comparison is true for every comparable value")
     if _FALSE in outcomes:
-        return Doubt(node.offset, "this never holds")
+        return Doubt(node.offset, "this comparison is never true")
     reason = next(each for each in _REASONS if each in outcomes)
     return Doubt(node.offset, f"an error for every message, and no match: {reason.value!s}")
 
@@ -240,9 +241,12 @@ def _junction(node: Binary) -> Doubt | None:
         return None
     outcomes = _tried(node).get(id(node), set())
     if outcomes and _TRUE not in outcomes:
-        return Doubt(node.offset, "this never matches. For alternatives, join them with `||`")
+        return Doubt(node.offset, "this condition never matches. Join alternatives with `||`")
     if outcomes and _FALSE not in outcomes:
-        return Doubt(node.offset, "this is never false. To exclude several values, join them with `&&`")
+        return Doubt(
+            node.offset,
+            "this condition is never false. To exclude several values, join the conditions with `&&`",
+        )
     return None
 
 
@@ -265,15 +269,15 @@ def _places(tree: Node) -> list[Doubt]:
                 Doubt(
                     node.offset,
                     f"`{node.name}` is read before this test for its existence, and a missing property "
-                    "ends the evaluation there: test first",
+                    "ends the evaluation: put the test first",
                 )
             )
         elif _is_comparison(node) and outcomes and not outcomes & {_TRUE, _FALSE}:
             found.append(
                 Doubt(
                     node.offset,
-                    "after the conditions before it, this can only end in an error: a property has one "
-                    "type, or is missing. Use separate subscriptions for alternatives",
+                    "after the earlier conditions, this condition can only end in an error: a property "
+                    "has one type, or is missing. Use separate subscriptions for alternatives",
                 )
             )
     return found
@@ -303,7 +307,9 @@ _ABSENT: Final = _Value("absent", "")
 _OTHER: Final = _Value("other", "")
 _MISSING: Final = _Value("error", "a property is missing")
 _MIXED: Final = _Value(
-    "error", "two integers compare, or two strings; a condition compares only with a literal true or false"
+    "error",
+    "integers can be compared with integers, strings with strings, and a condition only with a "
+    "literal true or false",
 )
 _NO_INTEGER: Final = _Value("error", "arithmetic takes integers")
 _NO_CONDITION: Final = _Value("error", "a condition is needed")

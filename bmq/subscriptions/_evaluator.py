@@ -144,7 +144,7 @@ def _exact(value: Any) -> Any:
         # The broker reports a type error here, not the error called BINARY.
         return ErrorKind.TYPE
     raise InvalidProperty(
-        f"a property's value is bool, int, str, bytes or bmq.PropertyValue, not {_checks.shown(value)}"
+        f"a property's value must be bool, int, str, bytes or bmq.PropertyValue, not {_checks.shown(value)}"
     )
 
 
@@ -336,7 +336,7 @@ class _Generator:
     def _typed(self, node: Node, wanted: str, reason: str) -> str:
         """Evaluate to a value of one type, or end with a type error."""
         if isinstance(node, Property):
-            return self._property(node, wanted, f"{reason}, and `{node.name}` is something else")[0]
+            return self._property(node, wanted, f"{reason}, and `{node.name}` has another type")[0]
         value, kind = self._value(node)
         self._require(value, kind, wanted, node, reason)
         return value
@@ -345,7 +345,7 @@ class _Generator:
         if kind == wanted:
             return
         if kind:
-            reason = f"{reason}, and this is {_TYPE_NAMES[kind]}"
+            reason = f"{reason}, and the operand is {_TYPE_NAMES[kind]}"
         failure = self._failure(ErrorKind.TYPE, node, reason)
         # Always true for a known type; as a test, the condition keeps the following code reachable.
         self._write(f"if type({value}) is not {wanted}: {self._end(failure)}")
@@ -374,7 +374,7 @@ class _Generator:
                 self._known = known
                 return result
             case _:
-                return self._typed(node, "bool", f"{where} has to be a boolean")
+                return self._typed(node, "bool", f"{where} must be a boolean")
 
     def _exists(self, name: str) -> str:
         key, value, result = self._constant(name), self._variable(), self._variable()
@@ -397,7 +397,7 @@ class _Generator:
         return a, b
 
     def _negate(self, node: Negate) -> tuple[str, str]:
-        value = self._typed(node.operand, "int", "the operand of unary `-` has to be an integer")
+        value = self._typed(node.operand, "int", "the operand of unary `-` must be an integer")
         result = self._variable()
         self._write(f"{result} = -{value}")
         self._wrap(result)

@@ -91,7 +91,7 @@ class Expression:
 
     def __init__(self, text: str, *, strict: bool = True) -> None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"an expression is a str, not {_checks.shown(text)}")
+            raise UsageError(f"an expression must be a str, not {_checks.shown(text)}")
         text = str.__str__(text)
         strict = _checks.boolean("strict", strict)
         self._text = text
@@ -189,7 +189,8 @@ class Expression:
         if self._error is not None:
             first_line = str(self._error).partition("\n")[0]
             return Evaluation(
-                True, reason=f"the broker cannot compile this and matches every message: {first_line}"
+                True,
+                reason=f"the broker cannot compile this expression, and matches every message: {first_line}",
             )
         outcome = self.compile()(lookup(properties))
         if not isinstance(outcome, EvaluationFailure):

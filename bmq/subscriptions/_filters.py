@@ -44,12 +44,12 @@ __all__ = [
 #: An expression that never matches.
 _NEVER: Final = "exists(tag)&&!exists(tag)"
 _ALL_OF_ADVICE: Final = (
-    "A message needs all of {count} tags, and that has to fit one expression: five tags if they are short, "
-    "for there is no *and* between subscriptions. Instead, either (1) let an application subscription in the "
-    "domain's configuration ask for half of them (the broker applies both), (2) let producers set one tag "
-    "for the combination, (3) with a closed list of up to 15 tags, let producers set the product of a prime "
-    "a tag, and subscribe to `tp % K == 0`, or (4) subscribe to five and check the others with matches() in "
-    "the application."
+    "A message must have all of {count} tags, and one expression must test all of them, because "
+    "subscriptions cannot be joined by *and*. One expression has room for five short tags. Instead, "
+    "either (1) let an application subscription in the domain's configuration test half of the tags (the "
+    "broker applies both), (2) let producers set one tag for the combination, (3) with a closed list of "
+    "up to 15 tags, assign a prime to each tag, let producers set the product as `tp`, and subscribe to "
+    "`tp % K == 0`, or (4) subscribe to five tags and check the others with matches() in the application."
 )
 
 
@@ -241,9 +241,9 @@ class CmqTags(TagFilter):
 
 
 _PULSAR_ADVICE: Final = (
-    "A message needs all of {count} values, in properties of different names, and that has to fit one "
-    "expression: three values if they are short. Let producers set tags beside them (with_pulsar_tags), of "
-    "which five fit, or let a subscriber ask for three and check the others with matches()."
+    "A message must have all of {count} values, in properties of different names, and one expression has "
+    "room for three short values. Let producers also set tags (with_pulsar_tags), of which five fit, or "
+    "subscribe to three values and check the others with matches()."
 )
 
 
@@ -277,7 +277,7 @@ class PulsarTags(TagFilter):
         self._keys = tuple(sorted(set(_checks.texts("keys", keys))))
         wrong = [key for key in self._keys if not key.startswith("tag")]
         if wrong or not self._keys:
-            raise UsageError(f"the names of Pulsar's tags begin with 'tag': {wrong or 'none is given'}")
+            raise UsageError(f"the names of Pulsar's tags begin with 'tag': {wrong or 'no name was given'}")
         for value in (*self._any_of, *self._all_of):
             for key in self._keys:
                 _ = P(key) == value
@@ -322,9 +322,9 @@ class PulsarTags(TagFilter):
         ways = perm(len(self._keys), len(self._all_of))
         if ways > MAX_SUBSCRIPTIONS:
             raise InvalidExpression(
-                f"{len(self._all_of)} values can stand under {len(self._keys)} names in {ways} ways, and "
-                f"each is a subscription; at most {MAX_SUBSCRIPTIONS} are made. Give fewer names, or let "
-                "producers set tags beside them (with_pulsar_tags)",
+                f"{len(self._all_of)} values can be distributed among {len(self._keys)} names in {ways} "
+                f"ways, each of which needs a subscription; the maximum is {MAX_SUBSCRIPTIONS}. Give fewer "
+                "names, or let producers also set tags (with_pulsar_tags)",
                 code=ErrorKind.TOO_COMPLEX.name,
             )
         any_of = () if self.any_of & self.all_of else self._any_of
@@ -354,7 +354,7 @@ class PulsarTags(TagFilter):
         wanted = self.subscriptions()
         if wanted == [None]:
             return Complement((), False, "", (None,))
-        reason = "where one of the names is missing, neither the filter nor its negation matches"
+        reason = "on messages without one of the names, neither the filter nor its negation matches"
         return Complement((), True, reason, tuple(wanted))
 
     def __eq__(self, other: object) -> bool:
@@ -427,8 +427,8 @@ def check_expression_type(expression: object) -> None:
     """
     if expression is not None and not isinstance(expression, str | Expression | Filter | Operand | TagFilter):
         raise UsageError(
-            "messages are selected by an expression as text, a bmq.Expression, a filter made with bmq.P, a "
-            f"bmq.TagFilter or a bmq.subscriptions.CmqTags, not by {_checks.shown(expression)}"
+            "messages must be selected by an expression as text, a bmq.Expression, a filter made with "
+            f"bmq.P, a bmq.TagFilter or a bmq.subscriptions.CmqTags, not by {_checks.shown(expression)}"
         )
 
 
@@ -458,12 +458,12 @@ def _complement(tree: Node | None, wanted: list[Expression | None]) -> Complemen
     if not is_total(tree):
         reason = (
             "on messages where evaluating ends in an error (a property is missing, or of another type) "
-            "neither the filter nor its negation matches, so no expression takes the rest"
+            "neither the filter nor its negation matches, so no expression selects the remaining messages"
         )
         return Complement((), True, reason, tuple(wanted))
     try:
         texts = plan_tree(Not(tree))
     except InvalidExpression as error:
         reason = str(error).partition("\n")[0]
-        return Complement((), True, f"the opposite does not fit an expression: {reason}", tuple(wanted))
+        return Complement((), True, f"the opposite does not fit into an expression: {reason}", tuple(wanted))
     return Complement(tuple(made(texts)), False, "", tuple(wanted))

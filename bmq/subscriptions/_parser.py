@@ -146,5 +146,5 @@ def parse(text: str) -> Node:
         InvalidExpression: with the code SYNTAX.
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"an expression is a str, not {_checks.shown(text)}")
+        raise UsageError(f"an expression must be a str, not {_checks.shown(text)}")
     return _Parser(text).parse()

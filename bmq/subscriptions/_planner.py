@@ -52,7 +52,7 @@ def plan_text(text: str) -> list[str]:
     """
     if len(text) > _MAX_TEXT:
         raise _refusal(
-            "expression", ErrorKind.TOO_LONG, f"a filter of {len(text)} characters is beyond planning"
+            "expression", ErrorKind.TOO_LONG, f"a filter of {len(text)} characters is too long to be planned"
         )
     ast = parse(text)
     if operator_count(ast) <= MAX_OPERATORS and encoded_length(text) <= MAX_LENGTH:
@@ -69,7 +69,7 @@ def plan_tree(node: Node) -> list[str]:
     depth = nesting(node)
     if depth > _MAX_NESTING:
         raise _refusal(
-            "", ErrorKind.TOO_COMPLEX, f"the filter is nested {depth} deep; no expression can hold that"
+            "", ErrorKind.TOO_COMPLEX, f"the filter is nested {depth} deep, more than any expression can be"
         )
     return list(dict.fromkeys(unparse(part) for part in _split(simplest(node))))
 
@@ -143,9 +143,9 @@ def _too_big(node: Node) -> InvalidExpression:
     return _refusal(
         text,
         kind,
-        f"{limit}\n    {shown}\n"
-        "This part cannot be split: several subscriptions mean *or*, and no combination means *and*. "
-        "Possible remedies: let producers set one property for these conditions; move some of them to "
-        "an application subscription in the domain's configuration (the broker applies both); shorten "
-        "property names; or subscribe to some of the conditions and check the rest in the application.",
+        f"{limit}\n    {shown}\nThis part cannot be split: several subscriptions are joined by *or*, never "
+        "by *and*. Possible remedies: let producers set one property for these conditions; move some of "
+        "them to an application subscription in the domain's configuration (the broker applies both); "
+        "shorten property names; or subscribe to some of the conditions and check the rest in the "
+        "application.",
     )

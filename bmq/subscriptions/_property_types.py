@@ -41,10 +41,10 @@ def check_property_types(
         InvalidExpression: the filter would match no message, or fail on every message; or the filter is not
             legal.
     """
-    for name, kind in _checks.mapping("kinds", kinds, "types by name").items():
+    for name, kind in _checks.mapping("kinds", kinds, "names to types").items():
         _checks.text("the name of a property", name)
         if not isinstance(kind, type) or kind not in _WORDS:
-            raise UsageError(f"kinds has bool, int, str and bytes, not {_checks.shown(kind)}")
+            raise UsageError(f"kinds must contain bool, int, str or bytes, not {_checks.shown(kind)}")
     of = _checks.text("of", of)
     others = tuple(_checks.texts("others", others))
     if (
@@ -98,7 +98,9 @@ class _Check:
     def _property(self, name: str, offset: int) -> type | None:
         kind = self._kinds.get(name)
         if kind is bytes:
-            raise self._error(f"{name} of {self._of} is binary, which no expression can read", offset)
+            raise self._error(
+                f"{name} of {self._of} is binary, and expressions cannot read binary properties", offset
+            )
         if kind is None and not name.startswith(self._others):
             near = difflib.get_close_matches(name, self._kinds, 1)
             hint = f": did you mean {near[0]}?" if near else f"; it has {', '.join(self._kinds)}"
@@ -108,7 +110,9 @@ class _Check:
     def _expect(self, wanted: type, node: Node, operator: str) -> None:
         kind = self.kind(node)
         if kind not in (wanted, None):
-            raise self._error(f"`{operator}` takes {_WORDS[wanted]}, and this is {_WORDS[kind]}", node.offset)
+            raise self._error(
+                f"`{operator}` takes {_WORDS[wanted]}, and the operand is {_WORDS[kind]}", node.offset
+            )
 
     def _binary(self, node: Binary) -> type:
         operator = node.operator

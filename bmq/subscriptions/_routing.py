@@ -170,10 +170,10 @@ class Decision:
             return f"A copy goes to each of: {names}."
         told = f"The message goes to {names}."
         if len(self.candidates) > 1:
-            told = f"The message goes to one of {names}, turn by turn."
+            told = f"The message goes to one of {names}, in turn."
         if self.also:
             others = ", ".join(route.name for route in self.also)
-            told += f" {others} match at the same priority: which expression comes first is not specified."
+            told += f" {others} match at the same priority: the order of their expressions is not specified."
         return told
 
     def _wait(self) -> str:
@@ -183,7 +183,7 @@ class Decision:
                 f"{told} No group tried so far has room, so delivery to this application stops "
                 "until a group has room."
             )
-        told += " Others have room, so delivery goes on"
+        told += " Other groups have room, so delivery continues"
         if not self.spills:
             return f"{told}."
         names = ", ".join(route.name for route in self.spills)
@@ -228,7 +228,7 @@ class RoutingTable:
         names = [route.name for route in self._routes]
         for name in names:
             if names.count(name) > 1:
-                raise UsageError(f"two routes are called {name!r}: names must be unique")
+                raise UsageError(f"two routes have the name {name!r}: names must be unique")
         self._groups = _grouped(self._routes)
 
     @property
@@ -310,8 +310,8 @@ def _route(number: int, entry: RouteInput) -> Route:
         given: Any = entry
         if not isinstance(given, tuple) or len(entry) not in (2, 3):
             raise UsageError(
-                "a route is a bmq.subscriptions.Route, or a tuple of expression, priority and perhaps name, "
-                f"not {_checks.shown(entry)}"
+                "a route must be a bmq.subscriptions.Route, or a tuple of expression, priority and "
+                f"optionally name, not {_checks.shown(entry)}"
             )
         name = entry[2] if len(entry) == 3 else ""
         entry = Route(_expression(entry[0]), entry[1], name)
@@ -325,7 +325,7 @@ def _expression(value: str | Expression | Filter | Operand | None) -> Expression
     if isinstance(value, str):
         return Expression(value)
     if not isinstance(value, Filter | Operand):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"the expression of a route is text or a filter, not {_checks.shown(value)}")
+        raise UsageError(f"the expression of a route must be text or a filter, not {_checks.shown(value)}")
     return value.expression()
 
 

@@ -57,20 +57,20 @@ def tag_name(tag: str) -> str:
         InvalidProperty: the tag is too long for an expression, or cannot be encoded as UTF-8.
     """
     if not isinstance(tag, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"a tag is a str, not {_checks.shown(tag)}")
+        raise UsageError(f"a tag must be a str, not {_checks.shown(tag)}")
     try:
         raw = str.encode(tag, "utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise InvalidProperty(
-            f"tag {tag[:40]!r} has half a character and cannot be encoded as UTF-8"
+            f"tag {tag[:40]!r} has half of a surrogate pair, which UTF-8 cannot encode"
         ) from None
     plain = _ESCAPED.sub(lambda found: b"__%02x" % found.group()[0], raw)
     dense = _DENSE + b2a_base64(raw, newline=False).rstrip(b"=").translate(bytes.maketrans(*_DIGITS))
     name = min(plain, dense, key=len).decode("ascii")
     if len(name) > MAX_TAG_LENGTH:
         raise InvalidProperty(
-            f"tag {tag[:40]!r}… takes {len(name)} characters as the name of a property; with more than "
-            f"{MAX_TAG_LENGTH} no subscription could select it"
+            f"tag {tag[:40]!r}… needs a property name of {len(name)} characters; subscriptions can select "
+            f"up to {MAX_TAG_LENGTH}"
         )
     return TAG_PREFIX + name
 

@@ -74,7 +74,7 @@ class TestApp:
         for each in self._all():
             if each.app is part:
                 return each
-        raise UsageError("the app is no part of the tested app: app.include(...)")
+        raise UsageError("the app is not part of the tested app: add it with app.include(...)")
 
     def _all(self) -> list[TestApp]:
         return [*(each for part in self._parts for each in part._all()), self]
@@ -151,7 +151,7 @@ class TestApp:
             f"    {each.handler}, attempt {each.attempt}: {type(each.error).__name__}: {each.error}"
             for each in self.failures[-5:]
         ]
-        return "\n".join(["\nwhat failed last:", *lines]) if lines else "\nno handler has failed"
+        return "\n".join(["\nlatest failures:", *lines]) if lines else "\nno handler has failed"
 
     async def __aenter__(self) -> TestApp:
         try:

@@ -42,7 +42,7 @@ class BackgroundBroker:
     def __init__(self, **options: Any) -> None:
         unknown = set(options) - set(inspect.signature(Broker).parameters)
         if unknown:
-            raise UsageError(f"a broker has no option {', '.join(sorted(unknown))}")
+            raise UsageError(f"unknown option {', '.join(sorted(unknown))} of a broker")
         Broker(**options)  # raise errors of the arguments here, not in a thread
         self._options = options
         self._broker: Broker | None = None

@@ -340,7 +340,7 @@ class Checker:
         if self._within is not None:
             chosen.append("late")
         elif "late" in chosen:
-            raise UsageError("the rule late needs a time: within=SECONDS")
+            raise UsageError("the rule late needs within=SECONDS")
         left_out = _rules("without", without)
         self._rules = frozenset(rule for rule in chosen if rule not in left_out)
         self._clock_error = _checks.seconds("clock_error", clock_error)
@@ -394,7 +394,7 @@ class Checker:
             read(self, process, f"{source}:{line}" if source else f"{line}", event)
         except (KeyError, TypeError) as error:
             where = f"line {line} of {source or 'the history'}"
-            raise UsageError(f"{where}: {event['op']} has no proper field: {error}") from error
+            raise UsageError(f"{where}: {event['op']} has no valid field: {error}") from error
 
     # processes
 
@@ -517,7 +517,7 @@ class Checker:
             if number == process.number and derived_guid(copy.guid, uri, "dead letter") == event["message"]
         ]
         if own and all(copy.handled == "ok" for copy in own):
-            text = f"{guid} of {uri} was put aside though its handler had succeeded"
+            text = f"{guid} of {uri} was put aside although its handler had succeeded"
             self._problem("dead-letters", text, guid, origin.queue, [process], [own[-1].handled_at, where])
 
     def _reply(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
@@ -537,7 +537,7 @@ class Checker:
         waiting = process.unanswered.pop(guid, None)
         if waiting is None:
             lines = [where] if message is None else [message.posted_at, message.acked_at, where]
-            text = f"a post of {guid} to {queue.uri} has a second outcome, or was never made"
+            text = f"a post of {guid} to {queue.uri} has a second outcome, or does not exist"
             self._problem("outcome", text, guid, queue, [process], lines)
             return
         self.pending -= 1
@@ -650,10 +650,10 @@ class Checker:
         lines = [message.posted_at, where]
         damaged = event.get("damaged") or event.get("crc", message.crc) != message.crc
         if damaged and message.process is not None and message.crc is not None:
-            text = f"{guid} of {queue.uri} was delivered with another payload than it was posted with"
+            text = f"{guid} of {queue.uri} was delivered with a payload that differs from the posted payload"
             self._problem("content", text, guid, queue, [message.process, process], lines)
         if message.status == _REFUSED:
-            text = f"{guid} of {queue.uri} was delivered though its post was refused"
+            text = f"{guid} of {queue.uri} was delivered although its post was refused"
             self._problem("content", text, guid, queue, [process], [message.acked_at, where])
         if message.due is not None and event["at"] + self._clock_error < message.due:
             text = f"{guid} reached {event['queue']} {message.due - event['at']:.3f} s before it was due"
@@ -672,7 +672,7 @@ class Checker:
             self._duplicates["confirmed here"] += 1
             session, before = (str(each.connection).partition(".")[0] for each in (copy, earlier))
             if session == before and copy.guid == earlier.guid:
-                text = f"{message.guid} came again to {uri} after it had confirmed it"
+                text = f"{message.guid} was redelivered to {uri} after the session had confirmed the message"
                 lines = [earlier.where, copy.where]
                 self._problem("again", text, message.guid, message.queue, [process], lines)
 
@@ -693,7 +693,7 @@ class Checker:
         if latest is not None and latest[0] == connection and message.place < latest[1]:
             assert message.process is not None
             of = f" of key {message.key}" if rule == "key-order" else ""
-            text = f"{message.guid}{of} came to {ordered[1]} after {latest[2]}, which was posted later"
+            text = f"{message.guid}{of} reached {ordered[1]} after {latest[2]}, which was posted later"
             lines = [message.posted_at, latest[3], where]
             self._problem(rule, text, message.guid, message.queue, [message.process, process], lines)
             return
@@ -713,7 +713,10 @@ class Checker:
         for number, (_, since) in owners.items():
             if number != process.number:
                 other = self._lives[number]
-                text = f"{message.guid} came to {process.name} while {other.name} had others of its key"
+                text = (
+                    f"{message.guid} reached {process.name} while {other.name} had other messages of "
+                    "the same key"
+                )
                 lines = [since, where]
                 self._problem("one-owner", text, message.guid, message.queue, [other, process], lines)
         count, since = owners.get(process.number, (0, where))
@@ -739,20 +742,22 @@ class Checker:
         copy = None if message is None else _copy_of(message, process, event)
         if message is None or copy is None:
             if guid not in self._ended:
-                text = f"{process.name} confirmed {guid} of {uri}, which it has not received"
+                text = f"{process.name} confirmed {guid} of {uri}, but has not received the message"
                 self._problem("confirm", text, guid, self._queue(uri), [process], [where])
             return
         lines = [copy.where, copy.handled_at, where]
         if event.get("connection", copy.connection) != copy.connection:
             pass  # an earlier delivery is confirmed, and this delivery with it
         elif copy.handled == "invoke" and copy.confirmed is None:
-            text = f"{guid} of {uri} was confirmed while its handler was at work"
+            text = f"{guid} of {uri} was confirmed while its handler was running"
             self._problem("confirm", text, guid, message.queue, [process], lines)
         elif copy.handled == "unknown":
-            text = f"{guid} of {uri} was confirmed though its handler was cancelled"
+            text = f"{guid} of {uri} was confirmed although its handler was cancelled"
             self._problem("confirm", text, guid, message.queue, [process], lines)
         elif copy.handled == "fail" and not self._put_aside(message, guid, uri, copy):
-            text = f"{guid} of {uri} was confirmed after its handler had failed, and was not put aside before"
+            text = (
+                f"{guid} of {uri} was confirmed after its handler had failed, without having been put aside"
+            )
             self._problem("dead-letters", text, guid, message.queue, [process], lines)
         if event.get("connection", copy.connection) == copy.connection:
             copy.confirmed = not event.get("stale")
@@ -784,7 +789,7 @@ class Checker:
             return
         busy = uri, _place(process, event)[1], guid
         if (since := process.busy.setdefault(busy, where)) != where:
-            text = f"{guid} of {uri} was handled while another handler of the session had it"
+            text = f"{guid} of {uri} was handled while another handler of the session had the message"
             self._problem("one-copy", text, guid, message.queue, [process], [since, where])
         later = event.get("connection", copy.connection) != copy.connection
         if copy.confirmed is not None and copy.handled is None and not later:
@@ -839,13 +844,15 @@ class Checker:
         for name, count in equal.items():
             if event[name] != count:
                 text = (
-                    f"{process.name} has {event[name]:,} {name} by its statistics, {count:,} by its history"
+                    f"{process.name} has {event[name]:,} {name} according to its statistics, {count:,} "
+                    "according to its history"
                 )
                 self._problem("statistics", text, None, None, [process], [where])
         if not process.unanswered and (event.get("unacked") or event.get("unacked_bytes")):
             text = (
                 f"{process.name} waits for {event.get('unacked', 0):,} outcomes of "
-                f"{event.get('unacked_bytes', 0):,} bytes by its statistics, for none by its history"
+                f"{event.get('unacked_bytes', 0):,} bytes according to its statistics, for none according "
+                "to its history"
             )
             self._problem("statistics", text, None, None, [process], [where])
         # Sessions count deliveries and confirmations that the program never sees.
@@ -853,7 +860,8 @@ class Checker:
         for name, count in least.items():
             if event[name] < count:
                 text = (
-                    f"{process.name} has {event[name]:,} {name} by its statistics, {count:,} by its history"
+                    f"{process.name} has {event[name]:,} {name} according to its statistics, {count:,} "
+                    "according to its history"
                 )
                 self._problem("statistics", text, None, None, [process], [where])
 

@@ -121,7 +121,7 @@ def plan_faults(
     count = _checks.integer("count", count, 0, _MOST_FAULTS)
     kinds = cast("list[FaultKind]", _checks.texts("kinds", kinds))
     if not kinds:
-        raise UsageError("kinds has at least one kind of fault")
+        raise UsageError("kinds must have at least one kind of fault")
     for each in kinds:
         _checks.one_of("a kind of fault", each, get_args(FaultKind))
     pause, duration = _bounds("pause", pause), _bounds("duration", duration)
@@ -152,10 +152,10 @@ def plan_faults(
 def _bounds(name: str, value: object) -> tuple[float, float]:
     bounds: list[object] = _checks.items(name, value, "two numbers of seconds")
     if len(bounds) != 2:
-        raise UsageError(f"{name} is the shortest and the longest time, not {_checks.shown(value)}")
+        raise UsageError(f"{name} must be the shortest and the longest time, not {_checks.shown(value)}")
     low, high = (_checks.seconds(name, each) for each in bounds)
     if low > high:
-        raise UsageError(f"{name} begins with the shortest time, and {low:g} is above {high:g}")
+        raise UsageError(f"{name} must begin with the shortest time, and {low:g} is above {high:g}")
     return low, high
 
 

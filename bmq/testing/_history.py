@@ -527,8 +527,8 @@ def parsed(name: str, lines: Iterable[bytes], torn: list[str]) -> Iterator[tuple
             continue
         if not isinstance(event, dict) or not _is_event(cast("dict[str, Any]", event)):
             raise UsageError(
-                f"line {number} of {name or 'the history'} is not an event; an event has at, process, op "
-                "and type"
+                f"line {number} of {name or 'the history'} is not an event; an event must have at, "
+                "process, op and type"
             )
         yield name, number, event
 

@@ -51,7 +51,7 @@ def domain_like(mode: str, number: int, settings: Mapping[str, Any]) -> DomainCo
     unknown = set(settings) - _SETTINGS
     if unknown:
         known = ", ".join(sorted(_SETTINGS))
-        raise UsageError(f"a domain has no setting {', '.join(sorted(unknown))}; known names: {known}")
+        raise UsageError(f"unknown setting {', '.join(sorted(unknown))} of a domain; known names: {known}")
     values = dict(settings)
     if "app_ids" in values:
         values["app_ids"] = tuple(values["app_ids"])

@@ -145,7 +145,7 @@ class Line(ABC):
         _direction(direction)
         _checks.function("action", action, 1)
         if (nbytes is None) is (events is None):
-            raise UsageError("say after how many bytes, nbytes=..., or after how many events, events=...")
+            raise UsageError("give a number of bytes, nbytes=..., or a number of events, events=...")
         nbytes = _checks.optional(_checks.integer, "nbytes", nbytes)
         events = _checks.optional(_checks.integer, "events", events)
 
@@ -204,10 +204,10 @@ def _sizes(size: object) -> tuple[int, int]:
     if isinstance(given, tuple):
         bounds = cast("tuple[object, ...]", given)
         if len(bounds) != 2:
-            raise UsageError(f"size is a number of bytes or two bounds, not {_checks.shown(size)}")
+            raise UsageError(f"size must be a number of bytes or two bounds, not {_checks.shown(size)}")
         low, high = (_checks.integer("a bound of size", each, 1) for each in bounds)
         if low > high:
-            raise UsageError(f"size begins with the lower bound, and {low} is above {high}")
+            raise UsageError(f"size must begin with the lower bound, and {low} is above {high}")
         return low, high
     exact = _checks.integer("size", size, 1)
     return exact, exact
@@ -417,7 +417,7 @@ class FaultProxy(Line):
         Cancelling the call closes the listening sockets; the proxy can be started again.
         """
         if self._port:
-            raise StateError("a proxy is started once")
+            raise StateError("a proxy can be started only once")
         self._reserved = _reserve(self.host, self._wanted_port)
         self._port = self._reserved.getsockname()[1]
         try:

@@ -422,7 +422,7 @@ def _refuse_options(name: str, options: dict[str, Any]) -> None:
 def _without(name: str) -> Callable[..., Any]:
     def refuse(self: SimLoop, *args: object, **options: object) -> Any:
         raise UsageError(
-            f"loop.{name}() does not exist in a simulation, which has no sockets, pipes and signals"
+            f"loop.{name}() does not exist in a simulation, which has no sockets, pipes or signals"
         )
 
     refuse.__name__ = name

@@ -229,7 +229,7 @@ class Host:
             return _LOOPBACK
         found = self.network.find(text) if isinstance(text, str) else None
         if found is None:
-            raise socket.gaierror(socket.EAI_NONAME, f"no host of the simulation is called {text!r}")
+            raise socket.gaierror(socket.EAI_NONAME, f"no host of the simulation has the name {text!r}")
         return found.address
 
     def listen(self, loop: SimLoop, factory: Callable[[], Any], host: object, port: object) -> Server:

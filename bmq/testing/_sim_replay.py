@@ -30,7 +30,7 @@ def seeds_to_run(first: int, count: int) -> list[int]:
     try:
         return [int(given)]
     except ValueError:
-        raise UsageError(f"{REPLAY}={given!r} is no seed") from None
+        raise UsageError(f"{REPLAY}={given!r} is not a seed") from None
 
 
 def skipped_faults() -> frozenset[int]:
@@ -71,7 +71,7 @@ def replayed(simulation: Seeded) -> Generator[None]:
         yield
     except Exception as error:
         skipped = f" {SKIP}={os.environ[SKIP]}" if os.environ.get(SKIP) else ""
-        error.add_note(f"{simulation.report()}\nrepeat it with {REPLAY}={simulation.seed}{skipped}")
+        error.add_note(f"{simulation.report()}\nrepeat the run with {REPLAY}={simulation.seed}{skipped}")
         raise
     finally:
         if handler is not None:

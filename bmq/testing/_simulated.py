@@ -47,10 +47,10 @@ def simulated(
     def decorate(test: Callable[..., Coroutine[Any, Any, object]]) -> Callable[..., None]:
         _checks.function("the test", test)
         if not inspect.iscoroutinefunction(test):
-            raise UsageError("a simulated test is a coroutine function: async def test(sim)")
+            raise UsageError("a simulated test must be a coroutine function: async def test(sim)")
         parameters = list(inspect.signature(test).parameters.values())
         if not parameters:
-            raise UsageError("a simulated test takes the simulation: async def test(sim)")
+            raise UsageError("a simulated test must accept the simulation: async def test(sim)")
 
         @functools.wraps(test)
         def run(*fixtures: Any, **named: Any) -> None:

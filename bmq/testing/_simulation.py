@@ -501,7 +501,9 @@ class SimulatedNetwork:
     def _host(self, name: str) -> Host:
         found = self._network.find(_checks.text("host", name))
         if found is None:
-            raise UsageError(f"no host is called {name!r}; the hosts are: {', '.join(self._network.hosts)}")
+            raise UsageError(
+                f"no host has the name {name!r}; the hosts are: {', '.join(self._network.hosts)}"
+            )
         return found
 
 
@@ -692,9 +694,9 @@ class Simulation:
         _checks.function("main", main, len(arguments))
         host = _checks.optional(_checks.text, "host", host)
         if any(each.name == name for each in self._processes):
-            raise UsageError(f"there is a process {name!r} already")
+            raise UsageError(f"the simulation already has a process {name!r}")
         if self._over:
-            raise StateError("the simulation is over: make another one")
+            raise StateError("the simulation is over: create another simulation")
         process = SimulatedProcess(self, name, main, arguments, self.network._network.host(host or name))
         self._processes.append(process)
         process.start()
@@ -753,9 +755,9 @@ class Simulation:
             Exception: raised by the coroutine.
         """
         if self._over:
-            raise StateError("the simulation is over: make another one")
+            raise StateError("the simulation is over: create another simulation")
         if asyncio.events._get_running_loop() is not None:
-            raise UsageError("a simulation runs its own event loops: call run() outside of coroutines")
+            raise UsageError("a simulation runs its own event loops: call run() outside coroutines")
         with replayed(self):
             return self._run(main, arguments)
 
@@ -881,7 +883,9 @@ class Simulation:
 def _pair(name: str, value: object) -> list[Any]:
     pair: list[Any] = _checks.items(name, value, "a least and a greatest value")
     if len(pair) != 2:
-        raise UsageError(f"{name}={_checks.shown(value)}: a least and a greatest value, such as (1, 2)")
+        raise UsageError(
+            f"{name} must be a minimum and a maximum, such as (1, 2), not {_checks.shown(value)}"
+        )
     return pair
 
 

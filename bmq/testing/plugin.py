@@ -72,8 +72,8 @@ def _check_loop(request: pytest.FixtureRequest) -> None:
     fixtures = request.config.getini("asyncio_default_fixture_loop_scope") or "function"
     if own != fixtures and fixtures != "fixture-scope":
         pytest.fail(
-            f"this test runs on the event loop of its {own}, and {request.fixturename} on the loop of the "
-            f"{fixtures}: set asyncio_default_fixture_loop_scope = {own!r}",
+            f"this test runs on the event loop of its {own}, and {request.fixturename} runs on the loop of "
+            f"the {fixtures}: set asyncio_default_fixture_loop_scope = {own!r}",
             pytrace=False,
         )
 
@@ -90,8 +90,8 @@ class NamedBroker:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"bmq_broker is the broker that {_VARIABLE} names, at {self.uri}; only an embedded one has "
-            f"{name!r}: unset {_VARIABLE}, or leave this test out there"
+            f"bmq_broker is the broker named by {_VARIABLE}, at {self.uri}; only an embedded broker has "
+            f"{name!r}: unset {_VARIABLE}, or skip this test"
         )
 
 
@@ -110,7 +110,9 @@ async def bmq_broker(
     named = os.environ.get(_VARIABLE)
     if named:
         if bmq_broker_options:
-            pytest.skip(f"wants a broker with {', '.join(bmq_broker_options)}, and {_VARIABLE} names another")
+            pytest.skip(
+                f"needs a broker with {', '.join(bmq_broker_options)}, and {_VARIABLE} names another broker"
+            )
         yield NamedBroker(named)
         return
     from bmq.broker import Broker
@@ -193,7 +195,7 @@ def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
     takes no new domains: the test is skipped.
     """
     if isinstance(bmq_broker, NamedBroker):
-        pytest.skip(f"makes a domain, which is impossible with the broker that {_VARIABLE} names")
+        pytest.skip(f"creates a domain, which is impossible with the broker named by {_VARIABLE}")
     broker = bmq_broker
     from bmq.testing._names import domain_like
 
@@ -217,7 +219,9 @@ def bmq_background_broker(bmq_broker_options: Mapping[str, Any]) -> Iterator[Bac
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker."""
-    config.addinivalue_line("markers", "bmq_seeds(count): run the test for so many seeds of bmq_simulation")
+    config.addinivalue_line(
+        "markers", "bmq_seeds(count): run the test with this number of seeds of bmq_simulation"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

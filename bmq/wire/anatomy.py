@@ -304,7 +304,11 @@ def _application_data(
             right = crc32c(data)
             if right != fields["crc32c"]:
                 yield Part(
-                    start, 1, "crc32c", f"is {fields['crc32c']:,}, of these bytes it is {right:,}", error=True
+                    start,
+                    1,
+                    "crc32c",
+                    f"is {fields['crc32c']:,}, and the checksum of these bytes is {right:,}",
+                    error=True,
                 )
         has_properties = bool(fields["flags"] & PutFlags.MESSAGE_PROPERTIES)
         properties, payload = split_application_data(

@@ -267,7 +267,7 @@ class StructureCodec:
         """
         if len(buffer) - offset < self.size:
             raise ProtocolError(
-                f"{self.size} bytes expected, only {max(0, len(buffer) - offset)} there",
+                f"{self.size} bytes expected, only {max(0, len(buffer) - offset)} present",
                 field=self.name,
                 offset=offset,
             )

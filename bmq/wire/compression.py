@@ -45,7 +45,7 @@ def decompress(data: bytes, limit: int) -> bytes:
     except zlib.error as error:
         raise ProtocolError(f"not a zlib stream: {error}", field="application data") from error
     if not stream.eof:
-        raise ProtocolError("the zlib stream is cut short", field="application data")
+        raise ProtocolError("the zlib stream is truncated", field="application data")
     if stream.unused_data:
         raise ProtocolError(
             f"{len(stream.unused_data)} bytes follow the zlib stream", field="application data"
@@ -88,5 +88,5 @@ def decompress_part(data: bytes | memoryview, size: int) -> tuple[bytes, bool]:
     except zlib.error as error:
         raise ProtocolError(f"not a zlib stream: {error}", field="application data") from error
     if not stream.eof:
-        raise ProtocolError("the zlib stream is cut short", field="application data")
+        raise ProtocolError("the zlib stream is truncated", field="application data")
     return plain, True

@@ -74,7 +74,7 @@ def pack_event_header(length: int, event_type: int, type_specific: int = 0) -> b
         ValueError: the length needs more than 31 bits.
     """
     if not HEADER_SIZE <= length <= MAX_EVENT_HARD:
-        raise ValueError(f"an event has {HEADER_SIZE} to {MAX_EVENT_HARD} bytes, not {length}")
+        raise ValueError(f"an event must have {HEADER_SIZE} to {MAX_EVENT_HARD} bytes, not {length}")
     return _pack(length, event_type, type_specific)
 
 
@@ -110,14 +110,16 @@ def read_event(data: bytes) -> Event:
     """
     if len(data) < HEADER_SIZE:
         raise ProtocolError(
-            f"an event has at least {HEADER_SIZE} bytes, not {len(data)}", field="length", offset=0
+            f"an event must have at least {HEADER_SIZE} bytes, not {len(data)}", field="length", offset=0
         )
     fragment, length, version, event_type, header_words, type_specific = _unpack(data)
     if fragment:
         raise ProtocolError("fragmented events are not allowed", field="EventHeader.fragment", offset=0)
     if length != len(data):
         raise ProtocolError(
-            f"says {length} bytes, the event has {len(data)}", field="EventHeader.length", offset=0
+            f"the header has a length of {length} bytes, the event has {len(data)}",
+            field="EventHeader.length",
+            offset=0,
         )
     if version != PROTOCOL_VERSION:
         raise ProtocolError(

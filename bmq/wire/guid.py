@@ -42,7 +42,7 @@ class GuidGenerator:
 
     def __init__(self, client_id: bytes) -> None:
         if len(client_id) != 6:
-            raise ValueError(f"a client id has 6 bytes, not {len(client_id)}")
+            raise ValueError(f"a client id must have 6 bytes, not {len(client_id)}")
         self.client_id = client_id
         self._counter = 0
         self._tick = -1
@@ -126,10 +126,10 @@ def guid_from_text(text: object) -> bytes:
         UsageError: the text is not 32 upper-case hexadecimal digits, or is the unset GUID.
     """
     if not isinstance(text, str) or not _TEXT.match(text):
-        hint = "; bytes are spelled guid.hex().upper()" if isinstance(text, bytes) else ""
+        hint = "; convert bytes with guid.hex().upper()" if isinstance(text, bytes) else ""
         raise UsageError(
-            "a message GUID is a str of 32 upper-case hexadecimal digits, as message.guid is, "
-            f"not {_checks.shown(text)}{hint}"
+            "a message GUID must be a str of 32 upper-case hexadecimal digits, like message.guid, not "
+            f"{_checks.shown(text)}{hint}"
         )
     guid = bytes.fromhex(text)
     if guid == UNSET_GUID:

@@ -38,10 +38,10 @@ def _as_bytes(key: object) -> bytes:
         try:
             return str.encode(key)
         except UnicodeEncodeError as error:
-            raise UsageError(f"the key {_checks.shown(key)} is not legal text: {error}") from None
+            raise UsageError(f"the key {_checks.shown(key)} is not valid text: {error}") from None
     if isinstance(key, int) and not isinstance(key, bool):
         number = int(key)
         if number.bit_length() > _MOST_BITS:
-            raise UsageError(f"a key that is an integer has at most {_MOST_BITS} bits")
+            raise UsageError(f"an integer key must have at most {_MOST_BITS} bits")
         return b"%d" % number
-    raise UsageError(f"a key is text, bytes or an integer, not {_checks.shown(key)}")
+    raise UsageError(f"a key must be text, bytes or an integer, not {_checks.shown(key)}")

@@ -58,7 +58,7 @@ def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = 
     position, end = 0, len(options)
     while position < end:
         if end - position < OPTION_HEADER.size:
-            raise ProtocolError("cut short", field="OptionHeader", offset=offset + position)
+            raise ProtocolError("truncated", field="OptionHeader", offset=offset + position)
         kind, packed, specific, words = _unpack(options, position)
         if notice is not None and kind not in _TYPES:
             notice(f"options of type {kind} in PUSH messages")

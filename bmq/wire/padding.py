@@ -25,6 +25,6 @@ def unpadded_length(buffer: bytes | memoryview, start: int, end: int, *, field: 
     pad = buffer[end - 1] if end > start else 0
     if not 1 <= pad <= 4 or pad > end - start:
         raise ProtocolError(
-            f"the padding byte is {pad}, must be 1 to 4", field=field, offset=max(start, end - 1)
+            f"the padding byte is {pad}; it must be 1 to 4", field=field, offset=max(start, end - 1)
         )
     return end - start - pad

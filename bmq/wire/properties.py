@@ -118,13 +118,13 @@ def _utf8(name: str, text: str) -> bytes:
     except UnicodeEncodeError as error:
         raise InvalidProperty(
             f"property {name[:40]!r}: the character {text[error.start]!r} at {error.start} is half of a "
-            "surrogate pair and has no UTF-8 form; use bytes for binary data"
+            "surrogate pair, which UTF-8 cannot encode; use bytes for binary data"
         ) from None
 
 
 def _name_bytes(name: str) -> bytes:
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidProperty(f"a property name is a str, not {type(name).__name__}")
+        raise InvalidProperty(f"a property name must be a str, not {type(name).__name__}")
     raw = _utf8(name, name)
     if not 1 <= len(raw) <= MAX_PROPERTY_NAME:
         raise InvalidProperty(
@@ -137,7 +137,7 @@ def _name_bytes(name: str) -> bytes:
 
 def _integer(name: str, kind: PropertyType, value: object, size: int) -> bytes:
     if not isinstance(value, int):
-        raise InvalidProperty(f"property {name!r}: {kind.name} takes an int, not {type(value).__name__}")
+        raise InvalidProperty(f"property {name!r}: {kind.name} needs an int, not {type(value).__name__}")
     try:
         return int.to_bytes(value, size, "big", signed=True)
     except OverflowError:
@@ -159,9 +159,9 @@ def _typed_value(name: str, kind: PropertyType, value: Any) -> bytes:
         if isinstance(value, bytes) and len(value) == 1:
             return value
         raise InvalidProperty(
-            f"property {name!r}: CHAR takes one byte (such as b'A'), not {_checks.shown(value)}"
+            f"property {name!r}: CHAR needs one byte (such as b'A'), not {_checks.shown(value)}"
         )
-    raise InvalidProperty(f"property {name!r}: {kind.name} does not take {type(value).__name__}")
+    raise InvalidProperty(f"property {name!r}: {kind.name} does not accept {type(value).__name__}")
 
 
 def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
@@ -173,8 +173,8 @@ def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
         kind = _TYPES.get(given) if isinstance(given, int) else None
         if kind is None:
             raise InvalidProperty(
-                f"property {name!r}: {_checks.shown(value.type)} is no type; "
-                f"the types are {', '.join(PropertyType.__members__)}"
+                f"property {name!r}: {_checks.shown(value.type)} is not a property type; the types are "
+                f"{', '.join(PropertyType.__members__)}"
             )
         return kind, _typed_value(name, kind, value.value)
     if isinstance(value, int):
@@ -184,8 +184,8 @@ def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
     if isinstance(value, bytes | bytearray | memoryview):
         return PropertyType.BINARY, bytes(cast("bytes", value))
     raise InvalidProperty(
-        f"property {name!r}: a value is bool, int, str, bytes or bmq.PropertyValue, "
-        f"not {type(value).__name__}"
+        f"property {name!r}: a value must be bool, int, str, bytes or bmq.PropertyValue, not "
+        f"{type(value).__name__}"
     )
 
 
@@ -225,7 +225,9 @@ def _learn_encoder(key: tuple[Any, ...], properties: Mapping[str, PropertyInput]
 
 def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
     if not isinstance(properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidProperty(f"properties are values by name, in a mapping, not {type(properties).__name__}")
+        raise InvalidProperty(
+            f"properties must be a mapping of names to values, not {type(properties).__name__}"
+        )
     count = len(properties)
     if not count:
         return b""
@@ -623,7 +625,7 @@ def _parse(area: bytes, end: int, new: bool) -> dict[str, tuple[int, int, int]]:
         size = _FIXED_SIZES.get(_TYPES[kind])
         if size is not None and stop - start != size:
             raise _wrong(
-                f"{_TYPES[kind].name} has {size} bytes, not {stop - start}",
+                f"{_TYPES[kind].name} must have {size} bytes, not {stop - start}",
                 "MessagePropertyHeader.valueField",
                 at,
             )

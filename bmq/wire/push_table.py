@@ -530,8 +530,8 @@ def _conversion(name: str, kind: ArrowType) -> _Convert:
     if types.is_binary(kind):
         return _bytes
     raise UsageError(
-        f"property {name!r} cannot be read as {kind}: a property becomes a column of bool, int8, int16, "
-        "int32, int64, string or binary"
+        f"property {name!r} cannot be read as {kind}; possible types are bool, int8, int16, int32, int64, "
+        "string and binary"
     )
 
 

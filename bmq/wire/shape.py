@@ -45,7 +45,7 @@ class Flaw(IntEnum):
 
 _FLAWS = {
     Flaw.PARTS: ("PushHeader.optionsWords", "the header and the options are longer than the message"),
-    Flaw.OPTIONS: ("OptionHeader.words", "the options do not fit the place they have"),
+    Flaw.OPTIONS: ("OptionHeader.words", "the options do not fit into their space"),
     Flaw.PADDING: ("PUSH padding", "the padding byte must be 1 to 4"),
     Flaw.NO_DATA: ("PushHeader.messageWords", "no application data"),
 }
@@ -56,7 +56,7 @@ def unreadable(compression: int) -> ProtocolError:
     if compression in _FLAWS:
         field, text = _FLAWS[Flaw(compression)]
         return ProtocolError(text, field=field)
-    return ProtocolError(f"{compression} is no compression", field="compressionAlgorithmType")
+    return ProtocolError(f"{compression} is not a compression", field="compressionAlgorithmType")
 
 
 def read_shape(shape: int) -> tuple[int, int, int]:
@@ -93,7 +93,7 @@ def check_compression(compression: int, kind: str, offset: int) -> None:
     if compression > Compression.ZLIB:
         name = f"{kind}Header"
         raise ProtocolError(
-            f"{compression} is no compression",
+            f"{compression} is not a compression",
             field=f"{name}.compressionAlgorithmType",
             offset=offset + CODECS[name].offset_of("compressionAlgorithmType"),
         )
@@ -115,6 +115,6 @@ def wrong_data(pad: int, kind: str, offset: int, stop: int) -> ProtocolError:
     """Return the error of a message whose padding is wrong, or that contains only padding."""
     if not 1 <= pad <= 4:
         return ProtocolError(
-            f"the padding byte is {pad}, must be 1 to 4", field=f"{kind.upper()} padding", offset=stop - 1
+            f"the padding byte is {pad}; it must be 1 to 4", field=f"{kind.upper()} padding", offset=stop - 1
         )
     return ProtocolError("no application data", field=f"{kind}Header.messageWords", offset=offset)

@@ -167,8 +167,8 @@ class TableEncoder:
         kind = schema.field(self._value).type
         if _flat(kind) not in (pa.string(), pa.binary()):
             raise UsageError(
-                f"column {value!r} is of type {kind}, and a payload is string or binary: cast it, or pack "
-                "several columns into one"
+                f"column {value!r} is of type {kind}, and a payload must be string or binary: cast the "
+                "column, or pack several columns into one"
             )
         plain: list[_Property] = []
         nested: list[_Property] = []
@@ -274,8 +274,8 @@ class TableEncoder:
             row = int(np.argmax(wrong))
             what = f"has {int(sizes[row]):,} bytes"
         raise InvalidPayload(
-            f"{self._name_row(first + row)}: column {self._value_name!r} {what}; a payload is 1 byte to "
-            f"{MAX_APPLICATION_DATA:,} bytes of string or binary: filter such rows out before"
+            f"{self._name_row(first + row)}: column {self._value_name!r} {what}; a payload has 1 to "
+            f"{MAX_APPLICATION_DATA:,} bytes of string or binary: filter these rows out before posting"
         )
 
     def _located(
@@ -335,8 +335,8 @@ def _property(name: str, kind: Any, at: tuple[int, ...], path: str) -> _Property
     found = _kind_of(kind)
     if found is None:
         raise UsageError(
-            f"column {path!r} is of type {kind}, and a property is boolean, an integer, string or binary: "
-            "cast it (to string, or to int64 in a unit that is whole), or leave it out"
+            f"column {path!r} is of type {kind}, and a property must be boolean, an integer, string or "
+            "binary: cast the column (to string, or to int64 in a whole unit), or omit the column"
         )
     encode_properties({name: True}, new=True)
     return _Property(name, name.encode("utf-8", "surrogateescape"), found, at)
@@ -760,8 +760,8 @@ def stream_of(table: Any) -> Any:
         batch = pa.record_batch(table)
         return pa.RecordBatchReader.from_batches(batch.schema, [batch])
     raise UsageError(
-        "a table is a pyarrow Table, RecordBatch or RecordBatchReader, a DataFrame of pandas (2.2 or newer) "
-        f"or Polars, or anything else with __arrow_c_stream__, not {type(table).__name__}"
+        "a table must be a pyarrow Table, RecordBatch or RecordBatchReader, a DataFrame of pandas (2.2 or "
+        f"newer) or Polars, or another object with __arrow_c_stream__, not {type(table).__name__}"
     )
 
 
@@ -785,8 +785,8 @@ def guids_in(
                 guid = None
         if not isinstance(guid, bytes) or len(guid) != 16 or guid == UNSET_GUID:
             raise UsageError(
-                f"{name_row(first + at)}: column {name!r} is {value!r:.60}, and a GUID is 16 bytes or 32 "
-                "upper-case hexadecimal digits, not all zeros"
+                f"{name_row(first + at)}: column {name!r} is {value!r:.60}, and a GUID must be 16 bytes or "
+                "32 upper-case hexadecimal digits, not all zeros"
             )
         guids.append(guid)
     return np.frombuffer(b"".join(guids), "V16")

@@ -57,7 +57,7 @@ class QueueUri:
             )
 
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidURI(f"a queue URI is a str, not {type(text).__name__}")
+            raise InvalidURI(f"a queue URI must be a str, not {type(text).__name__}")
         text = str.__str__(text)
         if not text.startswith(_SCHEME):
             raise wrong('it must start with "bmq://"')
@@ -65,26 +65,26 @@ class QueueUri:
         domain, has_tier, tier = authority.partition(".~")
         if not _DOMAIN.match(domain):
             raise wrong(
-                f"the domain {domain!r} must be letters, digits, '-', '.' or '_'"
+                f"the domain {domain!r} must consist of letters, digits, '-', '.' and '_'"
                 if domain
                 else "the domain is missing"
             )
         if has_tier and not _TIER.match(tier):
-            raise wrong(f"the tier {tier!r} must be letters, digits or '-'")
+            raise wrong(f"the tier {tier!r} must consist of letters, digits and '-'")
         queue, question, query = path.partition("?")
         if not queue:
             raise wrong("the queue name is missing")
         if not _NAME.match(queue):
-            raise wrong(f"the queue name {queue!r} must be letters, digits, '-', '_' or '.'")
+            raise wrong(f"the queue name {queue!r} must consist of letters, digits, '-', '_' and '.'")
         if len(queue) > _MAX_QUEUE:
-            raise wrong(f"the queue name has {len(queue)} characters, at most {_MAX_QUEUE} are allowed")
+            raise wrong(f"the queue name has {len(queue)} characters; at most {_MAX_QUEUE} are allowed")
         app_id = ""
         if question:
             key, equals, app_id = query.partition("=")
             if key != "id" or not equals:
-                raise wrong(f"the only query is ?id=APPID, not {query!r}")
+                raise wrong(f"the only possible query is ?id=APPID, not {query!r}")
             if not _NAME.match(app_id):
-                raise wrong(f"the appId {app_id!r} must be letters, digits, '-', '_' or '.'")
+                raise wrong(f"the appId {app_id!r} must consist of letters, digits, '-', '_' and '.'")
         return cls(domain, queue, tier, app_id)
 
     @property

@@ -126,7 +126,7 @@ class App(Generic[S]):
             _checks.function("metrics", metrics, 0, plain=True)
         self._probe = Probe(*address_of(health), self._health, metrics) if health is not None else None
         if self._probe is None and metrics is not None:
-            raise UsageError("metrics are served at health='HOST:PORT', which is not given")
+            raise UsageError("metrics needs health='HOST:PORT', where the metrics are served")
         self.state: S = checked_state(state)
         self._settings = Settings(broker, options, grace, on_error, clock)
         self._registry = Registry()
@@ -373,7 +373,7 @@ class App(Generic[S]):
         )
         if is_durable(options.policy):
             raise UsageError(
-                "a batch is tried again here: durable retries are for handlers of single messages"
+                "durable retries are for handlers of single messages: a batch is retried in the worker"
             )
         if max_unconfirmed_messages is None:
             room = max(1000, (options.concurrency + 1) * max_messages)

@@ -51,11 +51,11 @@ class PartlyFailed(Exception):
     """
 
     def __init__(self, failed: Mapping[int, BaseException]) -> None:
-        for index, error in _checks.mapping("failed", failed, "errors by index").items():
+        for index, error in _checks.mapping("failed", failed, "indexes to errors").items():
             _checks.integer("the index of a failed message", index)
             if not isinstance(error, BaseException):
                 raise UsageError(
-                    f"failed has the exception of each failure, not {_checks.shown(error)}: "
+                    f"failed must contain an exception for each index, not {_checks.shown(error)}: "
                     "bmq.PartlyFailed({index: error})"
                 )
         super().__init__(dict(failed))
@@ -63,7 +63,7 @@ class PartlyFailed(Exception):
 
     def __str__(self) -> str:
         kinds = sorted({type(error).__name__ for error in self.failed.values()})
-        return f"{len(self.failed)} of a batch: {', '.join(kinds)}"
+        return f"{len(self.failed)} of a batch failed: {', '.join(kinds)}"
 
 
 def batch_shape(handler: Callable[..., object], codec: str | Codec[Any] | None) -> Shape[Any] | None:
@@ -107,8 +107,8 @@ def check_batches(
     room = _checks.optional(_checks.integer, "max_unconfirmed_messages", max_unconfirmed_messages)
     if room is not None and room < most:
         raise UsageError(
-            f"a batch of {most} is never full where {room} messages may be unconfirmed: "
-            "max_unconfirmed_messages is max_messages or more"
+            f"a batch of {most} messages can never fill up with max_unconfirmed_messages={room}: raise "
+            "max_unconfirmed_messages to max_messages or more"
         )
     return most, wait
 
@@ -265,7 +265,7 @@ class _BatchWorkers(Workers):
                 return {messages[index]: error for index, error in partly.failed.items()}
             return dict.fromkeys(
                 messages,
-                UsageError(f"PartlyFailed names {wrong}, and the batch has {len(messages)} messages"),
+                UsageError(f"PartlyFailed has the index {wrong}, and the batch has {len(messages)} messages"),
             )
         except Exception as error:
             return dict.fromkeys(messages, error)

@@ -171,7 +171,7 @@ async def consume(
     """
     whole, of = untyped(source)
     if not isinstance(whole, Queue | Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"source is an open bmq.Queue or a bmq.Consumer, not {_checks.shown(source)}")
+        raise UsageError(f"source must be an open bmq.Queue or a bmq.Consumer, not {_checks.shown(source)}")
     options = HandlerOptions(
         expression=expression,
         priority=priority,
@@ -202,8 +202,8 @@ async def consume(
         consumer = options.subscribe(whole)
     elif options.limited:
         raise UsageError(
-            "a consumer has its subscription and its limits: give them to queue.subscribe(...), or the "
-            "queue to consume(...)"
+            "a consumer already has a subscription and limits: give these arguments to "
+            "queue.subscribe(...), or give the queue to consume(...)"
         )
     else:
         consumer = whole
@@ -318,7 +318,7 @@ def open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | N
     if isinstance(then.queue, str):
         raise UsageError(
             f"open the queue for dead letters first: DeadLetter(await session.open_queue({then.queue!r}, "
-            "write=True)). Only an App opens it itself"
+            "write=True)). Only an App opens the queue itself"
         )
     origin = source if isinstance(source, Queue) else source.queue
     if QueueUri.parse(then.uri).canonical == QueueUri.parse(origin.uri).canonical:
@@ -1099,7 +1099,8 @@ class _LaneWorkers(Workers):
 _OUTCOMES: dict[str, str] = {
     "discard": "discarded",
     "leave": "left unconfirmed",
-    "skip": "skipped: it stays in the queue, unconfirmed, and is delivered again once the queue is closed",
+    "skip": "skipped: the message stays in the queue, unconfirmed, and is redelivered after the queue is "
+    "closed",
 }
 
 

@@ -100,7 +100,7 @@ class Later:
         except Error as error:
             self._log.warning(
                 type(error).__name__,
-                "message %s of %s cannot wait in %s and waits here for its next attempt: %s",
+                "message %s of %s cannot wait in %s, and waits in the worker for its next attempt: %s",
                 message.guid,
                 message.queue_uri,
                 self._queue.delay_queue_uri,

@@ -51,8 +51,8 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
         )
     if queue is None and "?id=" in origin:
         raise UsageError(
-            f"dead letter {letter.guid} is of application {origin} alone: in the queue it would reach all "
-            "applications; name another queue"
+            f"dead letter {letter.guid} belongs to application {origin} alone: a post to this queue would "
+            "reach all applications; name another queue"
         )
     uri = queue if queue is not None else origin
     restored = {n: v for n, v in properties.typed().items() if not n.startswith(OF_LETTERS)}

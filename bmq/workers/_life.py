@@ -34,7 +34,7 @@ class AppState(Enum):
     STOPPED = "does not run; handlers can be registered"
     STARTING = "connects, opens queues, calls the startup functions"
     RUNNING = "handlers are called"
-    DRAINING = "takes no more messages; handlers at work finish"
+    DRAINING = "takes no more messages; running handlers finish"
 
 
 class AppInput(Enum):

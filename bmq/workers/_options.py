@@ -206,19 +206,20 @@ class HandlerOptions:
         key = self.key
         if isinstance(key, str):
             if not key:
-                raise UsageError("key is the name of a property, or a function of the message; it is empty")
+                raise UsageError(
+                    "key must be the name of a property, or a function of the message, and is empty"
+                )
             if shape is not None:
                 shape.check(f"exists({key})")
         elif key is not None and not callable(key):
             raise UsageError(
-                f"key is the name of a property, or a function of the message, not {_checks.shown(key)}"
+                f"key must be the name of a property, or a function of the message, not {_checks.shown(key)}"
             )
         elif key is not None:
             _checks.function("key", key, 1)
         if key is not None and is_durable(self.policy):
             raise UsageError(
-                "a durable retry lets later messages overtake the one that has failed, also those of its "
-                "key: leave out key, or durable"
+                "after a durable retry, a message comes behind later messages of its key: omit key or durable"
             )
 
     def key_of(self) -> Callable[[Message], Hashable] | None:
@@ -236,7 +237,7 @@ def checked_clock(clock: Clock | None) -> Clock | None:
     if clock is not None and not (
         callable(getattr(type(clock), "time", None)) and callable(getattr(type(clock), "sleep", None))
     ):
-        raise UsageError(f"clock has methods time and sleep; {_checks.shown(clock)} has not")
+        raise UsageError(f"clock must have the methods time and sleep, and {_checks.shown(clock)} does not")
     return clock
 
 
@@ -246,8 +247,8 @@ def _policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:
     if retry is not None:
         if not callable(getattr(type(retry), "delay", None)) or isinstance(retry, type):
             raise UsageError(
-                "retry is a policy such as bmq.Backoff(...), or an object with its attribute then and its "
-                f"method delay, not {_checks.shown(retry)}"
+                "retry must be a policy such as bmq.Backoff(...), or an object with an attribute then and "
+                f"a method delay, not {_checks.shown(retry)}"
             )
         check_give_up(retry.then)
         return retry

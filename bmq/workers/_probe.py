@@ -47,7 +47,7 @@ def address_of(text: str) -> tuple[str, int]:
     text = _checks.text("health", text)
     host, colon, port = text.rpartition(":")
     if not colon or not host or not _is_port(port):
-        raise UsageError(f"health is HOST:PORT, such as 127.0.0.1:8080, not {text!r}")
+        raise UsageError(f"health must be HOST:PORT, such as 127.0.0.1:8080, not {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -144,10 +144,10 @@ class Probe:
     def _answer(self, request: bytes) -> bytes:
         words = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _response(HTTPStatus.BAD_REQUEST, "this is HTTP/1.1\n")
+            return _response(HTTPStatus.BAD_REQUEST, "only HTTP/1.1 is supported\n")
         method, path = words[0], words[1].partition("?")[0]
         if method not in ("GET", "HEAD"):
-            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "there is only GET\n", allow="GET, HEAD")
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is supported\n", allow="GET, HEAD")
         status, text, kind = self._page(path)
         return _response(status, text, kind, head=method == "HEAD")
 

@@ -58,15 +58,18 @@ def check_quarantine(quarantine: object, after: object, uri: QueueUri, *, receip
         raise UsageError(f"messages of {uri} in quarantine would return to it; name another queue for them")
     if uri.app_id:
         raise UsageError(
-            f"a message of {uri} posted again would reach every application of the queue: "
-            "leave out quarantine"
+            f"quarantine posts messages again, and a post to {uri} would reach every application of the "
+            "queue: omit quarantine"
         )
     if receipt:
-        raise UsageError("ON_RECEIPT confirms before a message is handled: none comes again to be counted")
+        raise UsageError(
+            "ON_RECEIPT confirms a message before its handler runs: without redelivery, quarantine "
+            "cannot count deaths"
+        )
     if keyed:
         raise UsageError(
-            "a message that was in a process's hands when it died is posted anew, behind later ones of its "
-            "key: leave out key, or quarantine"
+            "after the death of a process, quarantine posts its messages again, behind later messages of "
+            "the same key: omit key or quarantine"
         )
     return deaths
 
@@ -116,7 +119,8 @@ class Quarantine:
         except (Error, Poison) as error:
             self._log.warning(
                 type(error).__name__,
-                "message %s of %s was redelivered, and its count cannot be kept; it is handled: %s",
+                "message %s of %s was redelivered, and its number of deaths could not be recorded; the "
+                "message is handled: %s",
                 message.guid,
                 message.queue_uri,
                 described(error),
@@ -144,7 +148,7 @@ class Quarantine:
         self._log.warning(
             "suspect",
             "message %s of %s was being handled when a process died or lost its connection, %d times so "
-            "far: it was posted again, and is handled alone",
+            "far. The message was posted again, and is now handled alone",
             message.guid,
             message.queue_uri,
             count,

@@ -110,8 +110,8 @@ class Registry:
                 raise UsageError(
                     f"{name_of(new.handler)} takes {new.shape.name} in its first parameter, and "
                     f"{name_of(each.handler)} takes {each.shape.name}: both have the same subscription of "
-                    f"{new.uri}, so each message goes to either. Give each handler its own subscription, "
-                    "or both the same type"
+                    f"{new.uri}, so each message goes to only one of them. Give each handler its own "
+                    "subscription, or both the same type"
                 )
         if is_durable(new.options.policy):
             self.waiting.setdefault(QueueUri.parse(delay_queue_of(new.uri.canonical)), None)
@@ -124,7 +124,7 @@ class Registry:
             UsageError: the queue already has a mover.
         """
         if self.waiting.get(uri) is not None:
-            raise UsageError(f"{uri} has its mover already")
+            raise UsageError(f"{uri} already has a mover")
         self.waiting[uri] = waiting
 
     def outputs(self) -> set[str]:

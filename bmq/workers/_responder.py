@@ -103,7 +103,7 @@ class Responder:
         seconds = min(until / 1000 - _world.time(), _LONGEST) if until is not None else None
         if seconds is not None and seconds <= 0:
             logger.info(
-                "request %s of %s came after its deadline", guid, message.queue_uri, extra=_about(message)
+                "request %s of %s arrived after its deadline", guid, message.queue_uri, extra=_about(message)
             )
             return
         task = self._running[guid] = asyncio.create_task(self._respond(message, seconds))
@@ -214,7 +214,7 @@ class Responder:
     def _closed(self, closing: asyncio.Future[None]) -> None:
         self._closing.discard(closing)
         if not closing.cancelled() and (error := closing.exception()) is not None:
-            logger.info("a queue for replies was not closed in good order: %s", error)
+            logger.info("a queue for replies was not closed cleanly: %s", error)
 
 
 def _reply_of(result: object) -> PutMessage:

@@ -154,7 +154,7 @@ def check_give_up(then: GiveUp) -> None:
     known = isinstance(then, str) and str.__str__(then) in ("discard", "leave", "skip")
     if not known and not isinstance(then, DeadLetter):
         raise UsageError(
-            f'then is "discard", "skip", "leave" or a DeadLetter(queue), not {_checks.shown(then)}'
+            f'then must be "discard", "skip", "leave" or a DeadLetter(queue), not {_checks.shown(then)}'
         )
 
 
@@ -171,7 +171,7 @@ def check_no_retry(no_retry: object) -> None:
         good = _is_exception(no_retry) if isinstance(no_retry, type) else callable(no_retry)
     if not good:
         raise UsageError(
-            "no_retry is an exception type, a tuple of them, or a function of an exception, not "
+            "no_retry must be an exception type, a tuple of them, or a function of an exception, not "
             f"{_checks.shown(given)}"
         )
     if not isinstance(no_retry, type | tuple):

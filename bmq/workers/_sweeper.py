@@ -223,7 +223,10 @@ class Sweeper:
 
     async def _put(self, messages: list[Message], aside: Queue, consumer: Consumer) -> None:
         """Post messages to another queue, and confirm the stored messages."""
-        letter, reason = DeadLetter(aside), Unclaimed(f"no other subscription of {self.queue} took it")
+        letter, reason = (
+            DeadLetter(aside),
+            Unclaimed(f"no other subscription of {self.queue} took the message"),
+        )
         results = await asyncio.gather(
             *[
                 letter.post(Failure(each, reason, 0, None, "sweeper"), aside, asyncio.sleep)
@@ -246,7 +249,7 @@ class Sweeper:
         if errors:
             self._failed += len(errors)
             logger.error(
-                "%d messages of %s could not be put aside in %s, and are held: %s",
+                "%d messages of %s could not be put aside in %s, and stay with the sweeper: %s",
                 len(errors),
                 self.queue,
                 aside.uri,

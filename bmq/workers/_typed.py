@@ -57,8 +57,8 @@ def wanted_by(handler: Callable[..., object]) -> list[Any]:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
         raise UsageError(
-            f"{name_of(handler)} takes a value of a type that cannot be found: {error}. Its annotations have "
-            "to be names of its module, not of a function or of an import for type checkers"
+            f"{name_of(handler)} takes a value of a type that cannot be found: {error}. Annotations must "
+            "be names of the handler's module, not of a function, nor of an import for type checkers only"
         ) from None
     return [hints.get(each.name, _NOTHING) for each in needed]
 
@@ -89,7 +89,7 @@ def check_shape(handler: object, what: str, takes: str, most: int = 2) -> None:
         UsageError: the object is not a function, a call would not run its body, or the parameters differ.
     """
     if not callable(handler):
-        raise UsageError(f"{what} is a function that takes {takes}, not {_checks.shown(handler)}")
+        raise UsageError(f"{what} must be a function that takes {takes}, not {_checks.shown(handler)}")
     name = name_of(handler)
     if inspect.isclass(handler):
         raise UsageError(
@@ -179,8 +179,8 @@ def adapted(
         return handler, None  # type: ignore[return-value]  # the handler takes one argument
     if undecodable is not None and is_async(undecodable) is not is_async(handler):
         raise UsageError(
-            f"{name_of(handler)} and {name_of(undecodable)} are not alike: both run in the event loop "
-            "('async def'), or both in threads"
+            f"{name_of(handler)} and {name_of(undecodable)} must both run in the event loop ('async def'), "
+            "or both in threads"
         )
     whole = get_origin(first) is TypedMessage
     shape: Shape[Any] = Shape(get_args(first)[0] if whole else first, codec or "application/json")
@@ -243,7 +243,7 @@ def check_source(handler: AnyHandler, shape: Shape[Any] | None, of: Shape[Any] |
     if of is None:
         return
     if codec is not None:
-        raise UsageError(f"a queue of {of.name} has its codec: give codec to queue.typed(...)")
+        raise UsageError(f"a queue of {of.name} already has a codec: give codec to queue.typed(...)")
     if shape is None or shape.of == of.of:
         return
     if inspect.isclass(shape.of) and inspect.isclass(of.of) and issubclass(of.of, shape.of):

@@ -66,7 +66,7 @@ async def test_credentials_without_tls_cause_a_warning(
     caplog: pytest.LogCaptureFixture, uri: str, credentials: Any, warned: bool
 ) -> None:
     bmq.admin.connect(uri, credentials=credentials)
-    assert ("credentials go to tcp://far.example:1 in the clear" in caplog.text) is warned
+    assert ("credentials are sent to tcp://far.example:1 unencrypted" in caplog.text) is warned
     assert bool(caplog.text) is warned
     assert "secret" not in caplog.text
 

@@ -270,7 +270,7 @@ def test_the_first_message_alone_introduces_a_schema_id() -> None:
     [
         (
             pa.float64(),
-            "column 'p' is of type double, and a property is boolean, an integer, string or binary",
+            "column 'p' is of type double, and a property must be boolean, an integer, string or binary",
         ),
         (pa.timestamp("us"), r"column 'p' is of type timestamp\[us\]"),
         (pa.list_(pa.int64()), "column 'p' is of type list<"),
@@ -291,7 +291,7 @@ def test_a_column_of_another_type_is_refused_by_name(kind: Any, text: str) -> No
     [
         ("body", [], "no column 'body'; the table has: value, number, two, two, bad name"),
         ("value", ["colour"], "no column 'colour'; the table has: value"),
-        ("number", [], "column 'number' is of type int64, and a payload is string or binary"),
+        ("number", [], "column 'number' is of type int64, and a payload must be string or binary"),
         ("value", ["two"], "2 columns are named 'two'"),
         ("value", ["-bad"], "property name '-bad' must start with an ASCII letter or digit"),
     ],
@@ -331,7 +331,7 @@ def test_a_message_that_is_too_long_with_its_properties_is_named() -> None:
 
 @pytest.mark.parametrize("value", [None, "AB", "z" * 32, "ab" * 16, "0" * 32, b"short"], ids=repr)
 def test_invalid_guid_is_named(value: Any) -> None:
-    with pytest.raises(UsageError, match=r"row 7: column 'guid' is .* a GUID is 16 bytes or 32"):
+    with pytest.raises(UsageError, match=r"row 7: column 'guid' is .* a GUID must be 16 bytes or 32"):
         guids_in(pa.array([value], pa.binary() if isinstance(value, bytes) else pa.string()), "guid", 7)
 
 
@@ -343,7 +343,7 @@ def test_guids_are_bytes_or_digits() -> None:
 
 @pytest.mark.parametrize("table", [[1, 2], {"value": ["x"]}, "text", b"bytes"], ids=str)
 def test_objects_other_than_tables_are_refused(table: object) -> None:
-    with pytest.raises(bmq.UsageError, match=r"a table is a pyarrow Table, .* not "):
+    with pytest.raises(bmq.UsageError, match=r"a table must be a pyarrow Table, .* not "):
         stream_of(table)
 
 

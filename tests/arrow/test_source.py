@@ -96,7 +96,7 @@ def test_program_chooses_the_confirmed_messages(broker: BackgroundBroker) -> Non
         assert source.confirm() == 0
     source.close()
     assert left(broker.uri) == list(range(3000, COUNT))
-    with pytest.raises(bmq.StateError, match="closed: unconfirmed rows are redelivered"):
+    with pytest.raises(bmq.StateError, match="closed: the broker redelivers unconfirmed rows"):
         source.confirm()
 
 
@@ -182,9 +182,9 @@ def test_unopenable_queue_is_reported_at_once() -> None:
             reader(broker.uri, "bmq://no.such.domain/q")
         with pytest.raises(bmq.UsageError, match="cannot be read as double"):
             reader(broker.uri, URI, properties={"a": pa.float64()})
-        with pytest.raises(bmq.UsageError, match="confirm is next, end, never, not 'later'"):
+        with pytest.raises(bmq.UsageError, match="confirm must be one of next, end, never, not 'later'"):
             reader(broker.uri, URI, confirm="later")
-        with pytest.raises(bmq.UsageError, match="max_messages is an integer from 1 to"):
+        with pytest.raises(bmq.UsageError, match="max_messages must be an integer from 1 to"):
             reader(broker.uri, URI, max_messages=0)
     assert threads() == []
 

@@ -268,11 +268,11 @@ async def test_a_batch_respects_the_limit_of_bytes(
         ({"properties": {"a": "double"}}, "property 'a' cannot be read as double"),
         ({"properties": {"a": "number"}}, "property 'a': 'number' .str. is not an Arrow type"),
         ({"properties": {"a": 4}}, "property 'a': 4 .int. is not an Arrow type"),
-        ({"properties": {"value": pa.int8()}}, "several columns are called value: name the payload's"),
-        ({"properties": {"guid": pa.int8()}, "metadata": ["guid"]}, "several columns are called guid"),
-        ({"metadata": {"guid": "a"}, "properties": {"a": pa.int8()}}, "several columns are called a:"),
-        ({"metadata": ["colour"]}, "no metadata colour; there is: guid, redelivered, received_at"),
-        ({"max_rows": 0}, "max_rows is an integer from 1 to"),
+        ({"properties": {"value": pa.int8()}}, "several columns are named value: rename the payload's"),
+        ({"properties": {"guid": pa.int8()}, "metadata": ["guid"]}, "several columns are named guid"),
+        ({"metadata": {"guid": "a"}, "properties": {"a": pa.int8()}}, "several columns are named a:"),
+        ({"metadata": ["colour"]}, "unknown metadata colour; known names: guid, redelivered, received_at"),
+        ({"max_rows": 0}, "max_rows must be an integer from 1 to"),
     ],
 )
 async def test_illegal_values_are_refused(peer: Any, options: Any, text: str) -> None:

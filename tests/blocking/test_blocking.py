@@ -95,7 +95,7 @@ def test_items_behind_an_illegal_item_are_not_posted(
 ) -> None:
     """Items behind an illegal item are not posted, even while earlier items have no outcome."""
     monkeypatch.setattr(_posts, "_CHUNK_ITEMS", 1)
-    with pytest.raises(bmq.InvalidPayload, match="a payload is bytes, not str"):
+    with pytest.raises(bmq.InvalidPayload, match="a payload must be bytes, not str"):
         queue.post_many(item for item in [b"1", b"2", "three", b"4", b"5"])  # type: ignore[misc]
     queue.flush()
     assert [queue.receive(timeout=10).data for _ in range(2)] == [b"1", b"2"]
@@ -103,7 +103,7 @@ def test_items_behind_an_illegal_item_are_not_posted(
 
 
 def test_illegal_item_ends_the_call_and_preceding_items_are_posted(queue: bmq.blocking.Queue) -> None:
-    with pytest.raises(bmq.InvalidPayload, match="a payload is bytes, not str"):
+    with pytest.raises(bmq.InvalidPayload, match="a payload must be bytes, not str"):
         queue.post_many(item for item in [b"1", b"2", "three", b"4"])  # type: ignore[misc]
     with pytest.raises(ZeroDivisionError):
         queue.post_many(b"%d" % (6 // (2 - number)) for number in range(5))
@@ -202,7 +202,7 @@ def test_every_way_to_receive_returns_the_messages(queue: bmq.blocking.Queue) ->
     assert queue.receive_nowait() is None
     with pytest.raises(bmq.TimedOut, match=r"no message of bmq://.* arrived within 0.05 s"):
         queue.receive(timeout=0.05)
-    with pytest.raises(bmq.UsageError, match="timeout is a number"):
+    with pytest.raises(bmq.UsageError, match="timeout must be a number"):
         queue.receive(timeout="soon")  # type: ignore[arg-type]
     queue.post_many([b"%d" % number for number in range(6)])
     first = queue.receive(timeout=10)

@@ -101,7 +101,7 @@ def test_impossible_options_are_refused(capsys: pytest.CaptureFixture[str], tmp_
     assert run(["--config", str(tmp_path)]) == 1
     assert "domains" in capsys.readouterr().err
     assert run(["--port", "99999"]) == 1
-    assert capsys.readouterr().err == "bmq broker: port is an integer from 0 to 65535, not 99999 (int)\n"
+    assert capsys.readouterr().err == "bmq broker: port must be an integer from 0 to 65535, not 99999 (int)\n"
     missing, wrong = tmp_path / "missing.pem", tmp_path / "wrong.pem"
     wrong.write_text("nothing of the kind")
     assert run(["--tls-cert", str(wrong), "--tls-key", str(missing)]) == 1

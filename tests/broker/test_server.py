@@ -110,7 +110,7 @@ async def test_queues_are_found_by_any_of_their_uris(broker: Broker) -> None:
     await sender.open(PRIORITY, write=True)
     assert list(broker.queues) == [PRIORITY]
     assert broker.queues[f"{PRIORITY}?id=x"].uri == PRIORITY
-    with pytest.raises(KeyError, match="the broker has: "):
+    with pytest.raises(KeyError, match="its queues: "):
         _ = broker.queues["bmq://bmq.test.mem.priority/other"]
 
 
@@ -343,7 +343,7 @@ async def test_broker_clock_advances_only_on_request() -> None:
         clock.advance(2)
         assert len(broker.queues[PRIORITY]) == 0
         assert broker.queues[PRIORITY].expired == 1
-    with pytest.raises(ValueError, match="seconds is a number of seconds, at least 0"):
+    with pytest.raises(ValueError, match="seconds must be a number of seconds, at least 0"):
         clock.advance(-1)
 
 

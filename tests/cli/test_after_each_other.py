@@ -156,7 +156,7 @@ def explain(scene: Scene) -> None:
 def doctor(scene: Scene) -> None:
     blocked = scene.handed_back
     ran = scene.run("doctor", scene.uri, "--timeout", "2", status=1 if blocked else 0)
-    assert ("handed back" in ran.out) == blocked
+    assert ("returned" in ran.out) == blocked
 
 
 @step

@@ -69,14 +69,14 @@ def test_explain_lists_readers_on_other_nodes(offline: Bmq, cluster: RecordedClu
     assert "this answer covers node1 only" in there.err
     ran = offline("explain", ORDERS, "-b", cluster.uris("node1", "node0"))
     assert ran.status == 0
-    assert "No consumer reads" not in ran.out
+    assert "The queue has no consumers" not in ran.out
     assert "node2" in ran.out
 
 
 def test_queues_lists_queues_unknown_to_a_node(offline: Bmq, cluster: RecordedCluster) -> None:
     ran = offline("queues", "-b", cluster.uris("node2"))
     assert ran.status == 1
-    assert f"1 queue not shown, only the primary reports them: {OTHER}" in ran.err
+    assert f"1 queue not shown, because only a primary reports its queues: {OTHER}" in ran.err
 
 
 def test_purge_elsewhere_is_refused(offline: Bmq, cluster: RecordedCluster) -> None:

@@ -114,5 +114,5 @@ def test_wrong_arguments_are_refused(offline: Bmq, wrong: list[str]) -> None:
 def test_other_messages_are_not_listed_as_dead_letters(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "one", "two")
     ran = run("dead", bmq_queue_uri, "--idle", "0.2")
-    assert "2 messages, none of them a dead letter" in ran.err
+    assert "2 messages, none of them dead letters" in ran.err
     assert "return to the queue" in ran.err

@@ -84,7 +84,7 @@ def test_doctor_distinguishes_blocked_delivery_from_a_missing_answer(run: Bmq, b
     ran = run("doctor", bmq_queue_uri, "--timeout", "1")
     assert ran.status == 1, "neither done nor unreachable"
     assert "WARN  blocked" in ran.out
-    assert "handed back" in ran.out
+    assert "returned" in ran.out
     assert [line.split("  ")[-1] for line in run("tail", bmq_queue_uri, "--idle", "0.2").lines] == ["one"]
 
 

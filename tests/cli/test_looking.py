@@ -101,7 +101,7 @@ def test_explain_reports_a_queue_without_readers(run: Bmq, bmq_queue_uri: str) -
     ran = run("explain", bmq_queue_uri)
     assert ran.status == 0
     assert "holds 1 message" in ran.out
-    assert "No consumer reads" in ran.out
+    assert "The queue has no consumers" in ran.out
     assert guid in ran.out
 
 
@@ -127,7 +127,7 @@ def test_explain_reports_unmatched_messages(
     _subscribe(aside, reader, "x == 2", priority=4)
     run("post", bmq_queue_uri, "a", "-p", "x=3")
     ran = run("explain", bmq_queue_uri)
-    assert "they match no subscription" in ran.out
+    assert "no subscription matches" in ran.out
     assert "--property" in ran.out
     ran = run("explain", bmq_queue_uri, "-p", "x=3", "--json")
     (explained,) = ran.json
@@ -155,12 +155,12 @@ def test_explain_finds_a_message_by_its_guid(run: Bmq, bmq_new_queue_uri: NewUri
     run("tail", f"{queue}?id=foo", "--confirm")
     ran = run("explain", queue, guids[1].lower())
     assert ran.status == 0
-    assert "It is number 2 of 3 that wait for bar." in ran.out
+    assert "The message is number 2 of 3 waiting messages for bar." in ran.out
     assert "wait for foo" not in ran.out
-    assert "Nothing waits for application foo." in ran.out
+    assert "No messages wait for application foo." in ran.out
     ran = run("explain", queue, "0" * 32)
     assert ran.status == 1
-    assert "is not there" in ran.out
+    assert "does not contain message" in ran.out
 
 
 def test_explain_shows_a_single_application(run: Bmq, bmq_new_queue_uri: NewUri) -> None:

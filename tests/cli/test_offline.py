@@ -95,7 +95,7 @@ def test_check_evaluates_properties(offline: Bmq, properties: list[str], status:
 def test_check_warns_of_unintended_meanings(offline: Bmq) -> None:
     ran = offline("check", "x == 1 && x == 2")
     assert ran.status == 0
-    assert "  warning: this never matches. For alternatives, join them with `||`" in ran.lines
+    assert "  warning: this condition never matches. Join alternatives with `||`" in ran.lines
     ran = offline("check", "--json", "x == 1 && x == 2", "x == 1")
     found = [json.loads(line)["warnings"] for line in ran.lines]
     assert [[each["offset"] for each in warnings] for warnings in found] == [[7], []]
@@ -156,7 +156,7 @@ def test_decode_reports_errors_and_continues(offline: Bmq, tmp_path: Path) -> No
     (tmp_path / "not").write_bytes(whole + b"\0\0\0\1HTTP")
     ran = offline("decode", "--file", str(tmp_path / "not"), "--brief")
     assert ran.status == 1
-    assert "this is not the protocol" in ran.err
+    assert "the input is not BlazingMQ's protocol" in ran.err
 
 
 def test_decode_never_crashes(offline: Bmq, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_the_environment_names_a_broker_and_the_command_line_wins(
         ("[brokers", "cannot be read"),
         ("[brokers.x]\nport = 1", "needs a uri"),
         ('[brokers.x]\nuri = "tcp://h"\npassword = "secret"', "unknown password"),
-        ('default = "y"\n[brokers.x]\nuri = "tcp://h"', "not among its brokers"),
+        ('default = "y"\n[brokers.x]\nuri = "tcp://h"', "not one of the brokers"),
     ],
 )
 def test_an_invalid_configuration_is_an_error(offline: Bmq, tmp_path: Path, text: str, words: str) -> None:

@@ -166,7 +166,7 @@ def test_tail_selects_by_expression_and_prints_fields(run: Bmq, bmq_queue_uri: s
 @pytest.mark.parametrize("option", ["--subscription", "--filter"])
 def test_an_old_option_of_tail_names_the_new_one(run: Bmq, bmq_queue_uri: str, option: str) -> None:
     ran = run("tail", bmq_queue_uri, option, "x == 2")
-    assert (ran.status, ran.err.strip()) == (2, "bmq tail: the option is called --expression")
+    assert (ran.status, ran.err.strip()) == (2, "bmq tail: the option is now called --expression")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_an_old_option_of_tail_names_the_new_one(run: Bmq, bmq_queue_uri: str, o
 def test_a_number_posted_as_a_string_causes_a_warning(offline: Bmq, value: str, noted: bool) -> None:
     ran = offline("check", "exists(CustomerId)", "-p", f"CustomerId={value}")
     assert ran.status == 0
-    assert (f"CustomerId is the string {value!r}" in ran.err) is noted
+    assert (f"CustomerId is posted as the string {value!r}" in ran.err) is noted
     assert offline("check", "exists(x)", "-p", f"x:string={value}").err == ""
 
 

@@ -73,8 +73,8 @@ def test_app_runs_until_a_signal(tmp_path: Path, broker: str, number: signal.Sig
     ("target", "why"),
     [
         ("shoop", "cannot import shoop: No module named 'shoop'"),
-        ("shop:ap", "shop has no bmq.App called 'ap'; there is shop:app"),
-        ("shop:bmq", "shop has no bmq.App called 'bmq'"),
+        ("shop:ap", "shop has no bmq.App with the name 'ap'; known apps: shop:app"),
+        ("shop:bmq", "shop has no bmq.App with the name 'bmq'"),
     ],
 )
 def test_missing_app_is_an_error(tmp_path: Path, broker: str, target: str, why: str) -> None:

@@ -135,7 +135,7 @@ async def test_other_servers_are_recognised(peer: Peer, greeting: bytes) -> None
 @pytest.mark.statement("4.32")
 async def test_an_unexpected_answer_is_named(peer: Peer) -> None:
     peer.greeting = pack_event_header(HEADER_SIZE, EventType.ACK)
-    with pytest.raises(bmq.ConnectionFailed, match=r"EventHeader\.type: the handshake is at CONTROL"):
+    with pytest.raises(bmq.ConnectionFailed, match=r"EventHeader\.type: the handshake expects CONTROL"):
         await bmq.connect(peer.uri)
 
 
@@ -312,7 +312,7 @@ async def test_failure_names_the_environment_variable_of_the_address(
 ) -> None:
     uri = f"tcp://127.0.0.1:{closed_port()}"
     monkeypatch.setenv("BMQ_BROKER_URI", uri)
-    with pytest.raises(bmq.ConnectionFailed, match=f"{uri}.*the address is that of BMQ_BROKER_URI") as caught:
+    with pytest.raises(bmq.ConnectionFailed, match=f"{uri}.*the address comes from BMQ_BROKER_URI") as caught:
         await bmq.connect()
     assert caught.value.retryable
 
@@ -350,7 +350,7 @@ def test_credentials_without_tls_cause_a_warning(
     caplog: pytest.LogCaptureFixture, uri: str, options: dict[str, Any], warned: bool
 ) -> None:
     bmq.connect(uri, **options)
-    assert ("credentials go to tcp://far.example:1 in the clear" in caplog.text) is warned
+    assert ("credentials are sent to tcp://far.example:1 unencrypted" in caplog.text) is warned
     assert bool(caplog.text) is warned
     assert "hunter2" not in caplog.text
 

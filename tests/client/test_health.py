@@ -64,7 +64,7 @@ async def test_a_slow_application_degrades_the_session(peer: Peer) -> None:
         await eventually(lambda: session.health().degraded)
         health = session.health()
         assert health.ready
-        assert str(health) == "degraded: the application does not keep up: 10 messages waited for it"
+        assert str(health) == "degraded: the application does not keep up: 10 messages were waiting"
         assert not health.troubles[0].serious
         await queue.receive_many()
         assert str(session.health()) == "ready"
@@ -112,7 +112,7 @@ async def test_temporarily_refused_queue_degrades_the_session_until_reopened(
         peer.cut()
         await eventually(lambda: session.health().degraded)
         assert session.health().ready
-        assert str(session.health()).startswith(f"degraded: {URI} is not open again yet, tried again: ")
+        assert str(session.health()).startswith(f"degraded: {URI} could not be reopened yet, trying again: ")
         assert "E_NOT_READY" in str(session.health())
         peer.refuse.clear()
         await eventually(lambda: str(session.health()) == "ready")
@@ -130,7 +130,7 @@ async def test_a_queue_whose_reopening_is_not_answered_degrades_the_session(
         peer.hold.add(request_)
         peer.cut()
         await eventually(lambda: session.health().degraded)
-        assert f"{URI} is not open again yet, tried again: " in str(session.health())
+        assert f"{URI} could not be reopened yet, trying again: " in str(session.health())
         peer.hold.clear()
         await eventually(lambda: str(session.health()) == "ready")
         await queue.post(b"1")
@@ -167,7 +167,7 @@ async def test_sides_of_a_delayed_queue_are_reported_separately(peer: Peer, leav
             async for event in events:
                 if isinstance(event, bmq.events.QueueReopened):
                     break
-        assert str(session.health()).startswith(f"degraded: {URI} is not open again yet")
+        assert str(session.health()).startswith(f"degraded: {URI} could not be reopened yet")
         peer.refuse.clear()
         await eventually(lambda: str(session.health()) == "ready")
 

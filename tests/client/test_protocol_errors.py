@@ -186,7 +186,9 @@ async def test_an_unknown_status_of_an_acknowledgement_is_in_the_error(peer: Pee
         ack = bytearray(peer.connection.script.ack(peer.connection.script.puts))
         ack[12] |= 9
         peer.connection.send(bytes(ack))
-        with pytest.raises(bmq.PostError, match="status 9, which this version does not know") as caught:
+        with pytest.raises(
+            bmq.PostError, match="status 9, which this version of bmq does not know"
+        ) as caught:
             await pending
         assert caught.value.status is bmq.AckStatus.UNKNOWN
 

@@ -211,7 +211,7 @@ async def test_the_end_of_the_attempts_is_logged(peer: Peer, said: Said) -> None
         _, over = await said.so_many(2)
         lead, _, cause = over.partition("; ")
         assert lead == f"the session with {peer.uri} is over: not reconnected to {peer.uri} within 0.05 s"
-        assert f"the last one ended with: could not connect to {peer.uri}" in cause
+        assert f"the last attempt ended with: could not connect to {peer.uri}" in cause
         assert session.state is bmq.SessionState.CLOSED
 
 

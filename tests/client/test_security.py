@@ -175,10 +175,10 @@ async def test_an_ssl_context_enables_tls_without_tcps(certificates: Certificate
 
 async def test_a_mismatch_of_tls_is_an_error_with_advice(certificates: Certificates) -> None:
     async with bmq.broker.Broker() as plain:
-        with pytest.raises(bmq.ConnectionFailed, match=r"is this its port for TLS\?"):
+        with pytest.raises(bmq.ConnectionFailed, match=r"is this the broker's port for TLS\?"):
             await bmq.connect(f"tcps://127.0.0.1:{plain.port}")
     async with bmq.broker.Broker(ssl=certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as broker:
-        with pytest.raises(bmq.ConnectionFailed, match="if it expects TLS, the address is tcps://"):
+        with pytest.raises(bmq.ConnectionFailed, match="if the broker expects TLS, use a tcps:// address"):
             await bmq.connect(f"tcp://127.0.0.1:{broker.port}")
 
 

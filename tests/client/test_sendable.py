@@ -13,7 +13,7 @@ from tests.fakes.broker import Peer
 
 URI = "bmq://bmq.test.mem.priority/sendable"
 
-TEXTS = {"a NUL": 'x == "\0"', "half a character": 'x == "\udc80"', "the other half": 'x == "\ud800"'}
+TEXTS = {"a NUL": 'x == "\0"', "half of a surrogate pair": 'x == "\udc80"', "the other half": 'x == "\ud800"'}
 WAYS: dict[str, Any] = {
     "subscribe": lambda _, queue, text: queue.subscribe(text, strict=False),
     "an expression": lambda _, queue, text: queue.subscribe(bmq.Expression(text, strict=False)),

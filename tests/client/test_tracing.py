@@ -71,7 +71,7 @@ async def test_trace_is_off_by_default(
     with caplog.at_level(logging.DEBUG, "bmq.trace"):
         await a_conversation()
     assert not [record for record in caplog.records if record.name == "bmq.trace"]
-    with pytest.raises(bmq.UsageError, match=r"trace is one of bmq\.Trace, not True"):
+    with pytest.raises(bmq.UsageError, match=r"trace must be one of bmq\.Trace, not True"):
         bmq.connect("tcp://127.0.0.1:1", trace=True)  # type: ignore[arg-type]
 
 

@@ -58,7 +58,7 @@ async def test_post_nowait_and_post_many(queue: bmq.Queue) -> None:
 
 async def test_wrong_value_posts_no_message(queue: bmq.Queue) -> None:
     orders = queue.typed(Order)
-    with pytest.raises(bmq.InvalidPayload, match="a value here is Order, not OrderStruct"):
+    with pytest.raises(bmq.InvalidPayload, match="a value must be Order, not OrderStruct"):
         await orders.post(OrderStruct(1))  # type: ignore[arg-type]
     with pytest.raises(bmq.InvalidPayload):
         orders.post_nowait({"customer": 1})  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ async def test_reading_properties_decodes_no_payload(queue: bmq.Queue) -> None:
     async with queue.typed(Order).subscribe("CustomerId == 7") as orders:
         async for message in orders:
             assert message.properties["CustomerId"] == 7
-            with pytest.raises(bmq.Undecodable, match="no Order"):
+            with pytest.raises(bmq.Undecodable, match="not a value of Order"):
                 _ = message.value
             assert message.data == b"no JSON"
             message.confirm()

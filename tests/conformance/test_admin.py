@@ -220,7 +220,7 @@ async def test_a_command_in_the_brokers_own_language(admin: Admin) -> None:
     ],
 )
 async def test_refused_admin_commands_are_errors(admin: Admin, command: str, words: str) -> None:
-    with pytest.raises(bmq.errors.AdminError, match="did not carry out") as refused:
+    with pytest.raises(bmq.errors.AdminError, match="did not execute") as refused:
         await admin.query(command)
     assert words in refused.value.broker_message
     assert refused.value.command == command

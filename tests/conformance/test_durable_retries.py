@@ -159,7 +159,7 @@ async def test_retry_without_a_delay_queue_waits_in_the_worker(
     async with consuming(queue, handle, retry=AGAIN):
         await asyncio.wait_for(done.wait(), 20)
     assert attempts == [b"x"] * 3
-    assert "waits here for its next attempt" in caplog.text
+    assert "waits in the worker for its next attempt" in caplog.text
 
 
 async def test_durable_retries_of_a_fanout_application_are_refused(

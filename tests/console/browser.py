@@ -56,7 +56,7 @@ async def test_queues_as_they_change(page: Page, console: Console, session: bmq.
     await page.type("#filter", "fanout")
     await page.until(f"{names} === 'prices'")
     await page.click("#queues td a")
-    await page.until(said("No consumer reads"))
+    await page.until(said("The queue has no consumers"))
     await page.until(said("foo (1)"))
     assert page.complaints == []
     assert {urlsplit(url).netloc for url in page.asked_for} == {urlsplit(console.url).netloc}
@@ -122,7 +122,7 @@ async def test_the_page_posts_a_message(
     await page.type("#posting textarea", '{"id": 7')
     await page.click("#posting input[value=json]")
     await page.click("#posting .primary")
-    await page.until(said("This is no JSON"))
+    await page.until(said("This is not JSON"))
     await page.type("#posting textarea", "}")
     await page.click("#posting .properties button")
     await page.type("#posting .property input", "CustomerId")
@@ -209,7 +209,7 @@ async def test_the_page_works_with_a_token(page: Page, broker: bmq.broker.Broker
     async with Console(Embedded(broker), host="0.0.0.0", interval=0.1) as console:
         url = console.url.replace("0.0.0.0", "127.0.0.1")
         await page.open(url.partition("#")[0])
-        await page.until(said("a token is needed"))
+        await page.until(said("the request needs a token"))
         await page.open("about:blank")
         await page.open(url)
         await page.until("document.querySelector('#status.up')")

@@ -26,7 +26,7 @@ async def _live(http: aiohttp.ClientSession, console: Console) -> dict[str, Any]
     async with http.get(console.url + "api/live") as response:
         while True:
             line: dict[str, Any] = json.loads(await response.content.readline())
-            if line["error"] != "not asked yet":
+            if line["error"] != "not yet queried":
                 return line
 
 

@@ -247,7 +247,11 @@ async def test_a_message_is_posted(
 @pytest.mark.parametrize(
     ("status", "words", "body"),
     [
-        (400, "no int32", {"text": "x", "properties": [{"name": "n", "type": "int32", "value": "many"}]}),
+        (
+            400,
+            "not a value of type int32",
+            {"text": "x", "properties": [{"name": "n", "type": "int32", "value": "many"}]},
+        ),
         (400, "unknown type", {"text": "x", "properties": [{"name": "n", "type": "float", "value": "1"}]}),
         (
             400,
@@ -256,7 +260,7 @@ async def test_a_message_is_posted(
         ),
         (400, "base64", {"base64": "!"}),
         (400, "text is missing", {}),
-        (400, "properties is a list", {"text": "x", "properties": {"n": 1}}),
+        (400, "properties must be a list", {"text": "x", "properties": {"n": 1}}),
         (409, "no.such.domain", {"uri": "bmq://no.such.domain/q", "text": "x"}),
         (400, "orders", {"uri": "orders", "text": "x"}),
     ],

@@ -88,7 +88,7 @@ WRONG: list[tuple[Any, str]] = [
     (Yielding(), "is a generator"),
     (functools.partial(generator), "is a generator"),
     (Handler, "Handler is a class"),
-    (7, "is a function"),
+    (7, "must be a function"),
 ]
 
 
@@ -183,7 +183,9 @@ async def test_a_handler_of_another_type_than_the_queue_is_refused(
         match = rf"takes \w+ in parameter {parameter}, and the queue has Ask: annotate parameter"
         with pytest.raises(bmq.UsageError, match=match):
             await bmq.consume(source, handler)
-    with pytest.raises(bmq.UsageError, match=r"a queue of Ask has its codec: give codec to queue.typed"):
+    with pytest.raises(
+        bmq.UsageError, match=r"a queue of Ask already has a codec: give codec to queue.typed"
+    ):
         await bmq.consume(source, takes_ask, codec="application/msgpack")
     assert not queue.consumers
 

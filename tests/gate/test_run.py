@@ -15,7 +15,7 @@ URI = "bmq://d.x/orders"
 @pytest.mark.parametrize("kind", sorted(set(ODD) - {"coroutine"}))
 def test_run_takes_a_coroutine_only(kind: str) -> None:
     value = ODD[kind]()
-    with pytest.raises(bmq.UsageError, match="run takes a coroutine"):
+    with pytest.raises(bmq.UsageError, match="run needs a coroutine"):
         bmq.run(value)
     close(value)
 

@@ -58,17 +58,17 @@ class TestWithASelector:
 
     def test_room_for_five_operators_beside_an_integer_key(self) -> None:
         bucket_expression("k", 16, 3, "a == 1 && b == 2")
-        with pytest.raises(bmq.InvalidExpression, match=r"bucket takes 4 of 10 operators"):
+        with pytest.raises(bmq.InvalidExpression, match=r"bucket takes 4 of the 10 possible operators"):
             bucket_expression("k", 16, 3, "a == 1 && b == 2 && c")
 
     def test_room_for_six_beside_the_bucket_property(self) -> None:
         bucket_expression(None, 16, 3, "a == 1 && !(b == 2)")
-        with pytest.raises(bmq.InvalidExpression, match=r"bucket takes 3 of 10 operators"):
+        with pytest.raises(bmq.InvalidExpression, match=r"bucket takes 3 of the 10 possible operators"):
             bucket_expression(None, 16, 3, "a == 1 && b == 2 && c")
 
     def test_a_filter_of_several_expressions_is_refused(self) -> None:
         tags = bmq.TagFilter(any_of=[f"t{number}" for number in range(7)])
-        with pytest.raises(bmq.InvalidExpression, match="has to fit one expression"):
+        with pytest.raises(bmq.InvalidExpression, match="must fit into one expression"):
             bucket_expression("k", 16, 3, tags)
 
     def test_messages_without_a_key_are_filtered_too(self) -> None:

@@ -369,12 +369,12 @@ class TestMisuse:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ({"buckets": 0}, "buckets is an integer from 1 to 256"),
-            ({"buckets": 257}, "buckets is an integer from 1 to 256"),
-            ({"weight": 0.0}, "weight is a number, at least 0.01"),
-            ({"weight": 101.0}, "weight is a number, at least 0.01"),
-            ({"settle": -1.0}, "settle is a number of seconds, at least 0"),
-            ({"idle_after": 0.0}, "idle_after is a number of seconds, more than 0"),
+            ({"buckets": 0}, "buckets must be an integer from 1 to 256"),
+            ({"buckets": 257}, "buckets must be an integer from 1 to 256"),
+            ({"weight": 0.0}, "weight must be a number, at least 0.01"),
+            ({"weight": 101.0}, "weight must be a number, at least 0.01"),
+            ({"settle": -1.0}, "settle must be a number of seconds, at least 0"),
+            ({"idle_after": 0.0}, "idle_after must be a number of seconds, more than 0"),
         ],
     )
     async def test_arguments(self, reader: bmq.Queue, arguments: dict[str, float], says: str) -> None:

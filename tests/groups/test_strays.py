@@ -203,7 +203,9 @@ class TestOtherOptions:
         assert got.count(b"old") + held == 20
         warnings = [each.message for each in caplog.records if "not delivered by this member" in each.message]
         assert len(warnings) == bool(held)
-        assert all("all need the same key, buckets, expression and keyless" in each for each in warnings)
+        assert all(
+            "all members need the same key, buckets, expression and keyless" in each for each in warnings
+        )
         await other.close()
 
     async def test_member_with_the_right_options_receives_the_held_messages(

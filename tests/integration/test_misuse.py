@@ -61,8 +61,8 @@ async def test_payload_other_than_bytes_is_refused(queue: bmq.Queue, payload: ob
         ({"_private": 1}, "must start with an ASCII letter or digit"),
         ({"é": 1}, "must start with an ASCII letter or digit"),
         ({"x" * 4096: 1}, "1 to 4095"),
-        ({1: 1}, "a property name is a str, not int"),
-        (["x"], r"properties are values by name, in a mapping, not .* \(list\)"),
+        ({1: 1}, "a property name must be a str, not int"),
+        (["x"], r"properties must be a mapping of names to values, not .* \(list\)"),
         ({"x": 1.5}, "not float"),
         ({"x": None}, "not NoneType"),
         ({"x": 2**63}, "does not fit"),
@@ -87,7 +87,7 @@ async def test_invalid_tags_are_refused(queue: bmq.Queue, tags: list[str]) -> No
 @pytest.mark.parametrize("selector", [5, b"x == 1", ["x == 1"]])
 async def test_invalid_expression_type_is_refused(queue: bmq.Queue, selector: str) -> None:
     with pytest.raises(
-        bmq.UsageError, match=rf"messages are selected by .*, not by .*\({type(selector).__name__}\)"
+        bmq.UsageError, match=rf"messages must be selected by .*, not by .*\({type(selector).__name__}\)"
     ):
         queue.subscribe(selector)
 
@@ -101,7 +101,7 @@ async def test_missing_result_is_named_at_the_timeout(queue: bmq.Queue) -> None:
         assert isinstance(caught.value, TimeoutError)
         assert caught.value.retryable
         with pytest.raises(
-            bmq.UsageError, match="timeout is a number of seconds, at least 0, or None, not 'x'"
+            bmq.UsageError, match="timeout must be a number of seconds, at least 0, or None, not 'x'"
         ):
             await waiting(timeout="x")  # type: ignore[arg-type]
 
@@ -140,7 +140,7 @@ async def test_writing_with_an_app_id(bmq_session: bmq.Session, bmq_new_queue_ur
         ("bmq://bmq.test.mem.priority/", "the queue name is missing"),
         ("bmq:///orders", "the domain is missing"),
         ("bmq://bmq.test.mem.priority/or ders", "the queue name 'or ders'"),
-        ("bmq://bmq.test.mem.fanout/orders?app=foo", r"the only query is \?id=APPID"),
+        ("bmq://bmq.test.mem.fanout/orders?app=foo", r"the only possible query is \?id=APPID"),
     ],
 )
 async def test_invalid_queue_uris_are_refused(bmq_session: bmq.Session, uri: str, sentence: str) -> None:

@@ -70,12 +70,12 @@ async def test_a_consumer_of_open_queue_can_be_changed_and_closed(
     ("given", "error", "says"),
     [
         ({"subscriptions": ["x =="], "read": True}, bmq.InvalidExpression, None),
-        ({"subscriptions": "x == 1", "read": True}, bmq.UsageError, "is a list"),
+        ({"subscriptions": "x == 1", "read": True}, bmq.UsageError, "must be a list"),
         ({"subscriptions": ["x == 1"], "write": True}, bmq.UsageError, "opened for writing only"),
         (
             {"priority": 2**40, "read": True},
             bmq.UsageError,
-            "priority is an integer from",
+            "priority must be an integer from",
         ),
     ],
 )
@@ -108,9 +108,9 @@ async def test_compression_is_chosen_for_a_post_a_queue_or_a_session(
     assert [message.data == text for message in messages] == [True, True, False, True, True]
     assert [len(message.raw) < 500 for message in messages] == [True, False, True, False, True]
     assert messages[2].raw == b"short" * 10
-    with pytest.raises(bmq.UsageError, match=r"compression is one of bmq\.Compression"):
+    with pytest.raises(bmq.UsageError, match=r"compression must be one of bmq\.Compression"):
         queue.post_nowait(text, compression="zlib")  # type: ignore[arg-type]
-    with pytest.raises(bmq.UsageError, match="compression_level is an integer from -1 to 9, not 12"):
+    with pytest.raises(bmq.UsageError, match="compression_level must be an integer from -1 to 9, not 12"):
         await bmq_connect(compression_level=12)
 
 

@@ -237,7 +237,7 @@ def test_a_closed_or_hung_loop_leaves_the_last_values() -> None:
 def test_collector_for_a_thread_needs_the_event_loop() -> None:
     with pytest.raises(bmq.UsageError, match="created in the event loop"):
         SessionCollector().exposition()
-    with pytest.raises(bmq.UsageError, match="max_queues is an integer from 0"):
+    with pytest.raises(bmq.UsageError, match="max_queues must be an integer from 0"):
         SessionCollector(max_queues=-1)
 
 

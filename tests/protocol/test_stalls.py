@@ -91,7 +91,7 @@ def test_the_sentence_names_the_queue_the_number_and_the_age() -> None:
     bench.post(queue, *range(2400))
     live(bench, PATIENCE + 0.1)
     assert bench.core.stalls(bench.now) == {
-        "posts": f"the oldest of 2,400 posts to {URI} waits for its acknowledgement for 6.1 s"
+        "posts": f"the oldest of 2,400 posts to {URI} has been waiting for its acknowledgement for 6.1 s"
     }
     bench.post(other, 5000)
     live(bench, PATIENCE + 0.1)
@@ -150,7 +150,7 @@ def test_silence_is_a_stall_until_a_byte_arrives() -> None:
     bench = connected()
     bench.wait(PATIENCE + 0.1)
     assert stalls(bench) == ["silence"]
-    assert bench.core.stalls(bench.now) == {"silence": "the broker is silent for 6.1 s"}
+    assert bench.core.stalls(bench.now) == {"silence": "the broker has been silent for 6.1 s"}
     bench.send(HEARTBEAT_RSP)
     assert stalls(bench) == ["silence", "-silence"]
     assert bench.core.silence(bench.now) == 0.0

@@ -57,7 +57,7 @@ async def test_posts_without_outcome_degrade_the_session_and_are_logged_once(
         await eventually(lambda: session.health().degraded)
         health = session.health()
         assert str(health).startswith(
-            f"degraded: the oldest of 2,400 posts to {URI} waits for its acknowledgement for "
+            f"degraded: the oldest of 2,400 posts to {URI} has been waiting for its acknowledgement for "
         )
         assert health.ready
         assert health.oldest_unacked_seconds is not None
@@ -115,14 +115,14 @@ async def test_silent_broker_degrades_the_session_before_the_connection_is_dropp
         peer.hold.add("HEARTBEAT_REQ")
         await eventually(lambda: session.health().degraded)
         health = session.health()
-        assert str(health).startswith("degraded: the broker is silent for ")
+        assert str(health).startswith("degraded: the broker has been silent for ")
         assert health.silent_seconds is not None
         assert health.silent_seconds > 0.19
         peer.answer("HEARTBEAT_REQ")
         await eventually(lambda: not session.health().degraded)
         begun, ended = lines(caplog)
         assert begun.endswith("dropped if the silence continues")
-        assert "is heard again after " in ended
+        assert "sends data again after " in ended
 
 
 @simulated_peer

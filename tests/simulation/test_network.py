@@ -345,7 +345,7 @@ def test_connections_that_cannot_be_made_fail_as_on_a_real_host() -> None:
         refused("server", 1001)
     with pytest.raises(ConnectionRefusedError):
         refused("localhost", 1000)
-    with pytest.raises(OSError, match="no host of the simulation is called 'nowhere'"):
+    with pytest.raises(OSError, match="no host of the simulation has the name 'nowhere'"):
         refused("nowhere", 1000)
     with pytest.raises(bmq.UsageError, match="no TLS"):
         refused("server", 1000, ssl=True)
@@ -619,5 +619,5 @@ def test_heal_ends_every_fault() -> None:
 
 def test_unknown_hosts_are_refused_by_name() -> None:
     sim = Simulation(1)
-    with pytest.raises(bmq.UsageError, match="no host is called 'nowhere'"):
+    with pytest.raises(bmq.UsageError, match="no host has the name 'nowhere'"):
         sim.network.partition("nowhere", "else")

@@ -71,7 +71,7 @@ def test_environment_selects_a_seed_with_its_trace(
     assert seen[0] == seen[1]
     monkeypatch.undo()
     monkeypatch.setenv("BMQ_SIM_SEED", "nine")
-    with pytest.raises(bmq.UsageError, match="BMQ_SIM_SEED='nine' is no seed"):
+    with pytest.raises(bmq.UsageError, match="BMQ_SIM_SEED='nine' is not a seed"):
         test()
 
 
@@ -82,7 +82,7 @@ def test_only_coroutine_functions_with_a_simulation_can_be_simulated() -> None:
     async def nothing() -> None:
         """Takes no simulation."""
 
-    with pytest.raises(bmq.UsageError, match="takes the simulation"):
+    with pytest.raises(bmq.UsageError, match="must accept the simulation"):
         simulated()(nothing)
 
 

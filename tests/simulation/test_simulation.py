@@ -439,7 +439,7 @@ def test_a_simulation_runs_once() -> None:
         await asyncio.sleep(1)
 
     sim.run(main)
-    with pytest.raises(bmq.StateError, match="make another one"):
+    with pytest.raises(bmq.StateError, match="create another simulation"):
         sim.run(main)
 
 

@@ -113,4 +113,4 @@ def test_messages_refused_by_a_changing_cluster_are_moved_soon(
         simulate(main)
     (line,) = [each.message for each in caplog.records if each.name == "bmq.delays"]
     assert "UNKNOWN" in line
-    assert "again in 1 s, also for similar messages" in line
+    assert "again in 1 s (similar lines are suppressed for a minute)" in line

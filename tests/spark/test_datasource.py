@@ -277,25 +277,25 @@ def test_invalid_keys_and_times_are_refused() -> None:
         (
             {"ackTimeoutMs": "-1"},
             struct(value=StringType()),
-            "ackTimeoutMs='-1': it cannot be negative",
+            "ackTimeoutMs='-1': must not be negative",
         ),
         ({"guidMode": "id"}, struct(value=StringType()), "guidMode=id needs an id column"),
         ({"queue": ""}, struct(value=StringType()), "name a queue"),
         (
             {"keyColumn": "k"},
             struct(value=StringType(), k=DoubleType()),
-            "column 'k' is of type double; a key is string, binary or an integer",
+            "column 'k' is of type double; a key must be string, binary or an integer",
         ),
         ({"keyColumn": "k"}, struct(value=StringType()), "no column 'k'"),
         (
             {"notBeforeColumn": "at"},
             struct(value=StringType(), at=StringType()),
-            "column 'at' is of type string; when a message is due is a timestamp",
+            "column 'at' is of type string; a due time must be a timestamp",
         ),
         (
             {"keyColumn": "k", "propertyColumns": "bmq_bucket"},
             struct(value=StringType(), k=StringType(), bmq_bucket=IntegerType()),
-            "bmq_bucket: made of another column",
+            "bmq_bucket: both a property column",
         ),
     ],
 )
@@ -459,8 +459,8 @@ def test_several_queues_are_one_source(broker: BrokerThread, queue: str, tmp_pat
         ({"queue": ""}, "option queue is missing"),
         ({"queue": "x"}, "bmq://"),
         ({"expression": "n <"}, "n <"),
-        ({"expression": "{'a': 1}"}, "not a JSON object"),
-        ({"confirm": "maybe"}, "it is one of explicit, onStore, never"),
+        ({"expression": "{'a': 1}"}, "must be a JSON object"),
+        ({"confirm": "maybe"}, "must be one of explicit, onStore, never"),
         ({"confirm": "onStore"}, "needs option checkpointLocation"),
         ({"confirm": "never", "checkpointLocation": "x"}, "needs no checkpointLocation"),
         ({"maxMessages": "0"}, "at least 1"),
@@ -468,12 +468,15 @@ def test_several_queues_are_one_source(broker: BrokerThread, queue: str, tmp_pat
             {"startingOffsets": "earliest"},
             "for startingOffsets: a queue has no offsets",
         ),
-        ({"onInvalidMessage": "ignore"}, "onInvalidMessage is fail, drop, deadLetters, row, not 'ignore'"),
+        (
+            {"onInvalidMessage": "ignore"},
+            "onInvalidMessage must be one of fail, drop, deadLetters, row, not 'ignore'",
+        ),
         ({"onInvalidMessage": "deadLetters"}, "needs option deadLetterQueue"),
-        ({"deadLetterQueue": f"bmq://{DOMAIN}/dead"}, "is for onInvalidMessage=deadLetters"),
+        ({"deadLetterQueue": f"bmq://{DOMAIN}/dead"}, "needs onInvalidMessage=deadLetters"),
         (
             {"onInvalidMessage": "deadLetters", "deadLetterQueue": f"bmq://{DOMAIN}/dead"},
-            "and so needs checkpointLocation",
+            "and therefore needs checkpointLocation",
         ),
     ],
 )
@@ -481,7 +484,7 @@ def test_unreadable_sources_are_refused_before_the_job(options: dict[str, str], 
     with pytest.raises(bmq.UsageError) as info:
         source(**{"queue": f"bmq://{DOMAIN}/q", **options}).reader(WHOLE)
     assert text.lower() in str(info.value).lower()
-    with pytest.raises(bmq.UsageError, match="no column 'key' in a queue; the columns are: value, prop"):
+    with pytest.raises(bmq.UsageError, match="a queue has no column 'key'; its columns are: value, prop"):
         source(queue=f"bmq://{DOMAIN}/q").reader(struct(key=BinaryType()))
 
 
@@ -726,10 +729,10 @@ def test_available_messages_are_not_held_back(broker: BrokerThread, queue: str, 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"maxTriggerDelay": "soon"}, "a number and ms, s, m, h or d, such as 30s"),
+        ({"maxTriggerDelay": "soon"}, "a number with ms, s, m, h or d, such as 30s"),
         ({"maxBytesPerTrigger": "0"}, "at least 1"),
-        ({"maxBytesPerTrigger": "many"}, "bytes, or a number and k, m or g, such as 64m"),
-        ({"minMessagesPerTrigger": "7", "maxMessagesPerTrigger": "6"}, "no batch has so many"),
+        ({"maxBytesPerTrigger": "many"}, "must be bytes, or a number with k, m or g, such as 64m"),
+        ({"minMessagesPerTrigger": "7", "maxMessagesPerTrigger": "6"}, "no batch can reach this number"),
     ],
 )
 def test_impossible_limits_are_refused(tmp_path: Path, options: dict[str, str], text: str) -> None:

@@ -93,8 +93,8 @@ def test_invalid_rows_are_dropped_and_counted(
     assert good(broker.drain(queue, expect=3)) == ["a", "b", "c"]
     first, last = caplog.messages
     assert first.startswith(
-        "row 1 of partition 0 cannot be posted, and is dropped, as are all such rows: "
-        "InvalidPayload: this row: column 'value' is null; a payload is 1 byte to"
+        "row 1 of partition 0 cannot be posted, and is dropped, like all rows that cannot be posted: "
+        "InvalidPayload: this row: column 'value' is null; a payload has 1 to"
     )
     assert last.startswith("partition 0: 5 rows, 3 acknowledged, 2 invalid and dropped in ")
 
@@ -111,8 +111,8 @@ def test_invalid_rows_become_dead_letters_with_the_reason(
     null, empty = broker.drain(dead, expect=2)
     assert null.data.decode() == null.properties["bmq_dead_error"]
     error = (
-        "InvalidPayload: this row: column 'value' {}; a payload is 1 byte to 67,108,864 bytes of string or "
-        "binary: filter such rows out before"
+        "InvalidPayload: this row: column 'value' {}; a payload has 1 to 67,108,864 bytes of string or "
+        "binary: filter these rows out before posting"
     )
     assert dict(null.properties) == {
         "n": 2,
@@ -152,9 +152,9 @@ def test_invalid_queues_ids_and_times_are_found(write: Write, broker: BrokerThre
     assert [letter.properties["bmq_dead_queue"] for letter in letters] == [t or "" for t in there[1:]]
     wanted = [
         "InvalidURI: .*",
-        "UsageError: .* names an appId, which is for readers",
-        "UsageError: this row: column 'queue' is null, and every row needs its queue",
-        "UsageError: this row: column 'id' is null, and every row needs its id",
+        "UsageError: .* names an application, and applications are for readers",
+        "UsageError: this row: column 'queue' is null, and every row needs a queue",
+        "UsageError: this row: column 'id' is null, and every row needs an id",
         "UsageError: this row: inf is not a time in seconds since 1970",
         r"UsageError: this row: 1e\+18 is not a time in seconds since 1970",
     ]
@@ -344,7 +344,7 @@ def test_all_rows_may_be_invalid(broker: BrokerThread, queue: str) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"onInvalidRow": "skip"}, "onInvalidRow is fail, drop, deadLetters, not 'skip'"),
+        ({"onInvalidRow": "skip"}, "onInvalidRow must be one of fail, drop, deadLetters, not 'skip'"),
         ({"onInvalidRow": "deadLetters"}, "dead letters need both"),
         ({"deadLetterQueue": f"bmq://{DOMAIN}/dead"}, "dead letters need both"),
         ({"onInvalidRow": "deadLetters", "deadLetterQueue": "dead"}, "bmq://"),

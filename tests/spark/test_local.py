@@ -84,7 +84,7 @@ def test_impossible_jobs_fail_before_the_start(spark: SparkSession, broker: Brok
 def test_an_unreachable_broker_fails_the_job_by_name(spark: SparkSession, queue: str) -> None:
     frame = orders(spark, 5).write.format("bmq").mode("append").option("broker", "tcp://127.0.0.1:1")
     frame = frame.options(queue=queue, connectTimeoutMs="300", valueColumn="body")
-    with pytest.raises(Exception, match=r"the broker at tcp://127\.0\.0\.1:1 was not to be reached"):
+    with pytest.raises(Exception, match=r"the broker at tcp://127\.0\.0\.1:1 could not be reached"):
         frame.option("propertyColumns", "CustomerId,OrderType").save()
 
 

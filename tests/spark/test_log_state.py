@@ -279,14 +279,14 @@ def test_repair_reports_and_repairs_the_problem(tmp_path: Path, capsys: pytest.C
     for name in ("offsets", "commits"):
         (tmp_path / name).mkdir()
     assert main(["spark", "repair", str(tmp_path)]) == 0
-    assert "nothing is wrong" in capsys.readouterr().err
+    assert "no problems found" in capsys.readouterr().err
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"messages": 5}')
     assert main(["spark", "repair", str(tmp_path)]) == 1
-    assert "Batch 0 is messages 0 to 5" in capsys.readouterr().out
+    assert "Batch 0 has messages 0 to 5" in capsys.readouterr().out
     assert main(["spark", "repair", str(tmp_path), "--yes"]) == 0
     assert main(["spark", "repair", str(tmp_path)]) == 0
     assert main(["spark", "repair", str(tmp_path / "none")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
     assert main(["spark", "mend", str(tmp_path)]) == 2
 
 
@@ -304,7 +304,7 @@ def test_the_log_of_another_query_is_refused(
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "metadata").write_text('{"id":"two"}')
     again = Query(broker, queue, tmp_path / "two", logPath=tmp_path / "log")
-    with pytest.raises(bmq.StateError, match="is of query one, and the checkpoint of query two"):
+    with pytest.raises(bmq.StateError, match="belongs to query one, and the checkpoint to query two"):
         again.rows(end) if half else again.ask()
     again.stop()
 
@@ -429,7 +429,9 @@ def test_dropped_messages_are_an_error_once(
     query.stop()
     totals[queue] += 5
     again = Query(broker, queue, tmp_path)
-    with pytest.raises(bmq.StateError, match=rf"the broker has dropped .*: 5 of {queue}\. They are lost"):
+    with pytest.raises(
+        bmq.StateError, match=rf"the broker has dropped .*: 5 of {queue}\. The messages are lost"
+    ):
         again.ask()
     again.stop()
     third = Query(broker, queue, tmp_path)
@@ -478,7 +480,7 @@ def test_purged_messages_are_an_error_once(
     asyncio.run(purge(broker, queue))
     post_numbers(broker, queue, 5, 7)
     again = Query(broker, queue, tmp_path)
-    with pytest.raises(bmq.StateError, match=rf"rejected or purged\): 3 of {queue}\. They are lost"):
+    with pytest.raises(bmq.StateError, match=rf"rejected or purged\): 3 of {queue}\. The messages are lost"):
         again.ask()
     again.stop()
     third = Query(broker, queue, tmp_path)
@@ -574,7 +576,7 @@ def test_messages_that_cannot_be_decoded_are_put_aside_and_confirmed(
 def test_failed_batch_continues_with_another_policy(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     post_bad_between(broker, queue)
     query = Query(broker, queue, tmp_path, onInvalidMessage="fail", maxMessagesPerTrigger=3, lingerMs=1000)
-    with pytest.raises(bmq.ProtocolError, match=r"onInvalidMessage \(row, drop\) continues"):
+    with pytest.raises(bmq.ProtocolError, match=r"onInvalidMessage \(row, drop\) the query"):
         query.batch()
     query.stop()
     again = Query(broker, queue, tmp_path, onInvalidMessage="drop")

@@ -82,7 +82,7 @@ def test_queries_without_names_have_their_ids_as_labels() -> None:
     stats = metrics.queries()
     assert {name: each.input_rows for name, each in stats.items()} == {one: 2, "other": 20}
     assert {name: each.running for name, each in stats.items()} == {one: 1, "other": 2}
-    with pytest.raises(bmq.UsageError, match=r"max_queries is an integer from 0 to .*, not -1"):
+    with pytest.raises(bmq.UsageError, match=r"max_queries must be an integer from 0 to .*, not -1"):
         QueryMetrics(max_queries=-1)
 
 

@@ -186,13 +186,13 @@ def test_rows_before_a_failing_row_are_posted_once(write: Write, broker: BrokerT
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ([1, 2], "column 'p' holds a value of type list, and a property is boolean, byte"),
+        ([1, 2], "column 'p' holds a value of type list, and a property must be boolean, byte"),
         ([("a", 1), ("b", [2])], "column 'p.b' holds a value of type list"),
         ({"a": {"b": 1}}, "column 'p.a' holds a value of type dict"),
         (Row(a=Row(b=1)), "column 'p.a' holds a value of type Row"),
         ({"a": 1.5}, "column 'p.a' holds a value of type float"),
         ({"-a": 1}, "property name '-a' must start with"),
-        ({1: 1}, "a property name is a str, not int"),
+        ({1: 1}, "a property name must be a str, not int"),
         ({f"k{n}": n for n in range(256)}, "256 properties; a message has at most 255"),
         ("\ud800", "column 'p' has half of a surrogate pair"),
         ({"a": "\ud800"}, "column 'p.a' has half of a surrogate pair"),
@@ -222,7 +222,7 @@ def test_an_unsupported_value_is_named_with_its_row(
         (struct(a=ArrayType(StringType())), "column 'p.a' is of type array<string>"),
         (MapType(StringType(), struct(a=LongType())), "column 'p[]' is of type struct<a:bigint>"),
         (MapType(StringType(), MapType(StringType(), LongType())), "column 'p[]' is of type map<"),
-        (MapType(LongType(), LongType()), "column 'p': the keys of a map of properties are strings"),
+        (MapType(LongType(), LongType()), "column 'p': the keys of a map of properties must be strings"),
     ],
     ids=lambda kind: kind.simpleString() if isinstance(kind, DataType) else "",
 )

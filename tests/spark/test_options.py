@@ -30,7 +30,7 @@ def source(**options: str) -> BmqDataSource:
     [
         ({"brokr": "tcp://localhost"}, r"unknown option brokr; did you mean broker\?; options: broker"),
         ({"maxMesages": "1"}, "did you mean maxMessages"),
-        ({"subscription": "x > 1"}, "subscription is called expression"),
+        ({"subscription": "x > 1"}, "subscription is now called expression"),
         ({"subscribe": "orders"}, "for subscribe: option queue, the URI"),
         ({"startingOffsets": "earliest"}, "for startingoffsets: a queue has no offsets"),
         ({"kafka.bootstrap.servers": "h:1"}, "for kafka.bootstrap.servers: option broker"),
@@ -45,7 +45,7 @@ def source(**options: str) -> BmqDataSource:
         ({"broker": ""}, "address"),
         ({"expression": "x >"}, "x >"),
         ({"maxMessages": "none"}, "option maxMessages='none'"),
-        ({"user": "u", "credentials": "a:b"}, "credentials makes all of it"),
+        ({"user": "u", "credentials": "a:b"}, "credentials supplies user, password and mechanism"),
     ],
 )
 def test_a_load_refuses_wrong_options_at_once(options: dict[str, str], text: str) -> None:

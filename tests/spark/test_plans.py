@@ -127,11 +127,14 @@ def test_application_neither_shares_a_read_nor_confirms_foreign_messages(
     options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": "200"}
     options["checkpointLocation"] = str(tmp_path)
     assert other(broker.uri, queue, str(tmp_path), "die") == [f"OTHER {ROWS}"]
-    with pytest.raises(bmq.StateError, match="this one has not read it since"):
+    with pytest.raises(bmq.StateError, match="this application has not read the rows since"):
         bmq.spark.confirm(options)
     assert load(spark, options).count() == ROWS
     refused = other(broker.uri, queue, str(tmp_path), "")
-    assert ["both would write the same rows" in refused[0], "not read it since" in refused[1]] == [True, True]
+    assert ["both would write the same rows" in refused[0], "not read the rows since" in refused[1]] == [
+        True,
+        True,
+    ]
     assert bmq.spark.confirm(options) == ROWS
     assert broker.drain(queue, idle=0.3) == []
 

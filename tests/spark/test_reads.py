@@ -183,10 +183,12 @@ def test_unconfirmed_read_of_another_queue_is_refused(
 ) -> None:
     post(broker, queue, 0, 3)
     values_of(**options)
-    with pytest.raises(bmq.StateError, match="is not confirmed: confirm it with the options"):
+    with pytest.raises(bmq.StateError, match="is not confirmed: confirm the read with its original options"):
         values_of(**{**options, **change})
     if "queue" in change:
-        with pytest.raises(bmq.StateError, match="is not confirmed: confirm it with the options"):
+        with pytest.raises(
+            bmq.StateError, match="is not confirmed: confirm the read with its original options"
+        ):
             bmq.spark.confirm({**options, **change})
     assert bmq.spark.confirm(options) == 3
     assert values_of(**{**options, **change}) == []
@@ -230,7 +232,7 @@ def test_two_applications_do_not_share_a_read(
     become(monkeypatch, HERE)
     assert values_of(**options) == texts(0, 3)
     become(monkeypatch, Application.of(os.getppid()))
-    with pytest.raises(bmq.StateError, match="which runs and has not confirmed it: both would write"):
+    with pytest.raises(bmq.StateError, match="which has not confirmed the read: both would write"):
         values_of(**options)
     become(monkeypatch, HERE)
     assert values_of(**options) == texts(0, 3)
@@ -249,7 +251,7 @@ def test_read_of_an_ended_application_is_repeated_before_its_confirmation(
     become(monkeypatch, before)
     rows = rows_of(source(**options))
     become(monkeypatch, HERE)
-    with pytest.raises(bmq.StateError, match="this one has not read it since: load and write the rows again"):
+    with pytest.raises(bmq.StateError, match="this application has not read the rows since"):
         bmq.spark.confirm(options)
     written: Any = Frame(rows[:1])
     assert bmq.spark.confirm(options, written) == 1
@@ -290,7 +292,7 @@ def test_the_rows_of_a_confirmed_read_last_until_the_next_read(
     bmq.spark.confirm(options)
     assert len(read(reader, part)) == 3
     values_of(**options)
-    with pytest.raises(bmq.StateError, match="its rows were removed by the read after it"):
+    with pytest.raises(bmq.StateError, match="the next read removed its rows"):
         read(reader, part)
 
 
@@ -359,7 +361,7 @@ def test_unconfirmable_arguments_are_refused(queue: str, tmp_path: Path) -> None
         bmq.spark.confirm({"queue": queue, "checkpoint": tmp_path})
     frame: Any = Frame([])
     frame.columns = ("value",)
-    with pytest.raises(bmq.UsageError, match="a DataFrame with a column guid"):
+    with pytest.raises(bmq.UsageError, match="a DataFrame with the messages to confirm"):
         bmq.spark.confirm({"queue": queue, "checkpointLocation": tmp_path}, frame)
     with pytest.raises(bmq.UsageError, match="options"):
         bmq.spark.confirm(7)  # type: ignore[arg-type]
@@ -388,8 +390,8 @@ def test_a_temporary_folder_is_private_and_removed_with_its_application(
     assert len(read(reader, part)) == 3
     for file in folder.iterdir():
         file.unlink()
-    with pytest.raises(bmq.StateError, match="On a cluster give checkpointLocation"):
+    with pytest.raises(bmq.StateError, match="On a cluster set checkpointLocation"):
         read(reader, part)
     root.chmod(0o755)
-    with pytest.raises(bmq.StateError, match="is not a folder of this user alone"):
+    with pytest.raises(bmq.StateError, match="must be a folder that only this user can change"):
         source(**plain).reader(WHOLE).partitions()

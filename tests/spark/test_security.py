@@ -115,9 +115,12 @@ def test_errors_are_reported(guarded: BrokerThread, tls: dict[str, str], tmp_pat
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"password": "a", "password_env": "B"}, "password and passwordEnv: give one of them"),
-        ({"credentials": "a:b", "user": "c"}, "credentials makes all of it"),
-        ({"credentials": "a.b"}, "credentials is MODULE:NAME, not 'a.b'"),
+        (
+            {"password": "a", "password_env": "B"},
+            "password and passwordEnv exclude each other: give one of the two",
+        ),
+        ({"credentials": "a:b", "user": "c"}, "credentials supplies user, password and mechanism"),
+        ({"credentials": "a.b"}, "credentials must be MODULE:NAME, not 'a.b'"),
         ({"tls_key_file": "k"}, "tlsKeyFile is the key of tlsCertFile, which is missing"),
     ],
 )

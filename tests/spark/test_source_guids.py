@@ -89,9 +89,7 @@ def test_equal_rows_in_different_partitions_are_found(broker: BrokerThread, queu
         (again,) = post(broker, queue, rows, 1)
         Summary([*reports, again]).check()  # a task that was repeated
         again.partition = 1
-        with pytest.raises(
-            bmq.UsageError, match=rf"different partitions, {found} of a sample of {2 * found} "
-        ):
+        with pytest.raises(bmq.UsageError, match=rf"properties: {found} of a sample of {2 * found} "):
             Summary([*reports, again]).check()
     Summary(post(broker, queue, many, 3)).check()
 
@@ -255,10 +253,10 @@ def test_equal_rows_of_one_message_in_different_partitions_fail_the_write(
     rows = spark.createDataFrame([(guid(n), f"row {n}") for n in range(50)], "guid STRING, value STRING")
     twice = rows.union(rows.where("value = 'row 7'")).coalesce(1).union(rows.limit(3).repartition(2))
     write = twice.write.format("bmq").mode("append").options(broker=broker.uri, queue=queue)
-    with pytest.raises(Exception, match=r"were in different partitions, 3 of a sample of 53 rows"):
+    with pytest.raises(Exception, match=r"properties: 3 of a sample of 53 rows"):
         write.save()
     assert len(broker.drain(queue, expect=51)) == 51  # equal rows of one partition are told apart
-    with pytest.raises(bmq.UsageError, match=r"Give such rows a number \(posexplode\)"):
+    with pytest.raises(bmq.UsageError, match=r"Add a number \(posexplode\)"):
         bmq.spark.write(twice, queue=queue, broker=broker.uri, guid_column="guid")
     write.option("guidMode", "content").save()
     assert len(broker.drain(queue, expect=54)) == 54

@@ -83,7 +83,7 @@ def refused(spark: SparkSession, broker: BrokerThread) -> None:
     for statement, text in (
         (
             f"CREATE TABLE lost USING bmq {options}",
-            "hands the options of CREATE TABLE to no source in Python",
+            "does not pass the options of CREATE TABLE to sources in Python",
         ),
         ("SELECT * FROM shop_queue", "option queue is missing.*CREATE TEMPORARY VIEW"),
         ("INSERT INTO shop_orders VALUES ('x', 1)", "no target.*CREATE TEMPORARY VIEW"),

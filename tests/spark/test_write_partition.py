@@ -277,7 +277,7 @@ def test_a_rate_holds_rows_back(broker: BrokerThread, queue: str) -> None:
     sink(broker, queue, rate=200.0)(iter(ORDERS[:60]))  # twenty at once, and twenty more twice
     assert time.monotonic() - started >= 0.19
     assert [message.data for message in broker.drain(queue)] == [row.body.encode() for row in ORDERS[:60]]
-    with pytest.raises(bmq.UsageError, match="rate is a number of messages a second"):
+    with pytest.raises(bmq.UsageError, match="rate must be a number of messages a second"):
         sink(broker, queue, rate=0.0)
 
 
@@ -473,11 +473,11 @@ def test_the_session_works_after_a_failure(broker: BrokerThread, queue: str) -> 
     ("options", "text"),
     [
         ({"queue": "", "queue_column": ""}, "name a queue"),
-        ({"queue": "bmq://bmq.test.mem.fanout/q?id=foo"}, "names an appId"),
+        ({"queue": "bmq://bmq.test.mem.fanout/q?id=foo"}, "names an application"),
         ({"queue": "http://x/y"}, "bmq://"),
-        ({"guid_mode": "position"}, "guidMode is content, id, random, source, not 'position'"),
+        ({"guid_mode": "position"}, "guidMode must be one of content, id, random, source, not 'position'"),
         ({"guid_mode": "id"}, "needs an id column"),
-        ({"compression": "brotli"}, "compression is none, zlib, not 'brotli'"),
+        ({"compression": "brotli"}, "compression must be one of none, zlib, not 'brotli'"),
     ],
 )
 def test_impossible_options_are_refused_at_once(options: dict[str, str], text: str) -> None:
@@ -498,7 +498,7 @@ def test_impossible_options_are_refused_at_once(options: dict[str, str], text: s
         ({"body": LongType(), "p": LongType()}, "column 'body' is of type bigint"),
         (
             {"body": StringType(), "p": LongType(), "key": MapType(StringType(), LongType())},
-            "column 'key' is of type map<string,bigint>; an id is",
+            "column 'key' is of type map<string,bigint>; an id must be",
         ),
         ({"other": StringType()}, "no column 'body', 'p'; the DataFrame has: other"),
     ],

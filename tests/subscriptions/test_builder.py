@@ -112,9 +112,9 @@ def test_refusal_of_a_name_describes_legal_names() -> None:
         P("order-id")
     with pytest.raises(InvalidExpression, match="is a literal in an expression, never a property"):
         P("true")
-    with pytest.raises(AttributeError, match="starts with an ASCII letter: '_x' cannot be one"):
+    with pytest.raises(AttributeError, match="starts with an ASCII letter: '_x' does not"):
         _ = P._x
-    with pytest.raises(TypeError, match="a property's name is a str, not int"):
+    with pytest.raises(TypeError, match="a property's name must be a str, not int"):
         P(1)  # type: ignore[arg-type]
 
 
@@ -156,25 +156,25 @@ def test_values_cannot_inject_expressions(name: str, value: Any) -> None:
         (lambda: (P.a == 1) | P.b > 2, "put each comparison in parentheses"),
         (lambda: (P.a == 1) & 2, "`&` and `|` join conditions, not int 2"),
         (lambda: "x" | (P.a == 1), "`&` and `|` join conditions, not str 'x'"),
-        (lambda: (P.a == 1) == (P.b == 2), "filters do not compare"),
-        (lambda: (P.a == 1) == True, "filters do not compare"),
-        (lambda: (P.a == 1) != (P.b == 2), "filters do not compare"),
+        (lambda: (P.a == 1) == (P.b == 2), "filters cannot be compared"),
+        (lambda: (P.a == 1) == True, "filters cannot be compared"),
+        (lambda: (P.a == 1) != (P.b == 2), "filters cannot be compared"),
         (lambda: bool(P.a), "a has no value here"),
         (lambda: P.a and P.b, "instead of `and`, `or` and `not`"),
         (lambda: P.a == None, r"to test for a property, use .exists\(\)"),
         (lambda: P.a == 1.5, "all numbers are integers"),
-        (lambda: P.a == b"x", "binary properties cannot be read"),
+        (lambda: P.a == b"x", "an expression cannot read binary properties"),
         (lambda: P.a < True, "booleans have no order"),
-        (lambda: P.a + 1 == "x", r"a\+1 is an integer and never compares with 'x'"),
-        (lambda: P.a + 1 == True, r"a\+1 is an integer and never compares with True"),
-        (lambda: P.a + "x", r"`\+` takes integers, not str"),
-        (lambda: P.a + True, r"`\+` takes integers, not bool"),
-        (lambda: P.a * 1.5, r"`\*` takes integers, not float"),
-        (lambda: P.a // 2, "the broker divides toward zero, not down: write `/`"),
-        (lambda: 2 // P.a, "the broker divides toward zero, not down: write `/`"),
+        (lambda: P.a + 1 == "x", r"a\+1 is an integer and cannot be compared with 'x'"),
+        (lambda: P.a + 1 == True, r"a\+1 is an integer and cannot be compared with True"),
+        (lambda: P.a + "x", r"`\+` needs integers, not str"),
+        (lambda: P.a + True, r"`\+` needs integers, not bool"),
+        (lambda: P.a * 1.5, r"`\*` needs integers, not float"),
+        (lambda: P.a // 2, "the broker rounds quotients towards zero, not down: write `/`"),
+        (lambda: 2 // P.a, "the broker rounds quotients towards zero, not down: write `/`"),
         (lambda: (P.a + 1) & (P.b == 1), r"a\+1 is an integer, not a condition"),
         (lambda: ~(P.a + 1), r"a\+1 is an integer, not a condition"),
-        (lambda: (P.a + 1).exists(), r"exists\(\) tests one property"),
+        (lambda: (P.a + 1).exists(), r"exists\(\) tests a single property"),
         (lambda: P.a.one_of(), r"one_of\(\) needs at least one value"),
         (lambda: P.a.one_of([1, 2]), "a property compares with bool, int or str, not list"),
         (lambda: {P.a: 1}, "unhashable"),

@@ -81,11 +81,11 @@ def test_a_good_domain_has_no_findings() -> None:
         (domain("fanout", "x == 1"), "subscriptions[0]", "an entry is"),
         (domain("fanout", {"appId": 1, "expression": {}}), "subscriptions[0]", "an entry is"),
         (domain("fanout", {"appId": "foo", "expression": "x"}), "subscriptions[0]", "an entry is"),
-        (domain("fanout", entry("foo", None)), "subscriptions[0].expression.text", "a string is needed"),
-        ({"mode": {"priority": {}}, "subscriptions": {}}, "subscriptions", "a list is needed, not dict"),
+        (domain("fanout", entry("foo", None)), "subscriptions[0].expression.text", "must be a string"),
+        ({"mode": {"priority": {}}, "subscriptions": {}}, "subscriptions", "must be a list, not dict"),
         ({"subscriptions": []}, "mode", "exactly one of"),
         ({"mode": {"quorum": {}}}, "mode", "exactly one of"),
-        ({"redirect": "bmq.other"}, "redirect", "the settings are in another file, that of 'bmq.other'"),
+        ({"redirect": "bmq.other"}, "redirect", "the settings are in the file of domain 'bmq.other'"),
     ],
 )
 def test_invalid_domains_have_errors(given: dict[str, Any], where: str, message: str) -> None:
@@ -116,7 +116,7 @@ def test_invalid_domains_have_errors(given: dict[str, Any], where: str, message:
         (
             domain("fanout", entry("foo", "x == 1"), entry("foo", "x == 2")),
             "subscriptions[0]",
-            "ignored: subscriptions[1] is for the same appId, and the last one wins",
+            "ignored: subscriptions[1] is for the same appId, and the last entry wins",
         ),
         (domain("priority", entry("foo", "x == 1")), "subscriptions[0]", "the name is ignored"),
     ],

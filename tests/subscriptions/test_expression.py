@@ -75,12 +75,12 @@ def test_not_strict_takes_any_text_as_the_broker_would() -> None:
     evaluation = broken.evaluate({})
     assert evaluation.value is True
     assert evaluation.reason.startswith(
-        "the broker cannot compile this and matches every message: syntax error"
+        "the broker cannot compile this expression, and matches every message: syntax error"
     )
 
-    with pytest.raises(InvalidExpression, match="half a character"):
+    with pytest.raises(InvalidExpression, match="half of a surrogate pair"):
         Expression('x == "\ud800"', strict=False)
-    with pytest.raises(TypeError, match="an expression is a str, not b"):
+    with pytest.raises(TypeError, match="an expression must be a str, not b"):
         Expression(b"x")  # type: ignore[arg-type]
 
 
@@ -88,16 +88,16 @@ def test_not_strict_takes_any_text_as_the_broker_would() -> None:
     ("text", "offset", "reason"),
     [
         ("a == 1 && nope == 2", 10, "the message has no property `nope`"),
-        ("s == 1", 0, "`==` compares with an integer here, and `s` is something else (s is STRING 'foo')"),
+        ("s == 1", 0, "`==` compares with an integer here, and `s` has another type (s is STRING 'foo')"),
         (
             "a == s",
             2,
             "`==` compares only two integers or two strings (a is an integer: 1, s is STRING",
         ),
-        ("f", 0, "the whole expression has to be a boolean, and `f` is something else (f is CHAR b'x')"),
+        ("f", 0, "the whole expression must be a boolean, and `f` has another type (f is CHAR b'x')"),
         ("bin == 1", 0, "`bin` is BINARY, which an expression cannot read"),
         ("a / 0 == 1", 2, "`/` by zero"),
-        ("a && a == 1", 0, "each side of `&&` has to be a boolean, and `a` is something else"),
+        ("a && a == 1", 0, "each side of `&&` must be a boolean, and `a` has another type"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
@@ -144,7 +144,7 @@ def test_values_of_subclasses_evaluate_as_posted() -> None:
 def test_values_that_no_property_can_have_are_refused(value: object) -> None:
     with pytest.raises(
         InvalidProperty,
-        match=r"a property's value is bool, int, str, bytes or bmq\.PropertyValue, "
+        match=r"a property's value must be bool, int, str, bytes or bmq\.PropertyValue, "
         rf"not .*\({type(value).__name__}\)",
     ):
         Expression("x == 1").matches({"x": value})  # type: ignore[dict-item]

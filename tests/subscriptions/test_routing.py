@@ -158,7 +158,7 @@ def test_expression_the_broker_cannot_compile_takes_all_messages() -> None:
         RoutingTable([("x = 1", 1, "typo")])
     table = RoutingTable([(Expression("x = 1", strict=False), 1, "typo"), ("x == 2", 0, "two")])
     assert names(table, {"x": 2}) == ("typo",)
-    assert "the broker cannot compile this" in table.route({"x": 2}).steps[0].verdict
+    assert "the broker cannot compile this expression" in table.route({"x": 2}).steps[0].verdict
 
 
 def test_broadcast_gives_each_consumer_one_copy() -> None:
@@ -183,7 +183,7 @@ def test_routes_may_be_built_and_unnamed() -> None:
     assert [route.name for route in table.routes] == ["#1", "#2", "#3"]
     assert names(table, {"x": 3}) == ("#3",)
     assert RoutingTable([]).route({}).names == ()
-    with pytest.raises(UsageError, match="two routes are called 'a'"):
+    with pytest.raises(UsageError, match="two routes have the name 'a'"):
         RoutingTable([("x", 0, "a"), ("y", 0, "a")])
 
 
@@ -205,7 +205,7 @@ def test_the_explanation_is_a_table_to_read() -> None:
         "      10  Zone == 1        zone           no match: NAME error, the message has no property `Zone`\n"
         "       5  CustomerId >= 0  all            not evaluated\n"
         "\n"
-        "The message goes to one of zero, nil, turn by turn."
+        "The message goes to one of zero, nil, in turn."
     )
 
 
@@ -218,7 +218,7 @@ def test_the_explanation_is_a_table_to_read() -> None:
         (
             [("x == 1", 0, "one"), ("x > 0", 0, "some")],
             {"x": 1},
-            "The message goes to one. some match at the same priority: which expression comes first is not",
+            "The message goes to one. some match at the same priority: the order of their expressions is not",
         ),
     ],
 )

@@ -130,15 +130,13 @@ class TestEncoding:
             TypeError, match=r"tags is a collection of strings, not one string: write \{'urgent'\}"
         ):
             tag_properties("urgent")
-        with pytest.raises(TypeError, match="a tag is a str, not 1"):
+        with pytest.raises(TypeError, match="a tag must be a str, not 1"):
             tag_properties([1])  # type: ignore[list-item]
-        with pytest.raises(
-            InvalidProperty, match=r"takes 118 characters .* with more than 117 no subscription"
-        ):
+        with pytest.raises(InvalidProperty, match=r"a property name of 118 characters.* up to 117"):
             tag_properties(["x" * 118])
-        with pytest.raises(InvalidProperty, match="takes 119 characters"):
+        with pytest.raises(InvalidProperty, match="a property name of 119 characters"):
             TagFilter(any_of=["-" * 87])
-        with pytest.raises(InvalidProperty, match="half a character"):
+        with pytest.raises(InvalidProperty, match="half of a surrogate pair"):
             tag_name("\ud800")
 
     def test_the_longest_tag_can_be_selected_and_discarded(self) -> None:
@@ -254,7 +252,7 @@ class TestPulsarAsItIs:
         expected = (not any_of or bool(any_of & values)) and all_of <= values
         assert wanted.matches(message) is expected
         if len(all_of) == 3 and any_of and not any_of & all_of:
-            with pytest.raises(InvalidExpression, match="has to fit one expression"):
+            with pytest.raises(InvalidExpression, match="one expression must test all of them"):
                 wanted.subscriptions()
             return
         taken = [each is None or each.matches(message) for each in wanted.subscriptions()]
@@ -287,7 +285,7 @@ class TestPulsarAsItIs:
             PulsarTags(all_of={"a", "b", "c"}, keys=[f"tag{i}" for i in range(12)]).subscriptions()
         with pytest.raises(UsageError, match="begin with 'tag'"):
             PulsarTags(any_of={"a"}, keys=["Tag0"])
-        with pytest.raises(UsageError, match="none is given"):
+        with pytest.raises(UsageError, match="no name was given"):
             PulsarTags(any_of={"a"}, keys=[])
         with pytest.raises(UsageError, match="collection of names"):
             PulsarTags(any_of={"a"}, keys="tag0")
@@ -333,7 +331,7 @@ class TestCmq:
         assert CmqTags("b", "a").tags == {"a", "b"}
         assert repr(CmqTags("b", "a")) == "CmqTags('a', 'b')"
         assert CmqTags({"b", "a"}) == CmqTags("a", "b") == CmqTags(["a"], "b")
-        with pytest.raises(TypeError, match="a tag is a str, not 1"):
+        with pytest.raises(TypeError, match="a tag must be a str, not 1"):
             CmqTags({1})  # type: ignore[arg-type]
 
 

@@ -143,7 +143,7 @@ async def test_each_application_of_a_fanout_queue_receives_the_task(broker_uri: 
     async with started(broker_uri, f"{uri}?id=foo") as foo, started(broker_uri, f"{uri}?id=bar") as bar:
         await foo.kick(kicked(b"some"))
         assert [(await first(each)).data for each in (foo, bar)] == [b"some", b"some"]
-        with pytest.raises(bmq.UsageError, match="nothing can wait"):
+        with pytest.raises(bmq.UsageError, match="no message can wait"):
             await foo.kick(kicked(delay=1))
 
 
@@ -242,7 +242,7 @@ async def test_invalid_delay_is_refused(broker: BmqBroker) -> None:
 
     with pytest.raises(SendTaskError) as caught:
         await task.kicker().with_labels(delay="soon").kiq()
-    assert str(caught.value.__cause__) == "the label delay is a number of seconds, not 'soon'"
+    assert str(caught.value.__cause__) == "the label delay must be a number of seconds, not 'soon'"
 
 
 # ---- tasks

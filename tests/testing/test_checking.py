@@ -1022,7 +1022,7 @@ def test_late_application_misses_ended_messages(monkeypatch: pytest.MonkeyPatch)
 def test_an_event_without_its_fields_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"at": 1, "process": "p", "op": "post", "type": "invoke", "queue": "bmq://d/q"}\n')
-    with pytest.raises(bmq.UsageError, match=r"line 1 of bad.jsonl: post has no proper field: 'message'"):
+    with pytest.raises(bmq.UsageError, match=r"line 1 of bad.jsonl: post has no valid field: 'message'"):
         check(path)
     path.write_text('\n{"at": 1, "process": "p"}\n')
     with pytest.raises(bmq.UsageError, match=r"line 2 of bad.jsonl is not an event"):

@@ -150,7 +150,7 @@ class TestNamedBroker:
         monkeypatch.setenv("BMQ_BROKER_URI", "tcp://127.0.0.1:1")
         run = suite.run("async def test_it(bmq_domain): pass\n")
         assert "1 skipped" in run.stdout
-        assert "makes a domain" in run.stdout
+        assert "creates a domain" in run.stdout
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ class TestFixtures:
         ("arguments", "sentence"),
         [
             ({"mode": "topic"}, "use one of: priority, fanout, broadcast"),
-            ({"ttl": 5}, "no setting ttl; known names: .*message_ttl"),
+            ({"ttl": 5}, "unknown setting ttl of a domain; known names: .*message_ttl"),
         ],
     )
     async def test_impossible_domains_are_refused(

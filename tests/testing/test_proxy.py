@@ -278,7 +278,7 @@ class TestCut:
     async def test_the_amount_is_one_number_from_1(
         self, proxy: FaultProxy, ends: tuple[End, End], amount: dict[str, int]
     ) -> None:
-        with pytest.raises(ValueError, match=r"how many bytes|number of bytes"):
+        with pytest.raises(ValueError, match=r"number of bytes"):
             proxy.cut_after(UP, **amount)  # type: ignore[arg-type]
 
 

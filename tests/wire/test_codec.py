@@ -172,8 +172,8 @@ def test_a_truncated_structure_is_refused(name: str) -> None:
             with pytest.raises(ProtocolError) as caught:
                 codec.read(bytes(offset + there), offset)
             assert (caught.value.field, caught.value.offset) == (name, offset)
-            assert f"{codec.size} bytes expected, only {there} there" in str(caught.value)
-    with pytest.raises(ProtocolError, match="only 0 there"):
+            assert f"{codec.size} bytes expected, only {there} present" in str(caught.value)
+    with pytest.raises(ProtocolError, match="only 0 present"):
         codec.read(b"", 10)
     assert codec.read(bytes(codec.size + 3), 3)
 

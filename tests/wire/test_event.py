@@ -44,7 +44,7 @@ def test_the_smallest_and_the_largest_length(length: int) -> None:
 
 @pytest.mark.parametrize("length", [-1, 0, 7, 2**31])
 def test_lengths_beyond_the_header_are_refused(length: int) -> None:
-    with pytest.raises(ValueError, match=f"an event has 8 to 2147483647 bytes, not {length}"):
+    with pytest.raises(ValueError, match=f"an event must have 8 to 2147483647 bytes, not {length}"):
         pack_event_header(length, EventType.PUT)
 
 

@@ -66,7 +66,7 @@ def test_whatever_the_clock_does_guids_are_unique_and_carry_the_version(ticks: l
 
 @pytest.mark.parametrize("size", [0, 5, 7, 16])
 def test_client_ids_have_six_bytes(size: int) -> None:
-    with pytest.raises(ValueError, match=f"a client id has 6 bytes, not {size}"):
+    with pytest.raises(ValueError, match=f"a client id must have 6 bytes, not {size}"):
         GuidGenerator(bytes(size))
 
 

@@ -156,10 +156,10 @@ STREAM = zlib.compress(b"payload" * 300)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "cut short"),
-        (STREAM[:1], "cut short"),
-        (STREAM[:-1], "cut short"),
-        (STREAM[:-4], "cut short"),
+        (b"", "truncated"),
+        (STREAM[:1], "truncated"),
+        (STREAM[:-1], "truncated"),
+        (STREAM[:-4], "truncated"),
         (STREAM + b"x", "1 bytes follow the zlib stream"),
         (STREAM + STREAM, f"{len(STREAM)} bytes follow the zlib stream"),
         (b"not zlib at all", "not a zlib stream"),
@@ -196,7 +196,7 @@ def test_streams_other_than_zlib_are_refused(data: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("compression", [2, 3, 7])
 def test_an_unknown_compression_is_refused(compression: int) -> None:
-    with pytest.raises(ProtocolError, match=f"{compression} is no compression") as caught:
+    with pytest.raises(ProtocolError, match=f"{compression} is not a compression") as caught:
         split(b"data", properties=False, compression=compression)
     assert caught.value.field == "compressionAlgorithmType"
 

@@ -377,7 +377,7 @@ def test_unknown_flags_of_a_push_are_ignored() -> None:
 def test_invalid_padding_is_refused(last: int) -> None:
     good = EVENT_HEADER + put(b"good")
     event = good + put(b"bad bad" + bytes([last]), raw=True)
-    with pytest.raises(ProtocolError, match=f"the padding byte is {last}, must be 1 to 4") as caught:
+    with pytest.raises(ProtocolError, match=f"the padding byte is {last}; it must be 1 to 4") as caught:
         decode_puts(event, AT)
     assert (caught.value.field, caught.value.offset) == ("PUT padding", len(event) - 1)
     event = EVENT_HEADER + push(b"one") + push(b"bad bad" + bytes([last]), raw=True) + push(b"two")

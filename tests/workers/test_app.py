@@ -389,7 +389,7 @@ async def test_misuse_raises_at_the_call() -> None:
         app.consumer(uri, retry=bmq.NoRetry(then=bmq.DeadLetter(uri)))
     with pytest.raises(bmq.UsageError, match="not to an application"):
         app.consumer(uri, retry=bmq.NoRetry(then=bmq.DeadLetter("bmq://bmq.test.mem.fanout/q?id=foo")))
-    with pytest.raises(bmq.UsageError, match="concurrency is an integer from 1 to"):
+    with pytest.raises(bmq.UsageError, match="concurrency must be an integer from 1 to"):
         app.consumer(uri, concurrency=0)(print)
 
 

@@ -75,7 +75,7 @@ async def test_closed_consumer_returns_its_messages_or_ends(stage: Stage) -> Non
 async def test_impossible_bounds_are_refused(stage: Stage) -> None:
     for bounds in ((0, 1.0), (1, -1.0)):
         with pytest.raises(
-            bmq.UsageError, match=r"max_messages is an integer from 1 to|max_wait is a number"
+            bmq.UsageError, match=r"max_messages must be an integer from 1 to|max_wait must be a number"
         ):
             stage.queue.subscribe().batches(*bounds)
 
@@ -202,7 +202,7 @@ async def test_index_out_of_range_fails_the_whole_batch(service: Service) -> Non
     await service.post(b"0")
     async with service.app:
         await eventually(lambda: service.failures)
-    assert "PartlyFailed names [5], and the batch has 1 messages" in str(service.failures[0].error)
+    assert "PartlyFailed has the index [5], and the batch has 1 messages" in str(service.failures[0].error)
 
 
 def nothing() -> None: ...
@@ -223,11 +223,15 @@ def of_orders(orders: list[Order]) -> None: ...
         (
             of_orders,
             {"max_messages": 10, "max_unconfirmed_messages": 9},
-            "a batch of 10 is never full where 9",
+            "a batch of 10 messages can never fill up with max_unconfirmed_messages=9",
         ),
-        (of_orders, {"max_messages": 0}, "max_messages is an integer from 1 to|max_wait is a number"),
-        (of_orders, {"rate": 0}, "rate is a number of messages a second"),
-        (7, {}, "a handler of batches is a function"),
+        (
+            of_orders,
+            {"max_messages": 0},
+            "max_messages must be an integer from 1 to|max_wait must be a number",
+        ),
+        (of_orders, {"rate": 0}, "rate must be a number of messages a second"),
+        (7, {}, "a handler of batches must be a function"),
     ],
 )
 def test_impossible_registrations_are_refused(handler: Any, options: Any, why: str) -> None:
@@ -270,7 +274,7 @@ async def test_rate_limits_a_producer(stage: Stage) -> None:
         took = await timed(lambda items=items: stage.queue.post_many(items, rate=100))
         assert took >= 0.17
     await stage.queue.post_many(numbered(20), rate=1e9)
-    with pytest.raises(bmq.UsageError, match=r"rate is a number of messages a second, .* not -1"):
+    with pytest.raises(bmq.UsageError, match=r"rate must be a number of messages a second, .* not -1"):
         await stage.queue.post_many([b"x"], rate=-1)
 
 

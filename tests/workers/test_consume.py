@@ -501,9 +501,9 @@ async def test_consume_cancelled_beside_a_signal_is_cancelled(stage: Stage) -> N
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"concurrency": 0}, "concurrency is an integer from 1 to"),
-        ({"timeout": 0}, "timeout is a number of seconds, more than 0"),
-        ({"grace": -1}, "grace is a number of seconds"),
+        ({"concurrency": 0}, "concurrency must be an integer from 1 to"),
+        ({"timeout": 0}, "timeout must be a number of seconds, more than 0"),
+        ({"grace": -1}, "grace must be a number of seconds"),
         ({"ack": bmq.AckPolicy.ON_RECEIPT, "retry": bmq.Backoff(1)}, "retry is not possible"),
         ({"expression": "x >"}, "x >"),
         ({"retry": bmq.NoRetry(then=bmq.DeadLetter("bmq://bmq.test.mem.priority/d"))}, "open the queue"),
@@ -517,12 +517,12 @@ async def test_contradictory_arguments_are_refused(stage: Stage, arguments: dict
 async def test_invalid_arguments_are_refused(session: bmq.Session, stage: Stage, fresh: Fresh) -> None:
     with pytest.raises(bmq.UsageError, match="runs in a thread"):
         await bmq.consume(stage.queue, lambda message: None, ack=bmq.AckPolicy.MANUAL)
-    with pytest.raises(bmq.UsageError, match="a handler is a function"):
+    with pytest.raises(bmq.UsageError, match="a handler must be a function"):
         await bmq.consume(stage.queue, None)  # type: ignore[arg-type]
     with pytest.raises(bmq.UsageError, match="would return to it"):
         await bmq.consume(stage.queue, stage.handle, retry=bmq.NoRetry(then=bmq.DeadLetter(stage.queue)))
     reading = await session.open_queue(fresh(), read=True)
     with pytest.raises(bmq.UsageError, match="not open for writing"):
         await bmq.consume(stage.queue, stage.handle, retry=bmq.NoRetry(then=bmq.DeadLetter(reading)))
-    with pytest.raises(bmq.UsageError, match="a consumer has its subscription"):
+    with pytest.raises(bmq.UsageError, match="a consumer already has a subscription"):
         await bmq.consume(stage.queue.subscribe(), stage.handle, priority=3)

@@ -381,5 +381,5 @@ async def test_postponed_attempts_use_no_retry_of_the_policy(stage: Stage, clock
 
 
 def test_a_negative_pause_is_refused() -> None:
-    with pytest.raises(bmq.UsageError, match="seconds is a number of seconds, at least 0"):
+    with pytest.raises(bmq.UsageError, match="seconds must be a number of seconds, at least 0"):
         bmq.RetryAfter(-1)

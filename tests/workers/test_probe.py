@@ -202,12 +202,12 @@ async def test_endless_request_delays_no_other_request(broker_uri: str, fresh: F
 
 @pytest.mark.parametrize("address", ["8080", "localhost", ":8080", "localhost:x", "localhost:70000"])
 def test_invalid_addresses_are_refused(address: str) -> None:
-    with pytest.raises(bmq.UsageError, match=r"health is HOST:PORT, such as 127\.0\.0\.1:8080"):
+    with pytest.raises(bmq.UsageError, match=r"health must be HOST:PORT, such as 127\.0\.0\.1:8080"):
         bmq.App(health=address)
 
 
 def test_metrics_need_an_address() -> None:
-    with pytest.raises(bmq.UsageError, match="which is not given"):
+    with pytest.raises(bmq.UsageError, match="needs health="):
         bmq.App(metrics=lambda: "")
 
 

@@ -50,7 +50,7 @@ def test_no_retry_lists_errors_that_can_never_succeed() -> None:
         assert policy.delay(1, 0, KeyError()) is None
         assert policy.delay(1, 0, OSError()) is not None
     for nonsense in ("ValueError", (ValueError, "x"), int, None):
-        with pytest.raises(bmq.UsageError, match="no_retry is an exception type"):
+        with pytest.raises(bmq.UsageError, match="no_retry must be an exception type"):
             bmq.Backoff(5.0, no_retry=nonsense)  # type: ignore[arg-type]
 
 

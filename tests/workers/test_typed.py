@@ -240,10 +240,10 @@ async def say(message: bmq.Message, error: bmq.Undecodable) -> None: ...
         (two_messages, {}, "the first has no annotation"),
         (of_bytes, {}, "bytes are posted and received unchanged"),
         (unknown, {}, "unknown takes a value of a type that cannot be found: name 'Unknown' is not defined"),
-        (in_a_thread, {"undecodable": say}, "in_a_thread and say are not alike"),
+        (in_a_thread, {"undecodable": say}, "in_a_thread and say must both run"),
         (of_messages, {"undecodable": say}, "of_messages takes messages"),
         (of_messages, {"codec": "application/msgpack"}, "of_messages takes messages"),
-        (7, {}, "a handler is a function that takes a message, .*, not 7"),
+        (7, {}, "a handler must be a function that takes a message, .*, not 7"),
     ],
 )  # fmt: skip
 def test_a_handler_that_cannot_be_called_is_refused(handler: Any, options: Any, why: str) -> None:

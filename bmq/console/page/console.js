@@ -298,8 +298,8 @@ function showOverview() {
   const rest = found.length - shown.length;
   const nothing = $("#nothing");
   nothing.hidden = !(rest || !shown.length);
-  put(nothing, rest ? `${count(rest)} more: filter by name` : known.queues.size ? "No queue has this in its name." :
-    known.link || known.error ? "" : "This broker has no queues yet. A queue begins when somebody opens it.");
+  put(nothing, rest ? `${count(rest)} more: filter by name` : known.queues.size ? "No queue name contains this text." :
+    known.link || known.error ? "" : "This broker has no queues yet. A queue is created when a client opens it.");
 }
 
 // ---- properties to be typed in
@@ -521,10 +521,10 @@ class Detail {
     this.routing.replaceChildren(readers.length ? table(["Priority>", "Expression", "Unconfirmed", "Subscription"],
       readers.map((reader) => [String(reader.priority), h("code", {}, reader.expression),
         reader.full ? h("span", { className: "chip full" }, reader.use) : reader.use, reader.name])) :
-      h("p", { className: "muted" }, "Nobody reads."));
+      h("p", { className: "muted" }, "No consumers."));
     this.clients.replaceChildren(facts.clients.length ? table(["Client", "Writes>", "Reads>", "Subscriptions>", "Unconfirmed>"],
       facts.clients.map((client) => [client.description, ...["writers", "readers", "subscriptions", "unconfirmed"].map((name) => count(client[name]))])) :
-      h("p", { className: "muted" }, "Nobody has it open."));
+      h("p", { className: "muted" }, "No client has the queue open."));
   }
 
   showPage(page) {
@@ -548,7 +548,7 @@ class Detail {
     });
     const heads = [["", ""], ["#", "n"], ["GUID", ""], ["Size", "n"], ["Age", "n"], ["Arrival (UTC)", "wide"]];
     this.list.replaceChildren(rows.length ? h("table", {}, h("thead", {}, h("tr", {}, ...heads.map(([name, kind]) =>
-      h("th", { className: kind }, name)))), h("tbody", {}, ...rows)) : h("p", { className: "muted" }, "Nothing waits."));
+      h("th", { className: kind }, name)))), h("tbody", {}, ...rows)) : h("p", { className: "muted" }, "No messages."));
     const move = (offset) => () => {
       this.offset = offset;
       this.last.page = "";
@@ -566,9 +566,9 @@ class Detail {
   async look() {
     if (!this.agreed && !known.looksInside) {
       askFirst("Take these messages for a moment?",
-        "This broker shows what is in a message to consumers only. The console will take the messages as a consumer, confirm " +
-        "none of them and give them back: they are delivered later as if delivered before. If the consumers that come then all " +
-        "have expressions, and one of these messages matches none, the broker delivers nothing after it either until somebody takes it.",
+        "This broker shows the content of a message to consumers only. The console takes the messages as a consumer, confirms none " +
+        "of them, and returns them: later deliveries are marked as redelivered. If a returned message matches none of the " +
+        "expressions of later consumers, the broker delivers no later messages until a consumer takes the returned message.",
         "Look inside", async () => {
           this.agreed = true;
           await this.fetchContents();
@@ -580,7 +580,7 @@ class Detail {
 
   async fetchContents() {
     this.lookButton.disabled = true;
-    tell(this.lookResult, "looking …");
+    tell(this.lookResult, "loading …");
     try {
       const guids = this.page.messages.map(({ guid }) => guid);
       const found = await askJson("api/contents", { uri: this.uri, app: this.fanoutApp(), guids });
@@ -617,7 +617,7 @@ class Detail {
     const one = this.fanoutApp();
     const held = one && app ? app.messages : queue ? queue.now.messages : 0;
     askFirst(`Delete ${several(held, "message")}?`,
-      `All messages of ${this.uri}${one ? ` for the application ${one}` : ""} on ${known.broker} are deleted. There is no way back.`,
+      `All messages of ${this.uri}${one ? ` for the application ${one}` : ""} on ${known.broker} are deleted. The deletion cannot be undone.`,
       "Delete them", async () => {
         const done = await askJson("api/purge", { uri: this.uri, app: one });
         tell(this.lookResult, `${count(done.messages)} deleted`, true);
@@ -695,7 +695,7 @@ $("#posting form").addEventListener("submit", async (event) => {
     const { guid } = await askJson("api/post", body);
     tell(result, `Accepted: ${guid}`, true);
   } catch (error) {
-    tell(result, error instanceof SyntaxError ? `This is no JSON: ${error.message}` : error.message, false);
+    tell(result, error instanceof SyntaxError ? `This is not JSON: ${error.message}` : error.message, false);
   } finally {
     button.disabled = false;
   }

@@ -50,11 +50,11 @@ class Authentication:
 
     def __post_init__(self) -> None:
         if self.users is not None:
-            for user, password in _checks.mapping("users", self.users, "passwords by user name").items():
+            for user, password in _checks.mapping("users", self.users, "user names to passwords").items():
                 _checks.text("a user", user)
                 if not isinstance(password, str):
                     # Do not repeat the value: it is a password.
-                    raise UsageError(f"a password is a str, not {type(password).__name__}")
+                    raise UsageError(f"a password must be a str, not {type(password).__name__}")
         _checks.optional(_checks.boolean, "anonymous", self.anonymous)
         lifetime = _checks.integer("lifetime_ms", self.lifetime_ms, 1, _checks.INT32_MAX)
         object.__setattr__(self, "lifetime_ms", lifetime)

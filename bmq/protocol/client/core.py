@@ -964,7 +964,7 @@ class ClientCore(Machine):
                 self._stalls.silent(self._liveness.heard, now)
             elif pulse is Pulse.DEAD:
                 since = _shown(now - self._liveness.heard)
-                self._fail_channel(ConnectionFailed(f"the broker is silent for {since} s"))
+                self._fail_channel(ConnectionFailed(f"the broker has been silent for {since} s"))
         if self._answers is not None:
             self._answers.unacked = self.posts.bytes
             pulse = self._answers.poll(now)
@@ -987,7 +987,9 @@ class ClientCore(Machine):
         if pulse is Pulse.SEND:
             self._outbox.event(HEARTBEAT_REQ)
         elif pulse is Pulse.DEAD:
-            self._fail_channel(ConnectionFailed("the broker is silent: it missed too many heartbeats"))
+            self._fail_channel(
+                ConnectionFailed("the broker has been silent: too many heartbeats were missed")
+            )
 
     def _report(self, outcomes: list[Outcome]) -> None:
         if outcomes:

@@ -63,7 +63,7 @@ class Credentials:
         given: Any = self.data
         if given is not None and not isinstance(given, bytes | bytearray | memoryview):
             # Do not repeat the value: it may be a password.
-            raise UsageError(f"the data of credentials is bytes or None, not {type(given).__name__}")
+            raise UsageError(f"the data of credentials must be bytes or None, not {type(given).__name__}")
         object.__setattr__(self, "data", _checks.optional(_checks.octets, "data", self.data))
 
     @classmethod
@@ -75,11 +75,11 @@ class Credentials:
         """
         user = _checks.text("user", user)
         if ":" in user:
-            raise UsageError("a user has no colon: the mechanism BASIC ends the name there")
+            raise UsageError("a user name cannot contain a colon: the mechanism BASIC ends the name there")
         try:
             password = _checks.text("password", password)
         except UsageError:
-            raise UsageError("a password is a str that has UTF-8 and no NUL") from None
+            raise UsageError("a password must be a str without NUL and lone surrogates") from None
         return cls("BASIC", f"{user}:{password}".encode())
 
     @classmethod
@@ -190,11 +190,11 @@ class Handshake(Machine):
                     _expect(event, EventType.AUTHENTICATION), MessageKind.AUTHENTICATION, notice
                 )
                 if not isinstance(answer, AuthenticationResponse):
-                    raise ProtocolError("credentials were answered with a request for some")
+                    raise ProtocolError("the broker answered the credentials with a request for credentials")
                 return self._authentication_answered(answer)
             message = decode_event(_expect(event, EventType.CONTROL), MessageKind.NEGOTIATION, notice)
             if not isinstance(message, BrokerResponse):
-                raise ProtocolError("it negotiated as a client")
+                raise ProtocolError("the peer negotiated as a client")
             self._negotiation_answered(message)
         except UnknownSelection as error:
             notice(f"a message in the handshake: {error}")
@@ -215,7 +215,9 @@ class Handshake(Machine):
         """
         answer = decode_event(event, MessageKind.AUTHENTICATION, notice)
         if not isinstance(answer, AuthenticationResponse):
-            raise ProtocolError("credentials were answered with a request for some", field="authentication")
+            raise ProtocolError(
+                "the broker answered the credentials with a request for credentials", field="authentication"
+            )
         if answer.status.category != StatusCategory.E_SUCCESS:
             raise _authentication_error(answer)
         self.lifetime = _lifetime(answer)
@@ -293,7 +295,8 @@ def not_a_broker(error: ProtocolError) -> ConnectionFailed:
 def _expect(event: Event, wanted: EventType) -> Event:
     if event.type != wanted:
         raise ProtocolError(
-            f"the handshake is at {wanted.name}, the event is of type {event.type}", field="EventHeader.type"
+            f"the handshake expects {wanted.name}, and the event is of type {event.type}",
+            field="EventHeader.type",
         )
     return event
 

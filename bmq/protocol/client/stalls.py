@@ -151,7 +151,7 @@ class Stalls:
         found = self._found(now)
         for cause in self.causes:
             if cause == "silence":
-                yield cause, f"the broker is silent for {_shown(now - self._silent_since)}"
+                yield cause, f"the broker has been silent for {_shown(now - self._silent_since)}"
             elif cause == "answers":
                 answered = _shown(now - self._unanswered_since)
                 yield cause, f"the broker has not answered for {answered}, not even a heartbeat"
@@ -190,7 +190,9 @@ class Stalls:
             posts, oldest = sum(queue.unacked for queue in stuck), min(waiting[queue] for queue in stuck)
             where = stuck[0].uri_text if len(stuck) == 1 else f"{len(stuck):,} queues"
             which = "a post" if posts == 1 else f"the oldest of {posts:,} posts"
-            found["posts"] = f"{which} to {where} waits for its acknowledgement for {_shown(now - oldest)}"
+            found["posts"] = (
+                f"{which} to {where} has been waiting for its acknowledgement for {_shown(now - oldest)}"
+            )
         request = self._requests.oldest()
         if request is not None and max(request.sent, self.moved) <= limit:
             about = "" if request.subject is None else request.subject.uri_text

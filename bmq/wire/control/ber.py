@@ -294,7 +294,7 @@ class _BerReader:
             count = length & 0x7F
             if count > _MAX_LENGTH_OCTETS:
                 self.fail(
-                    f"a length of {count} octets, at most {_MAX_LENGTH_OCTETS} are allowed", path, start
+                    f"a length of {count} octets; at most {_MAX_LENGTH_OCTETS} are allowed", path, start
                 )
             length = 0
             for _ in range(count):

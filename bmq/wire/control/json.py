@@ -374,7 +374,7 @@ def _read_base64(value: str, path: str) -> bytes:
     except ValueError:
         pass
     # Raised here, and without the text: neither message nor context may contain credentials.
-    raise ProtocolError("expected base64, got a string that is not", field=path)
+    raise ProtocolError("expected base64, got another string", field=path)
 
 
 def _object(value: object, path: str) -> dict[str, object]:

@@ -511,7 +511,7 @@ def kind_of(message: Message) -> MessageKind:
         if type(message) in choice.ids:
             return kind
     name = type(message).__name__
-    hint = f"; send it as ControlMessage(r_id, {name}(...))" if type(message) in _CONTROL.ids else ""
+    hint = f"; use ControlMessage(r_id, {name}(...))" if type(message) in _CONTROL.ids else ""
     raise UsageError(f"{name} is not a whole message{hint}")
 
 
