@@ -11,11 +11,13 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import astuple, dataclass
 from itertools import islice
 
 from bmq.testing import Simulation, Verdict
 from bmq.testing._sim_replay import REPLAY, seeds_to_run
+from tests.simulation.books import log_read
 from tests.simulation.peace import PEACE
 from tests.simulation.services import SERVICES
 from tests.simulation.worlds import WORLDS as FIRST
@@ -29,8 +31,11 @@ _MOST_TRIES = 60
 def run(name: str, seed: int) -> tuple[str, Simulation, Verdict | None]:
     """Run a world; return the error, or "", and the counts of the check."""
     simulation = Simulation(seed)
+    # A repeated run writes its log, with the wire trace, instead.
+    reading = nullcontext() if REPLAY in os.environ else log_read()
     try:
-        verdict = simulation.run(WORLDS[name], simulation)
+        with reading:
+            verdict = simulation.run(WORLDS[name], simulation)
     except Exception as error:
         return "".join(traceback.format_exception(error)), simulation, None
     return "", simulation, verdict

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import bmq
 from bmq.testing import SimulatedBroker
 
-__all__ = ["Witness", "unbalanced", "unsettled"]
+__all__ = ["Witness", "log_read", "unbalanced", "unsettled"]
 
 _COUNTERS = (
     "received",
@@ -30,17 +32,60 @@ _LEVELS = ("unconfirmed", "buffered_messages", "buffered_bytes", "unacked_messag
 _UNANSWERED = (bmq.AckStatus.TIMEOUT, bmq.AckStatus.CANCELED)
 
 
+#: Errors of a program with a bug. Sessions log them, and reconnect.
+_BUGS = (TypeError, AttributeError, LookupError, NameError, AssertionError, ArithmeticError, RecursionError)
+
+
+class _LogReader(logging.Handler):
+    """Reads the log lines of a world, and keeps the ones that tell of a bug."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wrong: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+        except Exception as error:
+            text = f"{record.msg!r} cannot be written with {record.args!r}: {error!r}, please report this"
+        error = record.exc_info[1] if record.exc_info else None
+        if "please report" in text or isinstance(error, _BUGS):
+            self.wrong.append(f"{text}: {error!r}" if error else text)
+
+
+@contextmanager
+def log_read() -> Generator[None]:
+    """Read the log instead of writing it: every line can be written, and none tells of a bug.
+
+    Raises:
+        AssertionError: a line does.
+    """
+    root, reader = logging.getLogger(), _LogReader()
+    handlers, level, disabled = root.handlers, root.level, logging.root.manager.disable
+    root.handlers = [reader]
+    root.setLevel(logging.INFO)
+    logging.disable(logging.NOTSET)
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
+        logging.disable(disabled)
+    assert not reader.wrong, reader.wrong[:3]
+
+
 class Witness(bmq.Interceptor):
     """Remembers the sessions that post and receive."""
 
     def __init__(self) -> None:
-        self.sessions: WeakSet[bmq.Session] = WeakSet()
+        # In the order of their appearance, which is the same in every run of a seed.
+        self.sessions: WeakKeyDictionary[bmq.Session, None] = WeakKeyDictionary()
 
     def on_post(self, queue: bmq.Queue, posts: Sequence[Any]) -> None:
-        self.sessions.add(queue.session)
+        self.sessions[queue.session] = None
 
     def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
-        self.sessions.add(consumer.queue.session)
+        self.sessions[consumer.queue.session] = None
 
 
 def unbalanced(session: bmq.Session) -> list[str]:

@@ -577,7 +577,7 @@ async def fates(sim: Simulation, broker: SimulatedBroker) -> None:
     then: Any = random.choice(("discard", "skip", "leave", bmq.DeadLetter(dead), bmq.DeadLetter(dead)))
     durable = random.random() < 0.3 and every > 0
     policy = bmq.Backoff(
-        every, retries=retries, factor=factor, cap=cap, then=then, durable=durable, no_retry=KeyError
+        every, retries=retries, factor=factor, cap=cap, then=then, durable=durable, no_retry=ValueError
     )
     count, took, deadline = random.randint(1, 20), random.choice((0.0, 0.2)), random.choice((None, 1.0))
     # By message: how many attempts fail, and whether the last one says that no other will help.
@@ -586,7 +586,7 @@ async def fates(sim: Simulation, broker: SimulatedBroker) -> None:
     ]
     attempts: dict[int, list[float]] = {number: [] for number in range(count)}
     told: list[bmq.Failure] = []
-    hopeless, rejected = KeyError("never"), bmq.Reject("no")
+    hopeless, rejected = ValueError("never"), bmq.Reject("no")
 
     def expected(number: int) -> tuple[int, bool]:
         """Return the number of attempts, and whether the last one is good."""
@@ -1082,3 +1082,91 @@ async def changes_of_mind(sim: Simulation, broker: SimulatedBroker) -> None:
         assert broker.broker.queues[where].stats().producers == 1
         await again.close()
         balanced(broker, writer, reader, third)
+
+
+@peace
+async def silences(sim: Simulation, broker: SimulatedBroker) -> None:
+    """A broker falls silent: short silences have no effect, longer ones are reported, and the longest end."""
+    random = sim.random
+    limit = random.choice((2.0, 10.0, 60.0))
+    events: list[tuple[float, bmq.events.SessionEvent]] = []
+    where, posted = uri("silence"), 0
+
+    def told(kind: type[bmq.events.SessionEvent], since: float) -> list[float]:
+        return [at - since for at, event in events if isinstance(event, kind) and at >= since]
+
+    def note(event: bmq.events.SessionEvent) -> None:
+        sim.recorder.on_event(event)
+        events.append((sim.now, event))
+
+    async with bmq.connect(
+        broker.uri, liveness=limit, on_event=note, interceptors=[sim.recorder], retry_first_connect=True
+    ) as session:
+        queue = await session.open_queue(where, read=True, write=True, default_subscription=True)
+        for _ in range(random.randint(1, 4)):
+            await asyncio.sleep(random.uniform(0, limit))
+            began, how = sim.now, random.choice(("pause", "partition", "no acknowledgements"))
+            seconds = limit * random.choice((0.1, 0.3, 0.8, 3.0))
+            waiting = how == "no acknowledgements" or random.random() < 0.5
+            if how == "pause":
+                broker.process.pause()
+            elif how == "partition":
+                sim.network.partition("main", broker.host)
+            else:
+                broker.broker.faults.drop_acks()
+            future = queue.post_nowait(b"%d" % posted) if waiting else None
+            posted += waiting
+            for part in range(1, 21):
+                await asyncio.sleep(began + seconds * part / 20 - sim.now)
+                health, lost = session.health(), told(bmq.events.ConnectionLost, began)
+                stalled = told(bmq.events.Stalled, began)
+                assert health.ready == (not lost) or how == "no acknowledgements", (health, events)
+                assert bool(lost) or health.degraded == bool(stalled), (health, events)
+                if waiting and future is not None and not future.done() and not lost:
+                    assert near(health.oldest_unacked_seconds, sim.now - began), health
+                if how != "no acknowledgements" and health.silent_seconds is not None:
+                    # Bytes on the way arrive; the session asked for the last ones not long ago.
+                    heard = health.silent_seconds - (sim.now - began)
+                    assert -NEAR <= heard <= limit / 2, (health, began)
+            if how == "pause":
+                broker.process.resume()
+            elif how == "partition":
+                sim.network.heal()
+            else:
+                broker.broker.faults.clear()
+            stalled, lost = told(bmq.events.Stalled, began), told(bmq.events.ConnectionLost, began)
+            if seconds < limit / 2 and not (how == "partition" and seconds > limit / 5):
+                assert not lost, events
+            if seconds < limit / 6:
+                assert not stalled, events
+            if seconds > 2 * limit:
+                assert stalled or lost, events
+                # The last byte came a third of the limit before, at most.
+                assert not stalled or limit / 6.1 <= stalled[0] <= 0.6 * limit + NEAR, (stalled, limit)
+                assert not lost or lost[0] >= 0.65 * limit, (lost, limit)
+                if how != "no acknowledgements":
+                    assert lost, events
+                    assert lost[0] <= 1.25 * limit + NEAR, (lost, limit)
+            if how == "no acknowledgements":
+                # The broker never repeats a lost acknowledgement: the next connection asks for it.
+                for connection in sim.network.connections:
+                    connection.cut()
+            await sim.until(lambda: session.health().ready, timeout=120)
+            await asyncio.sleep(2 * SOON)
+            if future is not None:
+                await asyncio.wait_for(future, 120)
+            await queue.post(b"%d" % posted)
+            posted += 1
+            await asyncio.sleep(SOON)
+            health = session.health()
+            assert (health.ready, health.troubles) == (True, ()), health
+            assert len(told(bmq.events.Stalled, 0)) >= len(told(bmq.events.StallOver, 0)), events
+            assert len(told(bmq.events.ConnectionLost, 0)) == session.stats().reconnects, events
+            while (message := queue.receive_nowait()) is not None:
+                message.confirm()
+        await asyncio.sleep(SOON)
+        counts, stored = session.stats(), broker.broker.queues[where]
+        assert (counts.posted, counts.acknowledged, stored.posted) == (posted, posted, posted), counts
+        assert not len(stored)
+        assert counts.seconds_disconnected > 0 or not counts.reconnects, counts
+        balanced(broker, session)

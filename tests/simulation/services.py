@@ -532,7 +532,7 @@ class Broken(bmq.Interceptor):
 
     def _fail(self) -> None:
         if self._world.random.random() < 0.3:
-            raise self._world.random.choice((ValueError("no"), asyncio.CancelledError(), KeyError("x")))
+            raise self._world.random.choice((ValueError("no"), asyncio.CancelledError(), OSError("x")))
 
     def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> Any:
         self._fail()

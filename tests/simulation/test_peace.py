@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bmq.testing import Simulation
+from tests.simulation.books import log_read
 from tests.simulation.peace import PEACE
 
 SEEDS = 50
@@ -15,4 +16,5 @@ SEEDS = 50
 def test_counts_times_and_shares_are_exact_in_peace(name: str) -> None:
     for seed in range(1, SEEDS + 1):
         sim = Simulation(seed)
-        sim.run(PEACE[name], sim)
+        with log_read():
+            sim.run(PEACE[name], sim)

@@ -3,24 +3,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from bmq.testing import Simulation
+from tests.simulation.books import log_read
 from tests.simulation.services import SERVICES
 
 SEEDS = 50
 _AT_ONCE = 10
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Disable logging: connections are lost all the time."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, _AT_ONCE))
@@ -28,7 +18,8 @@ def quiet() -> Iterator[None]:
 def test_a_service_keeps_every_promise(name: str, first: int) -> None:
     for seed in range(first, first + _AT_ONCE):
         sim = Simulation(seed)
-        sim.run(SERVICES[name], sim)
+        with log_read():
+            sim.run(SERVICES[name], sim)
 
 
 @pytest.mark.parametrize(
@@ -46,4 +37,5 @@ def test_a_service_keeps_every_promise(name: str, first: int) -> None:
 )
 def test_formerly_failing_seeds_pass(name: str, seed: int) -> None:
     sim = Simulation(seed)
-    sim.run(SERVICES[name], sim)
+    with log_read():
+        sim.run(SERVICES[name], sim)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bmq.testing import Simulation
+from tests.simulation.books import log_read
 from tests.simulation.worlds import WORLDS
 
 SEEDS = 50
@@ -30,7 +31,8 @@ for name in WORLDS:
 def test_a_world_keeps_every_promise(name: str, first: int) -> None:
     for seed in range(first, first + _AT_ONCE):
         sim = Simulation(seed)
-        sim.run(WORLDS[name], sim)
+        with log_read():
+            sim.run(WORLDS[name], sim)
 
 
 @pytest.mark.parametrize(

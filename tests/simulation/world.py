@@ -227,7 +227,7 @@ class World:
 
     def wrong(self) -> list[str]:
         """Return wrong sums of the broker and of living sessions, and forgotten messages."""
-        living = (each for each in self._witness.sessions if not driver_of(each).loop.dead)
+        living = (each for each in list(self._witness.sessions) if not driver_of(each).loop.dead)
         queues = self.broker.broker.queues
         kept = [
             f"{uri} keeps {app.pending} messages for {name}, all of them confirmed"
