@@ -29,8 +29,8 @@ from tests.fakes.broker import FEATURES
 from tests.protocol.bench import READ, WRITE
 from tests.protocol.walk import BEFORE_DRAINING, OLD, URIS, Walk
 
-#: Seeds 1 to 3 take every possible transition within 1,000 to 2,600 rounds.
-SEED, ROUNDS = 2, 6000
+#: Seeds 1, 2, 3, 5 and 9 take every possible transition, within 2,000 to 6,000 rounds; 5 is the fastest.
+SEED, ROUNDS = 5, 6000
 #: The number of shortest ways kept for each situation.
 WAYS = 4
 
