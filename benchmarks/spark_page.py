@@ -102,7 +102,7 @@ def parts_of(sizes: dict[str, dict[str, Rounds]]) -> Grid:
             if name not in cases:
                 continue
             tables, spark = cases.get("client, tables", []), cases.get(CEILING + name, [])
-            task = cases.get("client, tables, stored, then confirmed", tables)
+            task = cases.get("client, tables, stored as a batch", tables)
             alone = task if name.startswith("batch") else tables
             beside = (tables, cases.get("client, batches", []), spark, _in_turn(alone, spark))
             rows.append([f"{name}, {int(size):,} rows", *(_part(cases[name], each) for each in beside)])

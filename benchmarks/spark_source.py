@@ -250,7 +250,7 @@ class Bench:
         found: dict[str, Callable[[], dict[str, Any]]] = {
             "client, tables": lambda: self.alone("ours", "consume_tables"),
             "client, tables, confirmed in the end": lambda: self.alone("ours", "consume_tables_as_a_task"),
-            "client, tables, stored, then confirmed": lambda: self.alone("ours", "consume_tables_stored"),
+            "client, tables, stored as a batch": lambda: self.alone("ours", "consume_tables_stored"),
             "client, batches": lambda: self.alone("ours", "consume_batches"),
             "official client": lambda: self.alone("official", "consume"),
         }
