@@ -21,6 +21,7 @@ CODECS_IN = ("wire/", "protocol/framing.py", "protocol/client/slices.py", "testi
 
 
 @pytest.mark.statement("8.2")
+@pytest.mark.timeout(600)  # 57 processes; on a busy machine each takes seconds
 def test_swapped_fields_change_the_bytes_of_every_codec() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "tests.wire.swapped"], capture_output=True, text=True, check=False
