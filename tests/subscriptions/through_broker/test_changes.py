@@ -33,7 +33,7 @@ class Counting:
 def refuse(consumer: bmq.Consumer) -> None:
     """Give a subscription a priority refused by the broker."""
     for core in consumer._line.definition.subscriptions:
-        core.options.priority = -(2**31)
+        core.options = core.options._replace(priority=-(2**31))
 
 
 async def test_changes_of_one_turn_of_the_loop_are_one_request(scene: Scene) -> None:
@@ -92,7 +92,7 @@ async def test_refused_change_restores_the_broker_state(
 
         def broken(line: Any, definition: Any) -> Any:
             for each in definition.subscriptions:
-                each.options.priority = -(2**31)
+                each.options = each.options._replace(priority=-(2**31))
             return redefine(line, definition)
 
         monkeypatch.setattr(queue._end.subscriptions, "redefine", broken)
@@ -354,7 +354,7 @@ async def test_refusal_keeps_the_default_subscription(scene: Scene, monkeypatch:
 
     def broken(line: Any, definition: Any) -> Any:
         for each in definition.subscriptions:
-            each.options.priority = -(2**31)
+            each.options = each.options._replace(priority=-(2**31))
         return redefine(line, definition)
 
     monkeypatch.setattr(queue._end.subscriptions, "redefine", broken)
