@@ -33,7 +33,8 @@ def fresh_queue_uri(domain: str, hint: str = "queue") -> str:
     domain = _checks.text("domain", domain)
     QueueUri.parse(f"bmq://{domain}/queue")
     hint = _checks.text("hint", hint)
-    name = re.sub(r"[^A-Za-z0-9_]+", "-", hint).strip("-")[:40]
+    # A queue name has 64 characters at most; a test appends ".dead", ".later.delayed" and the like.
+    name = re.sub(r"[^A-Za-z0-9_]+", "-", hint).strip("-")[:32]
     return f"bmq://{domain}/{name or 'queue'}-{_world.token_hex(6)}"
 
 

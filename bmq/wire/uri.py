@@ -41,7 +41,12 @@ class QueueUri:
     canonical: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "canonical", f"{_SCHEME}{self.qualified_domain}/{self.queue}")
+        for name in ("domain", "queue", "tier", "app_id"):
+            value: object = getattr(self, name)
+            if not isinstance(value, str):
+                raise InvalidURI(f"{name} must be a str, not {type(value).__name__}")
+        # A subclass of str may format itself in other ways; joining takes its characters.
+        object.__setattr__(self, "canonical", "".join((_SCHEME, self.qualified_domain, "/", self.queue)))
 
     @classmethod
     def parse(cls, text: str) -> QueueUri:
@@ -90,7 +95,7 @@ class QueueUri:
     @property
     def qualified_domain(self) -> str:
         """The domain with its tier, as in the name of the domain's configuration."""
-        return f"{self.domain}.~{self.tier}" if self.tier else self.domain
+        return ".~".join((self.domain, self.tier)) if str.__len__(self.tier) else self.domain
 
     def __str__(self) -> str:
         return f"{self.canonical}?id={self.app_id}" if self.app_id else self.canonical

@@ -177,7 +177,7 @@ def test_every_verb_has_its_place() -> None:
 
 
 @pytest.mark.parametrize("first", STEPS)
-def test_each_verb_works_after_each_other_verb(
+def test_each_verb_works_after_each_other(
     run: Bmq, aside: Aside, uri: str, bmq_new_queue_uri: Callable[[], str], first: str
 ) -> None:
     for second in STEPS:

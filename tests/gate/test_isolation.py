@@ -45,14 +45,14 @@ async def other(session: bmq.Session) -> Any:
 
 def plant(monkeypatch: pytest.MonkeyPatch, doomed: Callable[[Any], bool]) -> None:
     """Make the encoding of some requests fail."""
-    encode = requests.encode_event
+    encode = requests.encode_json
 
-    def encode_event(message: Any, codec: Any) -> bytes:
+    def encode_json(message: Any) -> bytes:
         if doomed(message.body):
             raise Planted("cannot be encoded")
-        return encode(message, codec)
+        return encode(message)
 
-    monkeypatch.setattr(requests, "encode_event", encode_event)
+    monkeypatch.setattr(requests, "encode_json", encode_json)
 
 
 def plant_in_posts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ async def test_a_responder_with_dead_letters_puts_bad_requests_there(
     retry = bmq.NoRetry(bmq.DeadLetter(letters))
     task = asyncio.create_task(bmq.consume(reader, Responder(echo), retry=retry))
     letter = await letters.receive(timeout=10)
-    assert "bmq_reply_to is a STRING, not 7" in str(letter.properties["bmq_dead_error"])
+    assert "bmq_reply_to must be a STRING, not 7" in str(letter.properties["bmq_dead_error"])
     task.cancel()
     await asyncio.wait([task])
 

@@ -228,7 +228,7 @@ async def test_queues_that_cannot_take_dead_letters_are_refused(
     with pytest.raises(bmq.UsageError, match="would return"):
         queue.tables(dead_letters=queue)
     writer = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)
-    with pytest.raises(bmq.UsageError, match="goes with"):
+    with pytest.raises(bmq.UsageError, match="needs on_invalid"):
         queue.tables(dead_letters=writer, on_invalid="row")
 
 

@@ -184,7 +184,7 @@ async def test_properties_without_room_are_kept_in_json(
     letter = await put_aside(stage, dead, other_session)
     assert letter.data == data
     assert set(letter.properties) == {"bmq_dead_raw", *PROVENANCE}
-    assert "no room" in str(letter.properties["bmq_dead_raw"])
+    assert "exceed the limits" in str(letter.properties["bmq_dead_raw"])
 
 
 async def test_long_error_is_truncated(stage: Stage, dead: bmq.Queue, other_session: bmq.Session) -> None:

@@ -230,7 +230,7 @@ async def test_each_part_has_a_broker_of_its_own_in_a_test() -> None:
         assert test.failures == []
         assert [each.attempt for each in test.of(part).failures] == [1, 2]
         assert test.of(here) is test
-        with pytest.raises(bmq.UsageError, match="no part"):
+        with pytest.raises(bmq.UsageError, match="not part"):
             test.of(bmq.App())
     assert [app._settings.broker for app in (here, part)] == ["tcp://here:30114", "tcp://there:30114"]
 

@@ -137,7 +137,7 @@ async def test_undecodable_message_becomes_a_dead_letter_without_a_retry(
     assert clock.slept == []
     assert letter.data == b"no JSON"
     assert str(letter.properties["bmq_dead_error"]).startswith(
-        "Undecodable: no Order (application/json, by d"
+        "Undecodable: not a value of Order (application/json, by d"
     )
     assert letter.properties["bmq_dead_attempts"] == 1
     assert letter.properties["x"] == 1
@@ -160,7 +160,7 @@ async def test_undecodable_message_without_dead_letters_is_confirmed_and_logged(
     assert clock.slept == []
     await stage.queue.close()
     assert await seen_by(other_session, stage.queue.uri) == []
-    assert "discarded: undecodable: no Order (application/json, by default)" in caplog.text
+    assert "discarded: undecodable: not a value of Order (application/json, by default)" in caplog.text
 
 
 @pytest.mark.parametrize("threaded", [False, True])
