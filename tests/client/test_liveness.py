@@ -106,7 +106,9 @@ async def test_silent_link_is_dropped_without_loss(direction: Direction | None, 
         await eventually(lambda: all(party.session.health().ready for party in parties))
         for party in parties:
             assert len(party.losses) == 1
-            (seconds,) = re.findall(r"the broker (?:has been silent|has not answered) for (\S+) s", party.losses[0])
+            (seconds,) = re.findall(
+                r"the broker (?:has been silent|has not answered) for (\S+) s", party.losses[0]
+            )
             assert float(seconds) >= LIVENESS
 
 
