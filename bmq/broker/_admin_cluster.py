@@ -27,7 +27,7 @@ Result = dict[str, Any]
 #: The name of the only cluster.
 CLUSTER = "local"
 
-#: What HELP says about them.
+#: The commands' lines in the output of HELP.
 CLUSTER_COMMANDS = {
     "CLUSTERS LIST": "List all active clusters",
     "CLUSTERS CLUSTER <name> STATUS": "Show the state of a cluster and of its nodes",
@@ -45,7 +45,7 @@ def cluster_list() -> Result:
 
 
 def cluster_status(node: Node, keys: dict[str, str]) -> Result:
-    """CLUSTERS CLUSTER <name> STATUS; the keys are those of the queues, by URI."""
+    """CLUSTERS CLUSTER <name> STATUS; ``keys`` are the queues' keys, by URI."""
     return {
         "clusterStatus": {
             "name": CLUSTER,
@@ -92,7 +92,7 @@ def cluster_status(node: Node, keys: dict[str, str]) -> Result:
 
 
 def queue_helper(node: Node, keys: dict[str, str]) -> Result:
-    """CLUSTERS CLUSTER <name> QUEUEHELPER; the keys are those of the queues, by URI."""
+    """CLUSTERS CLUSTER <name> QUEUEHELPER; ``keys`` are the queues' keys, by URI."""
     domains = {domain.config.name: domain for domain in node.domains.values()}
     return {
         "clusterQueueHelper": {
@@ -128,7 +128,7 @@ def queue_helper(node: Node, keys: dict[str, str]) -> Result:
 
 
 def print_subscriptions(app_id: str, subscriptions: tuple[Subscription, ...]) -> str:
-    """Return what a client has configured for one application, as a real broker prints it."""
+    """Return the subscriptions of a client for one application, in a real broker's format."""
     app_id = printable(app_id)
     printed = [
         f"[ sId = {each.s_id} expression = [ version = {each.expression.version.name} "

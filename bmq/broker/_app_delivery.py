@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One application of a queue: its consumers, its position in the queue, and the messages it has skipped.
+"""One application of a queue: the consumers, the position in the queue, and the skipped messages.
 
 The order of work: messages to redeliver, messages put aside, messages from the application's own position up
-to the queue's position, then new messages together with the queue's other applications. While a message waits
-for redelivery, no new message is considered, even if no consumer accepts the old message: a real broker waits
-as well.
+to the queue's position, then new messages together with the queue's remaining applications. While a message
+waits for redelivery, no new message is considered, even if no consumer accepts the old message: a real broker
+waits as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LOW_INTERVAL, _HIGH_INTERVAL = 1.0, 3.0
 
 
 def poison_delay(message: MessageRecord, bit: int) -> float:
-    """Return the seconds between redeliveries of a suspected poison message to one consumer; 0 for none."""
+    """Return the seconds between redeliveries of a suspected poison message to a consumer; 0 for no delay."""
     if message.attempts is None:
         return 0.0
     left = message.attempts.get(bit)
@@ -42,11 +42,11 @@ def poison_delay(message: MessageRecord, bit: int) -> float:
 
 
 class Effort:
-    """A count of the work done: one for each consumer, message or expression examined.
+    """A count of the work done: each examined consumer, message or expression counts once.
 
     Attributes:
         spent: the work done so far.
-        enough: the value of ``spent`` at which deliveries pause so that other clients are served.
+        enough: the value of ``spent`` at which deliveries pause, to give the remaining clients a turn.
         unfinished: applications and queues with paused deliveries, in the order of continuation.
         dropped: messages rejected by the filter of a consumer, with the consumer's stream; confirmed after
             the current deliveries.
@@ -60,7 +60,7 @@ class Effort:
         self.dropped: list[tuple[AppDelivery, MessageRecord]] = []
 
     def postpone(self, unfinished: AppDelivery | BrokerQueue) -> None:
-        """Pause an application or a queue; deliveries continue after other clients were served."""
+        """Pause an application or a queue; deliveries continue after the remaining clients had a turn."""
         if not unfinished.postponed:
             unfinished.postponed = True
             self.unfinished.append(unfinished)
@@ -77,12 +77,12 @@ class AppDelivery:
             application, which then receives no messages.
         streams: readers, in the order they opened the queue.
         readers: number of times the application is open for reading.
-        resume: first message not yet considered, if the application is behind the queue's others.
+        resume: first message not yet considered, if the application is behind the queue's position.
         redelivery: messages whose consumer has left.
-        aside: messages that no consumer could take.
+        aside: messages skipped because no consumer could take the message.
         matcher: the application subscription; None if every message is for the application.
         wait_until: time of the next attempt to deliver a suspected poison message.
-        postponed: whether deliveries are paused so that other clients are served.
+        postponed: whether deliveries are paused to give the remaining clients a turn.
         queue_times: times from the arrival of a message to its delivery.
         confirm_times: times from delivery to confirmation.
     """
@@ -135,16 +135,16 @@ class AppDelivery:
         return self._routing
 
     def change(self) -> None:
-        """Note that a consumer came, left, or changed its subscriptions.
+        """Note the arrival or departure of a consumer, or a change of subscriptions.
 
-        The routing table is rebuilt only on its next use, so thousands of consumers that join or leave
-        together cost one rebuild.
+        The routing table is rebuilt only on the next use: thousands of consumers joining or leaving together
+        cost one rebuild.
         """
         self._changed = True
 
     @property
     def changed(self) -> bool:
-        """Whether the routing table has to be rebuilt before its next use."""
+        """Whether the routing table has to be rebuilt before the next use."""
         return self._changed
 
     def _rebuild(self) -> None:
@@ -163,7 +163,7 @@ class AppDelivery:
         self.wait_until = None
 
     def deliver(self, now: float) -> None:
-        """Deliver waiting messages as far as there is room; pause if other clients have to be served."""
+        """Deliver waiting messages while consumers have room; pause to give the remaining clients a turn."""
         if self.postponed:
             return
         self.wait_until = None
@@ -233,7 +233,7 @@ class AppDelivery:
     def _select_slowly(
         self, message: MessageRecord, delay: float, now: float
     ) -> Subscriber[SubStream] | None:
-        """Return a consumer that has received no redelivered message for ``delay`` seconds."""
+        """Return a consumer without a redelivered message in the last ``delay`` seconds."""
         wait: float | None = None
         for subscriber in self.routing.candidates(message):
             last = subscriber.stream.last_sent
@@ -289,7 +289,7 @@ class AppDelivery:
                 self.relax(subscriber, now)
 
     def _confirm_of_another(self, guid: bytes, now: float) -> None:
-        """Confirm a message that was not sent to this consumer."""
+        """Confirm a message sent to a different consumer."""
         queue = self.queue
         message = queue.store.get(guid)
         if message is None or not message.pending & self.bit:
@@ -303,12 +303,12 @@ class AppDelivery:
         """Let a full subscriber take part again if enough messages are confirmed."""
         if subscriber.messages <= subscriber.low_messages and subscriber.bytes <= subscriber.low_bytes:
             subscriber.full = False
-            # If the consumers have changed, all groups are rebuilt before their next use.
+            # If the consumers have changed, all groups are rebuilt before the next use.
             if self._changed or (subscriber.group is not None and subscriber.group.admit(subscriber)):
                 self.queue.serve(self, now)
 
     def drop(self, message: MessageRecord) -> None:
-        """Stop delivering a message to this application; delete it if no other application needs it."""
+        """Stop delivering a message to this application; delete the message if no application needs it."""
         if message.pending & self.bit:
             message.pending ^= self.bit
             self.redelivery.discard(message)
@@ -317,7 +317,7 @@ class AppDelivery:
                 self.queue.remove(message)
 
     def reject(self, stream: SubStream) -> None:
-        """Use up a delivery attempt of each message of a lost client; drop messages with none left."""
+        """Use up a delivery attempt of each message of a lost client; drop messages without attempts left."""
         limit, bit = self.queue.domain.config.max_delivery_attempts, self.bit
         if not limit:
             for message, _, _ in stream.unconfirmed.values():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker behind its sessions, without sockets: a node with its clients and admin commands."""
+"""The broker behind the sessions, without sockets: a node with clients and admin commands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Backend"]
 
 
 class Backend(Node):
-    """One broker.
+    """A broker: domains, queues, and connected clients.
 
     Args:
         source: the source of domains.
-        history_limit: GUIDs of deleted messages that each queue remembers, at most.
+        history_limit: maximum number of remembered GUIDs of deleted messages, for each queue.
         bounds: limits for clients.
 
     Attributes:
@@ -40,7 +40,7 @@ class Backend(Node):
         return client
 
     def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
-        """Close everything that a client has open; see :meth:`ConnectedClient.drop`."""
+        """Close all open queues of a client; see :meth:`ConnectedClient.drop`."""
         if not isinstance(client, ConnectedClient) or client.place is None:
             return
         # The last client takes the place: a search among thousands of leaving clients would take long.
@@ -52,7 +52,7 @@ class Backend(Node):
         client.drop(now, lost=lost)
 
     def admin(self, command: str, now: float) -> str:
-        """Carry out an admin command and return its answer."""
+        """Carry out an admin command and return the answer."""
         text = run_command(self, command, now, clients=len(self.clients))
         self.deliver(now)
         return text

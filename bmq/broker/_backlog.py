@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that an application has skipped, with the reason, so that finding them needs no search."""
+"""Messages skipped by an application, by the reason: finding a deliverable message needs no search."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Backlog:
         self._fresh.append(self._enter(message))
 
     def park(self, message: MessageRecord, blocked: Blocked) -> None:
-        """Append a message that was attempted and waits."""
+        """Append a message after an unsuccessful attempt to deliver."""
         self._wait(self._enter(message), blocked)
 
     def _enter(self, message: MessageRecord) -> _Entry:
         self._serial += 1
-        # Keep the order of members equal to the order of their serial numbers.
+        # Keep the order of members equal to the order of the serial numbers.
         self._members.pop(message, None)
         self._members[message] = self._serial
         return self._serial, message
@@ -75,7 +75,7 @@ class Backlog:
 
     def clear(self) -> None:
         """Remove all messages."""
-        # New containers: a dictionary emptied item by item keeps the memory of its largest size.
+        # New containers: a dictionary emptied item by item keeps the memory of the largest size.
         self._members = {}
         self._fresh = deque()
         self._parked = {}
@@ -87,7 +87,7 @@ class Backlog:
             self._parked.clear()
 
     def next(self) -> MessageRecord | None:
-        """Take the first message that may be deliverable; :meth:`put_back` or :meth:`wait` undo this."""
+        """Take the first message that may be deliverable; :meth:`put_back` and :meth:`wait` return it."""
         members = self._members
         while True:
             best: deque[_Entry] | None = self._fresh or None
@@ -105,5 +105,5 @@ class Backlog:
         self._fresh.appendleft((self._members[message], message))
 
     def wait(self, message: MessageRecord, blocked: Blocked) -> None:
-        """Return a taken message, which then waits until one of the groups has room."""
+        """Return a taken message, to wait for room in any of the groups."""
         self._wait((self._members[message], message), blocked)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits for the clients of an embedded broker, besides the limits of its domains."""
+"""Limits for the clients of an embedded broker, besides the limits of the domains."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Bounds"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits of one broker and of each of its connections.
+    """The limits of a broker and of each connection.
 
     Attributes:
         connections: number of connections; further connections are closed at once.
         queues: number of queues in all domains together.
         idle_queues: number of empty queues without clients; beyond the limit the oldest are forgotten.
-        queues_per_connection: number of open queues of one connection; each application counts as one.
-        subscriptions: number of subscriptions of one consumer.
-        listed: number of messages in the output of one admin command LIST.
+        queues_per_connection: number of open queues of a connection; each application counts separately.
+        subscriptions: number of subscriptions of a consumer.
+        listed: number of messages in the output of an admin command LIST.
 
     Raises:
         UsageError: a limit is not an integer, or less than 1.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The domains of an embedded broker without any file.
 
-Names, modes, appIds, TTL and deduplication window are those of a real broker's sample domains, and of the
-test domains in our recorded conversations. Quotas are generous, unlike the samples' 1,000 messages a queue,
-so that a benchmark of some hundred thousand messages fits; use the ``small`` domain to meet a quota. The
-``persistent`` names exist for services that expect them; their messages are in memory too.
+Names, modes, appIds, TTL and deduplication window agree with a real broker's sample domains, and with the
+test domains in our recorded conversations. Quotas are generous, unlike the samples' 1,000 messages a queue: a
+benchmark of some hundred thousand messages fits. Use the ``small`` domain to meet a quota. The ``persistent``
+names exist for services with such names in their configuration; the messages are in memory too.
 """
 
 from __future__ import annotations

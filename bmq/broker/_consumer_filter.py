@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A filter at the broker in front of each consumer, after Pulsar's proposal of consumer filters.
 
-Real BlazingMQ brokers have no such filter. Domains can configure the filter to try the proposal; without
-configuration there is no filter.
+Real BlazingMQ brokers have no filter in this place. To try the proposal, configure the filter in a domain;
+without configuration, every matching message is delivered.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["CONSUMER_FILTERS", "ConsumerFilter", "FilteredConsumer", "TagConsume
 
 @dataclass(frozen=True, slots=True)
 class FilteredConsumer:
-    """The consumer that would receive a message.
+    """The consumer about to receive a message.
 
     Attributes:
         queue: URI of the queue.
         app_id: application id of the consumer; "" on priority and broadcast queues.
         expression: text of the matching subscription; "" for every message.
-        client: the client's description of itself.
+        client: the client's description from the negotiation.
     """
 
     queue: str
@@ -35,19 +35,19 @@ class FilteredConsumer:
 
 
 class ConsumerFilter(Protocol):
-    """Decides whether a consumer receives a message that is about to be delivered."""
+    """Decides whether a consumer receives a message, just before the delivery."""
 
     def __call__(self, consumer: FilteredConsumer, properties: Mapping[str, PlainValue], /) -> bool:
-        """Return False to drop the message for the consumer's application: the broker then confirms it."""
+        """Return False to drop the message: the broker confirms it for the consumer's application."""
         ...
 
 
 class TagConsumerFilter:
     """The proposal's default filter, by tags.
 
-    A message's tags are the values of its properties whose names begin with ``tag``. A message needs at least
-    one of the values of a consumer's ``anytag...``, and all values of its ``alltag...``. Other metadata and
-    properties are ignored.
+    A message's tags are the values of the properties with names beginning with ``tag``. A message needs at
+    least one value of a consumer's ``anytag...``, and all values of the consumer's ``alltag...``. Other
+    metadata and properties are ignored.
 
     Args:
         consumers: the metadata of consumers, by application id; "" for consumers of priority and broadcast
@@ -77,7 +77,7 @@ class TagConsumerFilter:
 
 _NO_TAGS: Final[tuple[set[str], set[str]]] = (set(), set())
 
-#: The filters that a domain file may name.
+#: The filters available to domain files, by name.
 CONSUMER_FILTERS: Final[Mapping[str, Callable[[Mapping[str, Mapping[str, str]]], ConsumerFilter]]] = {
     "tags": TagConsumerFilter
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The domains of a broker: the sources of their configuration, and their queues."""
+"""The domains of a broker: the sources of configurations, and the queues of each domain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bmq.wire.control.messages import Status, StatusCategory
 __all__ = ["Domain", "DomainSource", "Unavailable", "check_subscriptions"]
 
 _MISSING = -1
-#: Characters that queue URIs allow in a domain with its tier; none of them leads to another directory.
+#: Characters allowed by queue URIs in a domain with a tier. No such name leads to another directory.
 _FILE_NAME = re.compile(r"[-a-zA-Z0-9._~]+\Z")
 #: File names have at most 255 bytes, ``.json`` included.
 _LONGEST_NAME = 250
@@ -33,7 +33,7 @@ class Unavailable(Exception):
 
 
 class Domain(DomainUse):
-    """One domain in use.
+    """A domain in use.
 
     Attributes:
         queues: the queues by canonical URI.
@@ -47,8 +47,7 @@ class Domain(DomainUse):
         """Use another configuration, for messages posted and queues opened from now on.
 
         Raises:
-            InvalidDomain: the configuration would change the mode or the kind of storage, which is
-                impossible.
+            InvalidDomain: the configuration would change the mode or the kind of storage. Both are fixed.
         """
         if config.mode is not self.config.mode:
             raise InvalidDomain(config.name, "mode", "cannot be changed by reconfiguring", decodes=True)
@@ -61,12 +60,12 @@ class Domain(DomainUse):
 
 
 class DomainSource:
-    """Finds the configuration of a domain by its name.
+    """Finds the configuration of a domain by the domain's name.
 
     Args:
-        configured: domains given in the program, by name. They take precedence over files.
+        configured: domains given in the program, by name; take precedence over files.
         directory: a broker's configuration directory, with domains in ``domains/<name>.json``.
-        missing: replacement for the directory in error messages, because clients see them.
+        missing: replacement for the directory in error messages, which clients see.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class DomainSource:
         """Return a domain's configuration, following one redirection.
 
         Raises:
-            Unavailable: there is no such domain, or its configuration is unusable.
+            Unavailable: the domain does not exist, or the configuration is unusable.
         """
         found = self._find(name)
         if isinstance(found, Redirect):
@@ -123,7 +122,7 @@ class DomainSource:
         return config
 
     def _read(self, name: str) -> DomainConfig | Redirect:
-        """Read a domain's file; a name that is not a legal file name has no domain."""
+        """Read a domain's file; no domain exists under a name that is illegal for files."""
         # Clients must not see a path of this machine.
         shown = str(self.missing / "domains" / f"{name}.json")
         try:
@@ -144,7 +143,7 @@ def check_subscriptions(config: DomainConfig) -> None:
     """Refuse application subscriptions that do not compile.
 
     Raises:
-        InvalidDomain: a subscription does not compile; the error names it and the reason.
+        InvalidDomain: a subscription does not compile; the error names the subscription and the reason.
     """
     for index, subscription in enumerate(config.subscriptions):
         if not subscription.text:

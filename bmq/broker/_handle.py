@@ -36,7 +36,7 @@ class SubStream:
 
     Attributes:
         handle: the client's handle of the queue.
-        app: the application; None for a stream that only writes.
+        app: the application; None for a write-only stream.
         app_id: the application id.
         sub_id: the client's number for the application.
         readers: number of times the stream is open for reading.
@@ -44,8 +44,8 @@ class SubStream:
         subscriptions: the client's latest configuration.
         compiled: the same subscriptions, compiled for routing.
         unconfirmed: delivered messages in the order of delivery, with the time of delivery.
-        last_sent: time and GUID of the latest message sent out of order; None once confirmed.
-        consumer_filter: the domain's filter, asked before each delivery; None for none.
+        last_sent: time and GUID of the latest message sent out of order; None after the confirmation.
+        consumer_filter: the domain's filter, called before each delivery; None without a filter.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class SubStream:
 
     @property
     def open(self) -> bool:
-        """Whether messages may be sent: the client is connected and reads its messages."""
+        """Whether messages may be sent: the client is connected and keeps reading."""
         return self.handle.output.accepting
 
     def configure(self, subscriptions: tuple[Subscription, ...]) -> None:
@@ -88,14 +88,14 @@ class SubStream:
         self.compiled = compile_subscriptions(subscriptions)
 
     def subscriber(self, s_id: int) -> Subscriber[SubStream]:
-        """Return the subscriber of a subscription id; its counts survive a reconfiguration."""
+        """Return the subscriber of a subscription id. The subscriber's counts survive a reconfiguration."""
         found = self._subscribers.get(s_id)
         if found is None:
             found = self._subscribers[s_id] = Subscriber(self, s_id)
         return found
 
     def subscribers(self) -> list[Subscriber[SubStream]]:
-        """Return every subscriber, including those that no longer take part in routing."""
+        """Return every subscriber, including subscribers without a part in routing."""
         return list(self._subscribers.values())
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class SubStream:
         """Count a message as delivered to a subscriber.
 
         Returns:
-            False if the message must not be sent: the client already has it, or the filter drops it.
+            False if the message must not be sent: the client already has the message, or the filter drops it.
         """
         guid, unconfirmed = message.guid, self.unconfirmed
         if guid in unconfirmed:
@@ -161,7 +161,7 @@ class Handle:
         streams: streams by application id.
         closing: whether the client has sent the final close.
         put_schemas: the queue's schema number for each schema number of the client.
-        push_schemas: the queue's schema numbers that were sent to the client.
+        push_schemas: the queue's schema numbers already sent to the client.
     """
 
     __slots__ = (
@@ -216,8 +216,8 @@ class Handle:
         )
 
     def schema(self, schema_id: int) -> int:
-        """Return a schema id for the client; the first time, it tells it to learn the schema."""
-        # The recycled bit tells a client to learn a schema anew: it is set the first time it is met.
+        """Return a schema id for the client; the first id of a schema makes the client learn the schema."""
+        # The recycled bit makes a client learn a schema anew. Set the bit on the first use of the schema.
         number = schema_id >> 1
         if number in self.push_schemas:
             return number << 1
@@ -226,13 +226,13 @@ class Handle:
 
 
 class PushRun:
-    """Messages for one client that are found one after another, and encoded together.
+    """Messages for one client, found in sequence and encoded together.
 
     Args:
         handle: the client's handle of the queue.
 
     Attributes:
-        room: bytes that the client may still be sent; :meth:`send` is due when it is negative.
+        room: remaining bytes that may be sent to the client; if negative, :meth:`send` is due.
     """
 
     __slots__ = ("handle", "messages", "room", "together")
@@ -242,11 +242,11 @@ class PushRun:
         self.handle = handle
         self.messages: list[tuple[bytes, bytes, bytes, int, int, int]] = []
         self.room = output.room
-        # One by one for tests of failures, and where each message has to be rewritten.
+        # Encode single messages in tests of failures, and if each message has to be rewritten.
         self.together = output.push == output.add_push and handle.new_properties
 
     def add(self, message: MessageRecord, options: bytes) -> None:
-        """Add a message; ``options`` name the subscriptions it is for."""
+        """Add a message; ``options`` name the matching subscriptions."""
         if not self.together:
             self.handle.push(message, options, out_of_order=False)
             return
@@ -258,7 +258,7 @@ class PushRun:
         self.room -= PUSH_HEADER.size + len(options) + len(data)
 
     def send(self) -> None:
-        """Send them."""
+        """Send the added messages."""
         if self.messages:
             self.handle.output.add_pushes(*encode_push_run(self.handle.q_id, self.messages))
             self.messages.clear()

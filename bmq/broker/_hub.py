@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an embedded broker behind :class:`~bmq.broker._server.Broker`, and their connections."""
+"""The parts of an embedded broker behind :class:`~bmq.broker._server.Broker`, and the connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Hub"]
 
 _log = logging.getLogger("bmq.broker")
 
-#: Seconds that a stopping broker waits for clients to read their data.
+#: Seconds for which a stopping broker waits until clients have read all sent data.
 _PATIENCE = 1.0
 
 
@@ -40,7 +40,7 @@ class Hub:
         node: domains, queues and clients; replaced when a broker forgets its messages.
         schedule: the broker's later work.
         connections: the connections with a session.
-        posts: the recent posts; None if the broker keeps none.
+        posts: the recent posts; None if the broker does not keep posts.
         faults: deliberate faults.
         settings: the settings of sessions.
     """
@@ -96,7 +96,7 @@ class Hub:
         self.schedule.update()
 
     def admin(self, command: str) -> str:
-        """Carry out an admin command and return its answer."""
+        """Carry out an admin command and return the answer."""
         text = self.node.admin(command, self.schedule.clock())
         self.schedule.update()
         return text
@@ -156,7 +156,7 @@ class Hub:
                 async with asyncio.timeout(_PATIENCE):
                     await self._all_gone.wait()
             except TimeoutError:
-                # Clients that do not read would keep their connections for ever.
+                # A client without reads would keep the connection open for ever.
                 for connection in list(self.connections):
                     connection.cut()
                 await self._all_gone.wait()
@@ -194,15 +194,15 @@ class Hub:
             self._all_gone.set()
 
     def note_refusal(self, peer: str) -> None:
-        """Log wrong credentials: one line for each host, then one line a minute with a count."""
+        """Log wrong credentials: the first line of each host at once, then a line a minute with a count."""
         host = peer.rpartition(":")[0]
         self._refusals.warning(host, "%s sent wrong credentials", peer)
 
     def abandon(self, forget: float) -> None:
-        """Drop everything except stored messages, as the end of a process does.
+        """Drop all state except stored messages, as the end of a process does.
 
         Args:
-            forget: seconds; messages that arrived within this time were not stored yet, and are lost.
+            forget: seconds; messages from this last period were not stored yet, and are lost.
         """
         now = self.schedule.clock()
         self.node.stopping = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue: one copy of each message, and the applications that still need the message."""
+"""A queue: a single copy of each message, and the applications with a need for the message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NO_SCHEMA = 1
 
 
 class BrokerQueue:
-    """One queue.
+    """A queue: the stored messages, the applications, and the clients' handles.
 
     Attributes:
         uri: canonical URI.
@@ -44,14 +44,14 @@ class BrokerQueue:
         apps: applications by name, including opened applications unknown to the domain.
         handles: clients of the queue, in the order of opening.
         store: the messages.
-        position: first message not considered by any application; None if all were considered.
+        position: first message not considered by any application; None if every message was considered.
         waiting: applications with a delay before their next redelivery.
         authorized: applications of the domain.
         budget: limits for decompression.
         effort: counter of the work done.
-        postponed: whether deliveries are paused so that other clients are served.
+        postponed: whether deliveries are paused to give the remaining clients a turn.
         writers: number of openings for writing.
-        consumer_filter: the domain's filter, asked before each delivery; None without a filter.
+        consumer_filter: the domain's filter, called before each delivery; None without a filter.
         idle_since: time when the last client left; None while a client has the queue open.
         deadline: time of the node's next look at the queue.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: numbers of messages so far.
@@ -142,7 +142,7 @@ class BrokerQueue:
     # ---- posting
 
     def post(self, handle: Handle, puts: Iterable[Put], now: float) -> None:
-        """Store and acknowledge messages of one client. :meth:`deliver` delivers them."""
+        """Store and acknowledge messages of one client. :meth:`deliver` delivers the messages."""
         if not handle.writable or handle.closing:
             for _, correlation_id, guid, *_ in puts:
                 self.refused += 1
@@ -166,7 +166,7 @@ class BrokerQueue:
                 pending = mask
                 properties = flags & _PROPERTIES
                 if compression and properties and not schema_id:
-                    # Still compressed, because there was no room for the decompressed data.
+                    # Still compressed, because the decompressed data had no room.
                     status = usage.full() or domain.full() or _LIMIT_BYTES
                     pending = 0
                 elif filters:
@@ -175,7 +175,7 @@ class BrokerQueue:
                         if matcher(lookup) is not True:
                             pending &= ~bit
                 if pending:
-                    # Inlined, because there is nearly always room.
+                    # Inlined, because the queue nearly always has room.
                     if (
                         usage.messages > limits.messages
                         or usage.bytes > limits.bytes
@@ -260,7 +260,7 @@ class BrokerQueue:
     # ---- delivering
 
     def deliver(self, now: float) -> None:
-        """Deliver new messages to the applications that have considered all earlier messages."""
+        """Deliver new messages to all applications at the queue's position."""
         if self.position is None or self.postponed:
             return
         apps, effort = self.authorized, self.effort
@@ -336,8 +336,8 @@ class BrokerQueue:
                                 run = runs[handle] = PushRun(handle)
                             run.add(message, selected.option)
                             if run.room < 0:
-                                # No room is left: send now, so that the output can stop accepting messages
-                                # for this client.
+                                # No room is left. Send now, to let the output refuse further messages for
+                                # this client.
                                 run.send()
                 self.position = message.next
         finally:
@@ -359,7 +359,7 @@ class BrokerQueue:
             handle.push(message, encode_sub_queue_ids(tuple(s_ids)), out_of_order=False)
 
     def count_pushes(self, app: AppDelivery, count: int, size: int, waited: float, longest: float) -> None:
-        """Count deliveries of messages with their times of waiting."""
+        """Count deliveries of messages, with the waiting times."""
         self.pushed += count
         self.pushed_bytes += size
         app.queue_times.add(waited, count, longest)
@@ -373,7 +373,7 @@ class BrokerQueue:
     # ---- taking out
 
     def remove(self, message: MessageRecord) -> None:
-        """Delete a message that no application needs any more."""
+        """Delete a message after the last application's confirmation."""
         following = message.next
         if message is self.position:
             self.position = following
@@ -392,7 +392,7 @@ class BrokerQueue:
         self.remove(message)
 
     def expire(self, now: float, limit: int = 1000) -> int:
-        """Delete messages older than the domain's TTL, oldest first; return their number."""
+        """Delete messages older than the domain's TTL, oldest first; return the number of deletions."""
         ttl, count = self.domain.config.message_ttl, 0
         while count < limit and (message := self.store.expired(now, ttl)) is not None:
             self.drop(message)
@@ -423,7 +423,7 @@ class BrokerQueue:
         return messages, size
 
     def dispose(self) -> None:
-        """Drop all references, so that memory is freed without the garbage collector."""
+        """Drop all references, to free memory without the garbage collector."""
         self.purge()
         self.apps.clear()
         self.authorized.clear()
@@ -448,7 +448,7 @@ class BrokerQueue:
         return min(expiry, self.store.history.next_deadline() or NEVER)
 
     def tidy(self, now: float) -> None:
-        """Forget GUIDs whose time is over, and release unused memory."""
+        """Forget GUIDs older than the deduplication window, and release unused memory."""
         self.store.forget(now)
         for app in self.apps.values():
             for stream in app.streams:
@@ -457,7 +457,7 @@ class BrokerQueue:
     # ---- clients
 
     def detach(self, streams: Iterable[SubStream], *, now: float) -> None:
-        """Remove readers: their unconfirmed messages go to the applications' other consumers."""
+        """Remove readers: the unconfirmed messages go to the applications' remaining consumers."""
         leaving: dict[AppDelivery, list[SubStream]] = {}
         for stream in streams:
             if stream.app is not None:
