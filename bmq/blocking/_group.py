@@ -25,7 +25,7 @@ __all__ = ["Group", "in_a_thread", "of_messages"]
 
 
 def in_a_thread(hook: Callable[[int], Any]) -> Callable[[int], Any]:
-    """Run a hook in a thread, so that it may block and use the session."""
+    """Run a hook in a thread, where the hook may block and use the session."""
     if inspect.iscoroutinefunction(hook):
         return hook
 
@@ -68,7 +68,7 @@ class Group:
         self.weight = group.weight
         self._group = group
         self._portal = end.portal
-        # Messages for a thread that was interrupted.
+        # Messages for an interrupted thread.
         self._left: deque[_Message] = deque()
 
     @property
@@ -94,7 +94,7 @@ class Group:
         """Return the bucket of a message of this group; None for a message without a key.
 
         Raises:
-            UsageError: the message is from another source.
+            UsageError: the message is from a different source.
         """
         return self._group.bucket_of(received_of(message))
 

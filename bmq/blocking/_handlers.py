@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracks the threads that handle messages while a queue or its session closes."""
+"""Tracks the threads with messages in hand while a queue or a session closes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _NotConfirmed(Exception):
 
 
 class Handlers:
-    """The messages of one queue in the hands of threads, with their threads."""
+    """The messages of one queue in the hands of threads, with the thread of each message."""
 
     def __init__(self, portal: Portal) -> None:
         self._portal = portal
@@ -30,7 +30,7 @@ class Handlers:
         self._leaving: dict[_Held, asyncio.Event] = {}
 
     def enter(self, held: _Held) -> None:
-        """Record that the current thread begins to handle a message or a batch."""
+        """Record the current thread as the handler of a message or a batch."""
         self._held[held] = get_ident()
 
     def leave(self, held: _Held) -> None:
@@ -40,7 +40,10 @@ class Handlers:
             self._portal.soon(left.set)
 
     def wait_for(self, closer: int) -> list[asyncio.Task[None]]:
-        """Create tasks that end with the handling of each message, except for messages of ``closer``."""
+        """Create a task for each message in hand, except for messages of ``closer``.
+
+        A task ends with the handling of the message.
+        """
         return [
             asyncio.get_running_loop().create_task(self._wait(held))
             for held, thread in list(self._held.items())
@@ -66,7 +69,7 @@ async def waiting_for(handlers: Iterable[Handlers], closer: int) -> AsyncGenerat
 
     Args:
         handlers: handlers to wait for.
-        closer: closing thread, whose own messages are excluded.
+        closer: closing thread. The thread's own messages are excluded.
     """
     tasks = [task for each in handlers for task in each.wait_for(closer)]
     await asyncio.sleep(0)  # start each task

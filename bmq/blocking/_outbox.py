@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Confirmations and posts of a blocking queue on their way to the event loop."""
+"""Confirmations and posts of a blocking queue on the way to the event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SMALL", "Outbox"]
 
 _Post = tuple[bytes, dict[str, PropertyInput] | None, Compression | None, PostFuture]
 
-#: Posts and confirmations that may wait for the event loop, and the bytes of one such post.
+#: Maximum number of posts and confirmations waiting for the event loop, and maximum bytes of a waiting post.
 _MOST = 1000
 SMALL = 16 * 1024
 
@@ -27,7 +27,7 @@ SMALL = 16 * 1024
 class Outbox:
     """Confirmations, and posts without a waiting thread, in the order of the calls.
 
-    The first entry wakes the event loop; the event loop sends everything that was added until then.
+    The first entry wakes the event loop; the event loop sends all entries added before the wake-up.
     """
 
     def __init__(self, portal: Portal, queue: Queue) -> None:
@@ -35,7 +35,7 @@ class Outbox:
         self._queue = queue
         self._entries: deque[Message | _Post] = deque()
         self._told = False
-        # Posts seen by the event loop and without an outcome, and their size.
+        # Number and bytes of posts seen by the event loop and without an outcome.
         self._unsettled = self._unsettled_bytes = 0
 
     def has_room(self, options: SessionOptions) -> bool:
@@ -50,7 +50,7 @@ class Outbox:
         """Confirm a message, or post, in the event loop.
 
         Raises:
-            UsageError: this is another process, made by a fork.
+            UsageError: the current process is a fork of the session's process.
         """
         if self._portal.forked:
             self._portal.check()

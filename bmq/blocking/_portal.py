@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop of this process's blocking sessions, in a separate thread, and its use by other threads."""
+"""The event loop of this process's blocking sessions, in a separate thread, and calls from other threads."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["Portal", "current_portal", "forget_portal"]
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Windows does not interrupt a thread that waits for a lock. There, check for Ctrl-C at this interval in
-# seconds.
+# Windows does not interrupt a thread while the thread waits for a lock. On Windows, check for Ctrl-C at this
+# interval in seconds.
 _SLICE = 0.05 if sys.platform == "win32" else -1.0
-# Seconds that the end of the process waits for the thread.
+# Maximum time in seconds to wait for the thread at the end of the process.
 _AT_EXIT = 2.0
 
 
 class _Reply(Generic[T]):
-    """The answer of the event loop to one waiting thread. A lock is the fastest way to wait."""
+    """The answer of the event loop to a waiting thread. A lock is the fastest way to wait."""
 
     __slots__ = ("_answered", "_coroutine", "_error", "_future", "_value")
 
@@ -49,7 +49,7 @@ class _Reply(Generic[T]):
             pass
 
     def result(self) -> T:
-        """Return the answer of the event loop, or raise its exception."""
+        """Return the answer of the event loop, or raise the exception."""
         if self._error is None:
             return self._value
         error, self._error = self._error, None
@@ -58,7 +58,7 @@ class _Reply(Generic[T]):
                 raise SessionClosed("the session is closed: the process ends") from error
             raise error
         finally:
-            del error  # its traceback refers to this frame
+            del error  # the traceback refers to this frame
 
     # in the event loop
 
@@ -86,7 +86,7 @@ class _Reply(Generic[T]):
             self._answered.release()
 
     async def _run(self, awaitable: Awaitable[T]) -> None:
-        # Not in a callback of the task, which would run one turn of the event loop later.
+        # Not in a callback of the task: callbacks run a turn of the event loop later.
         try:
             self._value = await awaitable
         except BaseException as error:
@@ -108,13 +108,13 @@ class _Reply(Generic[T]):
 
     def _unwanted(self, undo: Callable[[T], object] | None) -> None:
         if self._coroutine is not None:
-            self._coroutine.close()  # its task may have been cancelled before it began
+            self._coroutine.close()  # the task may have been cancelled before the first step
         if undo is not None and hasattr(self, "_value"):
             undo(self._value)
 
 
 class Portal:
-    """The event loop of the blocking sessions of a process, shared by all of them.
+    """The event loop shared by all blocking sessions of a process.
 
     Attributes:
         loop: event loop.
@@ -128,16 +128,16 @@ class Portal:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a different process, created by a fork."""
+        """Whether the current process is a fork of the portal's process."""
         return self._thread.forked
 
     @property
     def over(self) -> bool:
-        """Whether the process, and with it the thread, is ending."""
+        """Whether the process is ending, together with the thread."""
         return self._thread.over
 
     def check(self) -> None:
-        """Check that this thread may wait for the event loop.
+        """Raise an error if this thread must not wait for the event loop.
 
         Raises:
             UsageError: the thread must not wait.
@@ -156,7 +156,7 @@ class Portal:
             raise SessionClosed("the session is closed: the process ends")
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function in the event loop, and return its result.
+        """Call a function in the event loop, and return the result.
 
         Raises:
             UsageError: as for :meth:`check`.
@@ -182,7 +182,7 @@ class Portal:
 
         Args:
             function: creates the coroutine or the future, in the event loop.
-            undo: called in the event loop with the result, if it was available when the wait was interrupted.
+            undo: called in the event loop with a result available at the interruption of the wait.
             meanwhile: called in this thread before the wait.
 
         Raises:
@@ -239,8 +239,8 @@ def current_portal() -> Portal:
 
 
 def forget_portal() -> Portal | None:
-    """Return the portal, if any, and forget it, so that the next call creates a new one."""
+    """Return the portal, if any, and forget the portal: the next use creates a new portal."""
     global _portal, _making
-    _making = threading.Lock()  # after a fork, the old lock may be held by a thread that does not exist here
+    _making = threading.Lock()  # after a fork, a thread of the parent process may hold the old lock
     portal, _portal = _portal, None
     return portal

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts without a waiting thread, and items on their way to the event loop."""
+"""Posts without a waiting thread, and items on the way to the event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Feed", "PostFuture", "settle"]
 
 logger = logging.getLogger("bmq.blocking")
 
-# Maximum number of items, and of their bytes, that wait for the event loop; and items posted in one turn.
+# Maximum number and bytes of items waiting for the event loop; and number of items posted in one turn.
 _AHEAD_ITEMS = 2000
 _AHEAD_BYTES = 8 * 1024 * 1024
 _CHUNK_ITEMS = 500
@@ -120,7 +120,7 @@ class Feed:
         self._told = False
         self._arrived = asyncio.Event()
         self._room = threading.Event()
-        # Bytes added and bytes removed, each counted on one side.
+        # Bytes added and bytes removed. Each thread writes only one of the two counts.
         self._in = self._out = 0
         self._over = False
 
@@ -167,7 +167,7 @@ class Feed:
                 yield item
 
     async def _chunks(self) -> AsyncGenerator[list[Any], None]:
-        """Yield the available items, at most one turn's worth at a time; wait if there are none."""
+        """Yield the available items, at most a turn's worth at a time; wait while no item is available."""
         items = self._items
         while True:
             if not items:
@@ -195,7 +195,7 @@ class Feed:
                     return
 
     async def _post_chunks(self) -> PostReport:
-        """Post chunk by chunk: each one as soon as the previous one is taken, before its outcomes."""
+        """Post chunk by chunk. A chunk follows once the previous chunk is taken, before any outcome."""
         report = PostReport()
         posting: list[tuple[int, asyncio.Task[PostReport]]] = []
         loop = asyncio.get_running_loop()
@@ -209,7 +209,7 @@ class Feed:
                     first += len(chunk)
                     await asyncio.wait((taken, task), return_when=asyncio.FIRST_COMPLETED)
                     if not taken.done():
-                        break  # an item is not legal: nothing behind it is posted
+                        break  # an item is not legal: later items are not posted
                     while posting and posting[0][1].done():
                         _add(report, *posting.pop(0))
             while posting:
@@ -234,14 +234,14 @@ def _size_of(item: Any) -> int:
 
 
 def _until_taken(chunk: list[Any], taken: asyncio.Future[None]) -> Iterator[Any]:
-    """Yield the items, and report when the last one is taken: it is posted in the same turn."""
+    """Yield the items; complete ``taken`` with the last item, which is posted in the same turn."""
     yield from chunk
     if not taken.done():
         taken.set_result(None)
 
 
 def _add(report: PostReport, first: int, task: asyncio.Task[PostReport]) -> None:
-    """Add the outcomes of a chunk; ``first`` is the position of its first item."""
+    """Add the outcomes of a chunk; ``first`` is the position of the chunk's first item."""
     part = task.result()
     report.posted += part.posted
     report.acknowledged += part.acknowledged
