@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads Spark's own checkpoint of a streaming query: the query's identity, and its committed batches."""
+"""Reads Spark's own checkpoint of a streaming query: the query's identity, and the committed batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Planned(NamedTuple):
 
     Attributes:
         batch: number of the batch.
-        start: number of this source's messages before the batch; None if the log has no such number.
+        start: number of this source's messages before the batch; None if the log lacks the number.
         end: number of this source's messages up to the end of the batch.
         committed: whether Spark's log of commits has the batch.
     """
@@ -63,7 +63,7 @@ class Checkpoint:
         self._source = source
 
     def query(self) -> str:
-        """Return the id of the query; "" if there is none yet."""
+        """Return the id of the query; "" before the first batch is planned."""
         try:
             document: Any = json.loads(self._text("metadata"))
             return str(document["id"])
@@ -71,7 +71,7 @@ class Checkpoint:
             return ""
 
     def committed(self) -> int | None:
-        """Return the number of messages of this source that are certainly committed; None if unknown."""
+        """Return the number of certainly committed messages of this source; None if unknown."""
         try:
             numbers = self._numbers("commits")
             return self._end(max(numbers)) if numbers else None
@@ -79,7 +79,7 @@ class Checkpoint:
             return None
 
     def planned(self) -> Planned | None:
-        """Return the newest batch planned by Spark; None if there is none, or if it is unreadable."""
+        """Return the newest batch planned by Spark; None if no batch is readable."""
         try:
             numbers = sorted(self._numbers("offsets"))
             if not numbers:
@@ -99,7 +99,7 @@ class Checkpoint:
         return {int(name) for name in names if _NUMBER.match(name)}
 
     def _end(self, batch: int) -> int | None:
-        """The offset of this source in a batch; None unless exactly one offset can belong to this source."""
+        """Return this source's offset in a batch; None unless exactly one offset can belong to the source."""
         found: list[int] = []
         for line in self._text(f"offsets/{batch}").splitlines()[1:]:
             try:

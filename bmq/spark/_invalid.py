@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detection of rows that cannot be posted.
 
-Good rows cost no work for each row: columns are checked as columns. Suspicious rows go one by one through the
-encoder, whose error is the reason.
+Good rows cost no work for each row: columns are checked as columns. Suspicious rows go through the encoder
+singly; the encoder's error is the reason.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class InvalidRow:
         value: payload, of any type.
         properties: properties, of any type.
         queue: target queue, or the invalid value of the queue column.
-        id: id of the row; None for none.
-        guid: GUID of the row's source message, if legal; None for none.
+        id: id of the row; None without an id.
+        guid: GUID of the row's source message; None without a legal GUID.
     """
 
     position: int
@@ -65,7 +65,7 @@ def this_row(_: int) -> str:
 
 
 def entries_of(value: Any) -> dict[str, Any] | None:
-    """Return the entries of a map or struct; None for any other value."""
+    """Return the entries of a map or struct; None for values of a different type."""
     if isinstance(value, dict):
         return cast("dict[str, Any]", value)
     if hasattr(value, "asDict"):
@@ -91,7 +91,7 @@ def invalid_row(
         values: row, by column.
         types: property type of each property column; for a struct, a dictionary of types; None if unknown.
         position: position in the partition.
-        error: reason why the row cannot be posted.
+        error: reason for the refusal of the row.
         queue: target queue of the row, if no column names the queue.
     """
     properties: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def _guid_or_none(value: Any) -> str | None:
 
 
 class Sieve:
-    """Finds the rows that cannot be posted.
+    """Finds the rows for which a post is impossible.
 
     Args:
         settings: settings of the sink.
@@ -164,7 +164,7 @@ class Sieve:
         return found
 
     def _suspects(self, batch: RecordBatch) -> list[int]:
-        """Return the suspicious rows: all rows that cannot be posted, and few others."""
+        """Return the suspicious rows: every invalid row, and a few valid rows."""
         columns = self._columns
         masks = [_empty(_column(batch, columns.value))]
         if columns.queue:
@@ -185,7 +185,7 @@ class Sieve:
         return sorted(suspects)
 
     def _big(self, batch: RecordBatch, first: int) -> Iterator[int]:
-        """Return rows that may be too large; a small batch has none."""
+        """Return rows of possibly excessive size; no row of a small batch is too large."""
         if batch.nbytes + _FRAME <= min(MAX_APPLICATION_DATA, MAX_PROPERTY_VALUE):
             return
         if batch.num_rows == 1:
@@ -240,7 +240,7 @@ def _column(batch: RecordBatch, name: str) -> Any:
 
 
 def _empty(values: Any) -> Any:
-    """Return a mask of null or empty payloads; None if there are none."""
+    """Return a mask of null or empty payloads; None if every row has a payload."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         mask = _empty(values.dictionary)
@@ -255,7 +255,7 @@ def _empty(values: Any) -> Any:
 
 
 def _no_times(times: Any) -> Any:
-    """Return a mask of invalid times; None if all are valid, like timestamps."""
+    """Return a mask of invalid times; None if every time is valid, as in a column of timestamps."""
     if not pa.types.is_floating(times.type) and not pa.types.is_integer(times.type):
         return None
     try:
@@ -266,7 +266,7 @@ def _no_times(times: Any) -> Any:
 
 
 def _no_guids(guids: Any) -> Any:
-    """Return a mask of doubtful GUIDs; None if all are GUIDs."""
+    """Return a mask of doubtful GUIDs; None if every value is a GUID."""
     try:
         source_guids(guids)
     except UsageError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The known messages of a stream: the messages of its batches, and which batches are committed."""
+"""The known messages of a stream, by batch, and the state of each batch: committed or not."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 __all__ = ["Arrivals", "GuidSets", "Guids", "Known", "Ledger"]
 
-#: GUIDs by the URI of their queue: applications of a fanout queue share GUIDs. 16 bytes each, half the memory
-#: of text.
+#: GUIDs by queue URI, because applications of a fanout queue share GUIDs. A GUID has 16 bytes, half the size
+#: of the text.
 Guids = dict[str, list[bytes]]
 
 #: The same GUIDs, for lookups.
@@ -25,8 +25,8 @@ class Known(NamedTuple):
     """Known and new messages among delivered ones.
 
     Attributes:
-        fresh: positions of the new messages; None if all are new.
-        again: GUIDs of the other messages.
+        fresh: positions of the new messages; None if every message is new.
+        again: GUIDs of the known messages.
     """
 
     fresh: list[int] | None
@@ -47,7 +47,7 @@ class Ledger:
         self._closed: deque[tuple[int, Guids]] = deque()
 
     def arrive(self, uri: str, guids: list[bytes]) -> Known:
-        """Record messages; return which of them are new.
+        """Record messages; return the new and the known messages.
 
         Args:
             uri: queue of the messages.
@@ -71,7 +71,7 @@ class Ledger:
         return Known(fresh, again)
 
     def drop(self, uri: str, guids: Iterable[bytes]) -> None:
-        """Forget messages that are in no batch, and never will be."""
+        """Forget messages without a batch. The messages must not become part of a later batch."""
         self._known.get(uri, set()).difference_update(guids)
 
     def recall(self, end: int, guids: Guids) -> None:
@@ -81,7 +81,7 @@ class Ledger:
         self.hand_out(end, guids)
 
     def hand_out(self, end: int, guids: Guids) -> None:
-        """Record a batch that is handed to Spark.
+        """Record a batch handed to Spark.
 
         Args:
             end: number of messages up to the end of the batch.
@@ -90,7 +90,7 @@ class Ledger:
         self._open.append((end, guids))
 
     def committed(self, uri: str, guids: list[bytes]) -> set[bytes]:
-        """Return the committed messages among these."""
+        """Return the committed messages among the given messages."""
         found: set[bytes] = set()
         wanted = set(guids)
         for _, batch in self._closed:
@@ -98,7 +98,7 @@ class Ledger:
         return found
 
     def all_committed(self) -> Guids:
-        """Return all committed messages that are remembered."""
+        """Return all remembered committed messages."""
         found: Guids = {}
         for _, batch in self._closed:
             for uri, guids in batch.items():
@@ -106,7 +106,7 @@ class Ledger:
         return found
 
     def commit(self, end: int) -> list[Guids]:
-        """Record that all messages before ``end`` are committed; return the newly committed batches."""
+        """Record all messages before ``end`` as committed; return the newly committed batches."""
         committed: list[Guids] = []
         while self._open and self._open[0][0] <= end:
             batch = self._open.popleft()
@@ -124,15 +124,15 @@ class Ledger:
         return end
 
 
-# An odd number whose multiples spread over all 64 bits.
+# An odd number with multiples spread over all 64 bits.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Arrivals:
     """GUIDs of stored rows, to find rows of one message once all rows are stored.
 
-    A set of GUIDs finds a repeated message at its arrival, and costs as much time as receiving the message.
-    Repetitions are rare, so one sort at the end is cheaper, with a second copy of the rows if necessary.
+    A set of GUIDs finds a repeated message on arrival, and costs as much time as receiving the message.
+    Repetitions are rare: a single sort at the end is cheaper, with a second copy of the rows if necessary.
     """
 
     def __init__(self) -> None:
@@ -143,14 +143,14 @@ class Arrivals:
         """Note the next rows.
 
         Args:
-            uri: URI of their queue. Applications of a fanout queue share GUIDs.
-            guids: numpy array of their GUIDs, 16 bytes each.
+            uri: URI of the rows' queue. Applications of a fanout queue share GUIDs.
+            guids: numpy array of the rows' GUIDs, 16 bytes each.
         """
         self._guids.setdefault(uri, []).append((self._rows, guids))
         self._rows += len(guids)
 
     def repeated(self) -> Any:
-        """Return the numbers of the rows whose message has an earlier row, ascending."""
+        """Return the numbers of repeated rows, ascending: rows with an earlier row of the same message."""
         found: list[Any] = []
         for parts in self._guids.values():
             halves = np.concatenate([np.ascontiguousarray(guids) for _, guids in parts]).view(np.uint64)
