@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rate-limited log lines: the first of each kind at once, then one line per interval with a count."""
+"""Rate-limited log lines: the first line of each kind at once, then a line per interval with a count."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MOST_KINDS: Final = 256
 
 
 class LogLimit:
-    """Logs the first line of each kind, and afterwards at most one line per kind and interval.
+    """Logs the first line of each kind, and afterwards at most a line per kind and interval.
 
-    Suppressed lines are counted; the next line of their kind ends with the count. The number of remembered
-    kinds is limited: further kinds share one entry, so that a peer cannot invent kinds without limit.
+    Suppressed lines are counted; the next line of the kind ends with the count. The number of remembered
+    kinds is limited, because a peer could invent kinds without limit. Further kinds share an entry.
 
     Args:
         logger: receives the lines.
@@ -38,7 +38,7 @@ class LogLimit:
         self._kinds: dict[Hashable, list[float]] = {}
 
     def log(self, level: int, kind: Hashable, message: str, *args: object) -> bool:
-        """Log a line unless its kind was logged within the interval; return whether it was logged."""
+        """Log a line unless the kind was logged within the interval; return whether the line was logged."""
         if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
             kind = None
         now = self._clock()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks waiting for their turn, or together for one event, at constant cost for each task."""
+"""Tasks waiting for a turn, or together for an event, at constant cost for each task."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["WaitingLine", "ended"]
 
 
 class WaitingLine:
-    """Tasks that wait for their turn, in the order of their arrival.
+    """Tasks waiting for a turn, in the order of arrival.
 
-    Joining, leaving and waking one task cost the same whatever the length of the line. ::
+    Joining, leaving and waking a task take constant time, for any length of the line. ::
 
         waiter = line.join()
         try:
@@ -37,7 +37,7 @@ class WaitingLine:
         return len(self._waiters)
 
     def join(self) -> asyncio.Future[None]:
-        """Join at the end; return a future that is done when the task's turn has come."""
+        """Join at the end; return a future, done when the task's turn has come."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         return waiter
@@ -53,7 +53,7 @@ class WaitingLine:
         waiters = self._waiters
         while woken < count and waiters:
             waiter, _ = waiters.popitem(last=False)
-            if not waiter.done():  # otherwise its task is cancelled, and has not run since
+            if not waiter.done():  # otherwise the task is cancelled, and has not run since
                 waiter.set_result(None)
                 woken += 1
         return woken

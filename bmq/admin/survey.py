@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's view of its clusters, and of its own role in them."""
+"""A broker's view of its clusters, and the broker's role in each cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def alone(cluster: Cluster) -> bool:
 
 
 def _name(description: str | None) -> str | None:
-    """Return the name of a node from its description, ``[name, number]``."""
+    """Return the name of a node from the node's description, ``[name, number]``."""
     if description is None:
         return None
     return printable(description.strip("[] ").partition(",")[0])
@@ -31,7 +31,7 @@ class View:
         cluster: the name of the cluster.
         proxy: whether the broker is a proxy of the cluster.
         status: the state of the cluster.
-        topology: the queues of the cluster; of a proxy, the queues that its clients have open.
+        topology: the queues of the cluster; for a proxy, the queues opened by the proxy's clients.
     """
 
     cluster: str
@@ -45,7 +45,7 @@ class View:
         return _name(self.status.self_node) or ""
 
     def primary(self, uri: str) -> str | None:
-        """Return the name of the primary of a queue; None if the broker knows none."""
+        """Return the name of the primary of a queue; None if the primary is unknown."""
         number = self.topology.partitions.get(uri, -1)
         partitions = self.status.partitions
         return _name(partitions[number].primary) if 0 <= number < len(partitions) else None
@@ -58,12 +58,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A broker's view of its clusters.
+    """The views of all clusters of a broker.
 
     Attributes:
         broker: the broker's address.
         views: the clusters with other nodes.
-        own: the queues of a broker that is a cluster by itself, beside other clusters.
+        own: the queues of a cluster of one broker, beside other clusters.
         time: the event loop's time of the view.
     """
 

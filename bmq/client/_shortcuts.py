@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods of a queue and a session that modules above them implement: the only place for such imports.
+"""Methods of a queue and a session implemented by higher modules: the only place for upward imports.
 
 Queues and sessions are below these modules. A program pays for the import of a module on first use.
 """

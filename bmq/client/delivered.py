@@ -27,8 +27,8 @@ class Delivered:
     _arrival: Arrival
 
 
-#: Accessors for the modules of the client: the PUSH message, its arrival, the counters of its consumer, and
-#: whether its connection was lost.
+#: Accessors for the modules of the client: the PUSH message, the arrival, the counters of the consumer, and
+#: whether the connection was lost.
 push_of: Callable[[Delivered], Push] = attrgetter("_push")
 arrival_of: Callable[[Delivered], Arrival] = attrgetter("_arrival")
 counts_of: Callable[[Delivered], ReceiveCounts] = attrgetter("_line.counts")
@@ -36,5 +36,5 @@ is_stale: Callable[[Delivered], bool] = attrgetter("stale")
 
 
 def arrived_anew(message: Delivered, arrival: Arrival) -> None:
-    """Count a message as arrived again: its outcome is the outcome of both deliveries."""
+    """Count a message as arrived again: both deliveries share the message's outcome."""
     setattr(message, "_arrival", arrival)  # noqa: B010
