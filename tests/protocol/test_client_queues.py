@@ -11,6 +11,7 @@ from bmq.errors import (
     RequestTimeout,
     StateError,
     StatusCategory,
+    UsageError,
 )
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.control import CloseQueue, ConfigureQueueStream, ConfigureStream, OpenQueue
@@ -488,6 +489,81 @@ def test_a_late_configuration_is_reverted() -> None:
     bench.answer()
     assert queue.state is QueueState.OPEN
     assert not bench.broker.requests
+
+
+def broker_takes_a_change_late() -> tuple[Bench, QueueCore]:
+    """Return a queue with a change that timed out, and is accepted while a second change is outstanding."""
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "x > 1", timeout=5)
+    bench.wait(5)
+    bench.configure(queue, "y > 1", timeout=5)
+    bench.answer()
+    return bench, queue
+
+
+def test_a_late_configuration_is_reverted_when_the_next_change_is_refused() -> None:
+    bench, queue = broker_takes_a_change_late()
+    bench.refuse()
+    assert isinstance(bench.completed[("y > 1",)][0], ConfigureQueueError)
+    assert expressions(bench) == [""]
+    bench.answer()
+    assert queue.state is QueueState.OPEN
+    assert not bench.broker.requests
+    bench.configure(queue, "z > 1")  # all is well again: a refusal needs no repair
+    bench.refuse()
+    assert not bench.broker.requests
+    assert not bench.failures
+
+
+def test_a_late_configuration_is_reverted_when_the_next_change_times_out() -> None:
+    bench, _ = broker_takes_a_change_late()
+    bench.broker.requests.clear()
+    bench.wait(5)
+    assert isinstance(bench.completed[("y > 1",)][0], RequestTimeout)
+    assert expressions(bench) == [""]
+
+
+def test_a_late_configuration_is_reverted_when_the_next_change_cannot_be_sent() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "x > 1", timeout=5)
+    bench.wait(5)
+    bench.configure(queue, "\ud800 > 1")
+    bench.answer()
+    bench.wait(0)
+    assert isinstance(bench.completed[("\ud800 > 1",)][0], UsageError)
+    assert expressions(bench) == [""]
+
+
+def test_a_late_configuration_needs_no_repair_when_the_next_change_is_accepted() -> None:
+    bench, queue = broker_takes_a_change_late()
+    bench.answer()
+    assert bench.completed[("y > 1",)] == [None]
+    assert [each.expression for each in queue.subscriptions.committed] == ["y > 1"]
+    assert not bench.broker.requests
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_reconnect_removes_a_late_configuration_that_the_broker_refuses_to_replace(answered: bool) -> None:
+    bench, queue = broker_takes_a_change_late()
+    bench.refuse()
+    if answered:
+        bench.refuse()
+    else:
+        bench.wait(100)
+    (error,) = bench.failures
+    assert f"could not restore the subscriptions of queue {URI}" in str(error)
+    bench.lose()
+    bench.connect()
+    bench.answer()  # openQueue
+    assert expressions(bench) == [""]
+    bench.answer()
+    assert queue.state is QueueState.OPEN
+    bench.configure(queue, "z > 1")  # the new connection began without a late configuration
+    bench.refuse()
+    assert not bench.broker.requests
+    assert len(bench.failures) == 1
 
 
 def test_messages_find_their_consumer_however_many_changes_stayed_unanswered() -> None:

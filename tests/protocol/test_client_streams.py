@@ -137,6 +137,20 @@ def test_a_full_window_after_a_long_silence_is_watched_closely_again(arrived: in
     assert len(quiet(bench, 1.1)) == repeated
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_subscription_is_repeated_after_a_failed_change(answered: bool) -> None:
+    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
+    queue = reader(bench, "x == 1")
+    bench.configure(queue, "x == 2", timeout=3)
+    bench.wait(2)  # the time of the first repetition passes while the change is outstanding
+    if answered:
+        bench.refuse()
+    else:
+        bench.broker.requests.clear()
+        bench.wait(1)
+    assert [list(each) for each in quiet(bench, 1.2)] == [["x == 1"]]
+
+
 def test_an_active_subscription_is_not_repeated() -> None:
     bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
     queue = reader(bench, "x == 1")

@@ -887,10 +887,10 @@ class QueueCore(Machine):
         """Process the answer to a request already timed out here."""
         if request.kind is RequestKind.OPEN:
             self._close_once(now)
-        elif (
-            request.kind is RequestKind.CONFIGURE and self.state is QueueState.OPEN and self._closing is None
-        ):
-            self._shared.changed[self] = None
+        elif request.kind is RequestKind.CONFIGURE and self.state in (_OPEN, _RECONFIGURING):
+            self.subscriptions.stray()
+            if self.state is _OPEN:
+                self._shared.changed[self] = None
 
     def unanswered(self, request: Request, now: float) -> None:
         """Give up waiting for an answer."""
@@ -983,6 +983,13 @@ class QueueCore(Machine):
         else:
             self.subscriptions.fire(_W.REFUSE)
             self._shared.emit(StreamConfigured(self.owner, failed=True))
+            if self.subscriptions.astray and failed:
+                self._shared.changed[self] = None  # Replace the subscriptions of the earlier request.
+            elif self.subscriptions.astray:
+                what = f"could not restore the subscriptions of queue {self.uri}: {error}"
+                self._shared.fail_channel(ConnectionFailed(what))
+        if self not in self._shared.watched:
+            self._watch_streams(now)
         for operation in failed:
             self._complete(operation, error)
 

@@ -12,6 +12,8 @@ Invariants:
   place.
 - At most one request with subscriptions is outstanding. Later changes wait for the answer (OVERTAKEN), and go
   out together.
+- A timed-out request may still be accepted, and replaces the agreed set at the broker (``astray``). Only the
+  next accepted request ends this: a refused request leaves the broker as before.
 - A lost connection needs no action by the application: the wanted set is requested again.
 - ``committed`` is empty while the queue is suspended, closing or closed, regardless of ``wanted``.
 
@@ -64,9 +66,11 @@ class SubscriptionSet(Machine):
         asked: the subscriptions of the latest request.
         agreed: the subscriptions last accepted by the broker.
         committed: the subscriptions at the broker.
+        astray: whether the broker accepted a request after the timeout. The broker has that request's
+            subscriptions, until the broker accepts a later request.
     """
 
-    __slots__ = ("agreed", "asked", "committed", "wanted")
+    __slots__ = ("agreed", "asked", "astray", "committed", "wanted")
 
     state: SetState
 
@@ -76,6 +80,7 @@ class SubscriptionSet(Machine):
         self.asked: Sequence[SubscriptionCore] = ()
         self.agreed: Sequence[SubscriptionCore] = ()
         self.committed: Sequence[SubscriptionCore] = ()
+        self.astray = False
 
     @property
     def removes_only(self) -> bool:
@@ -85,6 +90,10 @@ class SubscriptionSet(Machine):
     def clear(self) -> None:
         """Record an empty set at the broker: the stream is empty, or the queue is closed."""
         self.committed = ()
+
+    def stray(self) -> None:
+        """Record that the broker accepted a request that had already timed out."""
+        self.astray = True
 
     # actions
 
@@ -97,25 +106,29 @@ class SubscriptionSet(Machine):
     def _agree(self, numbered: Numbered) -> None:
         self.agreed = self.asked
         self.committed = [subscription for _, subscription in numbered]
+        self.astray = False
 
     def _take_back(self) -> None:
         self.wanted = self.agreed
 
+    def _lose(self) -> None:
+        self.astray = False
+
     TRANSITIONS: ClassVar = {
         (_S.AGREED, _I.WANT): Transition(_want, _S.CHANGED),
         (_S.AGREED, _I.ASK): Transition(_ask, _S.ASKED),
-        (_S.AGREED, _I.LOSE): Transition(None, _S.AGREED),
+        (_S.AGREED, _I.LOSE): Transition(_lose, _S.AGREED),
         (_S.CHANGED, _I.WANT): Transition(_want, _S.CHANGED),
         (_S.CHANGED, _I.ASK): Transition(_ask, _S.ASKED),
-        (_S.CHANGED, _I.LOSE): Transition(None, _S.CHANGED),
+        (_S.CHANGED, _I.LOSE): Transition(_lose, _S.CHANGED),
         (_S.ASKED, _I.WANT): Transition(_want, _S.OVERTAKEN),
         (_S.ASKED, _I.AGREE): Transition(_agree, _S.AGREED),
         (_S.ASKED, _I.REFUSE): Transition(_take_back, _S.AGREED),
         (_S.ASKED, _I.DELAY): Transition(None, _S.CHANGED),
-        (_S.ASKED, _I.LOSE): Transition(None, _S.CHANGED),
+        (_S.ASKED, _I.LOSE): Transition(_lose, _S.CHANGED),
         (_S.OVERTAKEN, _I.WANT): Transition(_want, _S.OVERTAKEN),
         (_S.OVERTAKEN, _I.AGREE): Transition(_agree, _S.CHANGED),
         (_S.OVERTAKEN, _I.REFUSE): Transition(_take_back, _S.AGREED),
         (_S.OVERTAKEN, _I.DELAY): Transition(None, _S.CHANGED),
-        (_S.OVERTAKEN, _I.LOSE): Transition(None, _S.CHANGED),
+        (_S.OVERTAKEN, _I.LOSE): Transition(_lose, _S.CHANGED),
     }
