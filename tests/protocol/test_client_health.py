@@ -143,6 +143,40 @@ def test_flickering_health_ends_in_its_last_state() -> None:
     assert bench.names.count("QueueSuspended") == bench.names.count("QueueResumed")
 
 
+def test_a_queue_healthy_again_before_its_first_answer_never_stays_without_messages() -> None:
+    bench = connected()
+    bench.core.host_health(False)
+    queue = bench.begin_open(URI, suspends=True)
+    bench.answer()  # openQueue
+    bench.core.host_health(True)
+    assert asks_for_nothing(bench.answer())
+    bench.refuse()  # the subscriptions
+    assert "could not restore the subscriptions" in str(bench.failures[0])
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    assert [each.expression for each in queue.subscriptions.committed] == [""]
+
+
+def test_a_queue_unhealthy_again_never_keeps_its_messages() -> None:
+    bench = connected()
+    queue = bench.open(URI, suspends=True)
+    for healthy in (False, True):
+        bench.core.host_health(healthy)
+        bench.pump()
+        if not healthy:
+            bench.answer()
+    bench.core.host_health(False)
+    bench.answer()  # the subscriptions, requested while the host was healthy
+    bench.refuse()
+    assert "could not restore the subscriptions" in str(bench.failures[0])
+    bench.lose()
+    bench.connect()
+    bench.answer()  # openQueue
+    assert asks_for_nothing(bench.answer())
+    assert queue.suspended
+
+
 def test_closing_the_last_suspended_queue_restores_health() -> None:
     bench = connected()
     queue = bench.open(URI, suspends=True)

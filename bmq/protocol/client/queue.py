@@ -983,9 +983,9 @@ class QueueCore(Machine):
         else:
             self.subscriptions.fire(_W.REFUSE)
             self._shared.emit(StreamConfigured(self.owner, failed=True))
-            if self.subscriptions.astray and failed:
-                self._shared.changed[self] = None  # Replace the subscriptions of the earlier request.
-            elif self.subscriptions.astray:
+            if self._broker_differs and failed:
+                self._shared.changed[self] = None  # Request the agreed subscriptions once more.
+            elif self._broker_differs:
                 what = f"could not restore the subscriptions of queue {self.uri}: {error}"
                 self._shared.fail_channel(ConnectionFailed(what))
         if self not in self._shared.watched:
@@ -1159,6 +1159,12 @@ class QueueCore(Machine):
             self._shared.emit(StreamConfigured(self.owner, failed=False))
         else:
             self.subscriptions.clear()
+
+    @property
+    def _broker_differs(self) -> bool:
+        """Whether the broker is known to have other subscriptions than the agreed subscriptions."""
+        subs = self.subscriptions
+        return subs.astray or list(subs.committed) != ([] if self.suspended else list(subs.agreed))
 
     def _closing_deadline(self, now: float) -> float:
         return self._closing.deadline if self._closing else now + self._shared.reopen_timeout
