@@ -299,6 +299,30 @@ class ColumnLine(MessageLine):
             messages.append(Message(self, push, arrival))
         return messages
 
+    def confirm_first(self, out: deque[Receipt], limit: int) -> int:
+        """Confirm messages handed out, and remove their receipts.
+
+        Args:
+            out: receipts of the messages handed out, the earliest first.
+            limit: maximum number of messages.
+
+        Returns:
+            The number of confirmed messages.
+
+        Raises:
+            UsageError: the call is outside the session's event loop.
+        """
+        confirmed = 0
+        while out and confirmed < limit:
+            receipt = out.popleft()
+            count = min(limit - confirmed, len(receipt.guids))
+            if count < len(receipt.guids):
+                out.appendleft(receipt.part(count, len(receipt.guids)))
+                receipt = receipt.part(0, count)
+            self.confirm_taken(receipt)
+            confirmed += count
+        return confirmed
+
     def confirm_taken(self, receipt: Receipt) -> None:
         """Confirm taken messages.
 

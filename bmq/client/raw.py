@@ -109,16 +109,7 @@ class RawMessages:
             UsageError: the call is outside the session's event loop.
         """
         rows = _checks.optional(_checks.integer, "rows", rows)
-        confirmed, left = 0, self.unconfirmed if rows is None else rows
-        while self._out and left > confirmed:
-            receipt = self._out.popleft()
-            count = min(left - confirmed, len(receipt.guids))
-            if count < len(receipt.guids):
-                self._out.appendleft(receipt.part(count, len(receipt.guids)))
-                receipt = receipt.part(0, count)
-            self._consumer.line.confirm_taken(receipt)
-            confirmed += count
-        return confirmed
+        return self._consumer.line.confirm_first(self._out, self.unconfirmed if rows is None else rows)
 
     def release(self) -> None:
         """Leave the confirmation of handed-out messages to other code; :meth:`confirm` skips them."""

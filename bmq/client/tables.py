@@ -516,15 +516,8 @@ class Tables:
             UsageError: the call is outside the session's event loop.
         """
         rows = _checks.optional(_checks.integer, "rows", rows)
-        confirmed, left = 0, self.unconfirmed if rows is None else rows
-        while self._out and left > confirmed:
-            receipt = self._out.popleft()
-            count = min(left - confirmed, len(receipt.guids))
-            if count < len(receipt.guids):
-                self._out.appendleft(receipt.part(count, len(receipt.guids)))
-                receipt = receipt.part(0, count)
-            self._consumer.line.confirm_taken(receipt)
-            confirmed += count
+        limit = self.unconfirmed if rows is None else rows
+        confirmed = self._consumer.line.confirm_first(self._out, limit)
         if self._late is not None and not self._out:
             self._late.confirm(self._consumer)
         return confirmed

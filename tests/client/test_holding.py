@@ -349,7 +349,7 @@ async def test_unused_default_subscription_is_logged_once(
     filter_first: bool,
 ) -> None:
     """A filter was subscribed before the call, or during the call."""
-    monkeypatch.setattr("bmq.client._subscriptions._MENTION_IDLE_AFTER", 0.05)
+    monkeypatch.setattr("bmq.client._subscriptions._MENTION_IDLE_AFTER", 0.25)
     caplog.set_level(logging.INFO, "bmq")
 
     def lines() -> list[int]:
