@@ -154,7 +154,7 @@ def test_stored_messages_can_be_taken_out_at_once(
     assert values_of(**options, confirm="onStore") == texts(0, 5)
     assert left_in(broker, queue) == []
     assert values_of(**options, confirm="onStore") == texts(0, 5)
-    with pytest.raises(bmq.StateError, match=r"only .*000001 has them"):
+    with pytest.raises(bmq.StateError, match=r"exist only in .*000001"):
         Reads(options["checkpointLocation"]).give_up()
     assert "it stays" in bmq.spark.repair(options["checkpointLocation"], really=True)[0]
     away = {**options, "broker": "tcp://127.0.0.1:1", "connectTimeoutMs": "100"}
