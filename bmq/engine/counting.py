@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import Self
 
 from bmq.protocol.client.counters import BOUNDS, Counts
 from bmq.protocol.client.queue import QueueCore, QueueState
@@ -51,7 +52,7 @@ class ReceiveCounts(Counts):
         "redelivered",
     )
 
-    def __init__(self, whole: ReceiveCounts | None = None) -> None:
+    def __init__(self, whole: Self | None = None) -> None:
         super().__init__(whole)
         self.core: QueueCore | None = None if whole is None else whole.core
         self.received = 0

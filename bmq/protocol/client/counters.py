@@ -82,7 +82,7 @@ class PostCounts(Counts):
         "settled_bytes",
     )
 
-    def __init__(self, whole: PostCounts | None = None) -> None:
+    def __init__(self, whole: Self | None = None) -> None:
         super().__init__(whole)
         self.settled = 0
         self.settled_bytes = 0
