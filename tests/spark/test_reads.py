@@ -156,7 +156,7 @@ def test_stored_messages_can_be_taken_out_at_once(
     assert values_of(**options, confirm="onStore") == texts(0, 5)
     with pytest.raises(bmq.StateError, match=r"exist only in .*000001"):
         Reads(options["checkpointLocation"]).give_up()
-    assert "it stays" in bmq.spark.repair(options["checkpointLocation"], really=True)[0]
+    assert "The read stays" in bmq.spark.repair(options["checkpointLocation"], really=True)[0]
     away = {**options, "broker": "tcp://127.0.0.1:1", "connectTimeoutMs": "100"}
     assert bmq.spark.confirm(away) == 5  # the broker has nothing to be told
     assert values_of(**options, confirm="onStore") == []
