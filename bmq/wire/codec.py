@@ -7,7 +7,7 @@ hand-written second layout would be fast, and could disagree with the declaratio
 
 This module generates the fast code instead. ``bmq/wire/_fields.py`` lists the fields of each declaration;
 :class:`StructureCodec` groups the fields into machine words. On first use, a codec generates a small function
-that packs or unpacks these words with one precompiled :class:`struct.Struct`. A property test checks that
+to pack or unpack the words with a single precompiled :class:`struct.Struct`. A property test checks that
 Construct and the generated functions agree for arbitrary field values.
 
 Hot paths cannot afford one call per structure, so they pack and unpack the machine words themselves.
@@ -117,7 +117,7 @@ class StructureCodec:
         name: name of the structure in the protocol.
         size: size in bytes.
         fields: the fields by name.
-        struct: the precompiled struct; its items are ``slots``, in order.
+        struct: the precompiled struct; the struct's items are ``slots``, in order.
     """
 
     def __init__(self, name: str, fields: Iterable[tuple[str, int, str]]) -> None:
@@ -148,14 +148,14 @@ class StructureCodec:
         return self.bits_of(name)[0] // 8
 
     def end_of(self, *names: str) -> int:
-        """Return the size in bytes of the beginning of the structure that holds all these fields."""
+        """Return the size in bytes of the beginning of the structure, up to the last of the named fields."""
         return max(-(-self.bits_of(name)[1] // 8) for name in names)
 
     def bits_of(self, name: str) -> tuple[int, int]:
         """Return the first bit of a field in the structure, and the bit after the field.
 
         Raises:
-            TypeError: the structure has no such field.
+            TypeError: the structure does not have the field.
         """
         try:
             return self._places[name]
@@ -163,7 +163,7 @@ class StructureCodec:
             raise TypeError(f"{self.name} has no field {name}") from None
 
     def bytes_of(self, name: str) -> tuple[slice, int, int]:
-        """Return the bytes that contain a field, and the field's shift and mask in the number they form."""
+        """Return the bytes of a field, and the field's shift and mask in the number formed by the bytes."""
         start, stop = self.bits_of(name)
         end = self.end_of(name)
         return slice(start // 8, end), end * 8 - stop, (1 << stop - start) - 1
@@ -174,10 +174,10 @@ class StructureCodec:
         Args:
             words: the names of the fields in each word, the most significant first, joined by ``+``. Fields
                 absent from all words are written as 0 and not read.
-            cut: whether the structure may end after the last of these fields.
+            cut: whether the structure may end after the last named field.
 
         Raises:
-            TypeError: the structure lacks a named field, or a word mixes bytes with other fields.
+            TypeError: the structure lacks a named field, or a word mixes bytes with integers.
         """
         return Words(self, [word.split("+") for word in words], cut=cut)
 
@@ -190,9 +190,9 @@ class StructureCodec:
         return self.unpacker(*self.fields)
 
     def packer(self, *names: str, **constants: int | bytes) -> Callable[..., bytes]:
-        """Generate ``pack(*values of the named fields) -> bytes``; constants fill the other fields.
+        """Generate ``pack(*values of the named fields) -> bytes``; constants fill the remaining fields.
 
-        The generated function does not check its arguments: a value too large for its field raises
+        The generated function does not check the arguments: a value too large for a field raises
         ``struct.error`` or corrupts the neighbouring field. Callers check sizes first.
 
         Raises:
@@ -217,7 +217,7 @@ class StructureCodec:
                         raise TypeError(f"{self.name}.{f.name} is an integer")
                     fixed |= (value & f.mask) << f.shift if len(slot.fields) > 1 else value
                     continue
-                # Mask the sign bits of a negative number: they would overwrite the neighbouring fields.
+                # Mask the sign bits of a negative number: sign bits would overwrite the neighbouring fields.
                 masked = f.signed and (len(slot.fields) > 1 or slot.wide)
                 term = f"({f.name} & {f.mask})" if masked else f.name
                 terms.append(f"{term} << {f.shift}" if f.shift else term)
@@ -289,8 +289,8 @@ class Words:
     """Functions that pack and unpack a structure as machine words.
 
     Attributes:
-        direct: whether the declaration has these words in this order. If so, the three functions are those of
-            :class:`struct.Struct`.
+        direct: whether the declaration has the same words in the same order. If True, the three functions are
+            methods of :class:`struct.Struct`.
         format: the ``struct`` format if ``direct``, otherwise None.
         count: number of words.
         size: size of the structure in bytes; if the structure may be cut, size up to the last field used.
@@ -325,7 +325,7 @@ class Words:
             self.iter_unpack = direct.iter_unpack
 
     def shift(self, name: str) -> int:
-        """Return the distance of a field from the least significant bit of its word."""
+        """Return the distance of a field from the least significant bit of the word."""
         return self._shifts[name]
 
     def mask(self, name: str) -> int:
@@ -333,7 +333,7 @@ class Words:
         return self._codec.fields[name].mask
 
     def _formats(self) -> str | None:
-        """Return the ``struct`` format; None if the structure does not have these words in this order."""
+        """Return the ``struct`` format; None if the structure has different words or a different order."""
         codec, at, formats = self._codec, 0, [">"]
         for word in self._words:
             start = codec.bits_of(word[0])[0]

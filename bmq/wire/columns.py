@@ -2,8 +2,8 @@
 """Headers by the thousand, as numpy arrays.
 
 :mod:`bmq.wire.codec` packs and unpacks one structure; this module packs and reads columns of structures. Both
-derive from one declaration, and a property test checks that they agree. The module needs numpy, so only
-modules that work on columns import it.
+derive from one declaration, and a property test compares both. The module needs numpy, so only modules for
+columns import this module.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _place(codec: StructureCodec, name: str) -> tuple[str, Field]:
 
 
 def fill(array: Array, codec: StructureCodec, **values: Any) -> None:
-    """Write fields into an array of :func:`dtype_of` whose bytes are zero; omitted fields stay 0.
+    """Write fields into a zeroed array of :func:`dtype_of`; omitted fields stay 0.
 
     Args:
         array: the structures.
@@ -62,7 +62,7 @@ def fill(array: Array, codec: StructureCodec, **values: Any) -> None:
         if field.raw:
             column[:] = value
         elif column.dtype.kind == "V":
-            # No machine word has this width.
+            # A width without a machine word.
             width = column.dtype.itemsize
             number = np.zeros(len(array), ">u8")
             number |= (np.asarray(value, np.int64) & field.mask).astype(np.uint64) << np.uint64(field.shift)
@@ -97,7 +97,7 @@ def _bytes_of(column: Array) -> Array:
 
 
 def at_offsets(buffer: bytes, dtype: np.dtype[Any], offsets: Array) -> Array:
-    """Return the items at these offsets of a buffer, aligned or not. Each item must end inside the buffer."""
+    """Return the items at the given offsets of a buffer, aligned or not. Items must end inside the buffer."""
     # A view with an item at every byte; indexing copies the requested items.
     everywhere: Array = np.ndarray((len(buffer) - dtype.itemsize + 1,), dtype, buffer, 0, (1,))
     found: Array = everywhere[offsets]
@@ -109,8 +109,8 @@ class WordWriter:
 
     Args:
         codec: the codec of the structure.
-        name: the field. Its bits in the array must be 0.
-        others: the fields already written. Fields that share a word with the new field are kept.
+        name: the field. The field's bits in the array must be 0.
+        others: the fields already written. Fields in a word of the new field are kept.
     """
 
     def __init__(self, codec: StructureCodec, name: str, others: Iterable[str]) -> None:

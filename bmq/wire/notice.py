@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices: reports of input that only a newer peer sends and this version skips.
+"""Notices: reports of input from a newer peer, skipped by this version.
 
 A decoder has neither log nor session. The caller may pass a :data:`Notice`, which receives one text for each
 skipped element. Equal elements have equal texts, so the caller can report each kind once. Texts may contain
@@ -23,7 +23,7 @@ _MOST = 16
 
 
 class FewNotices:
-    """Passes on the first notices of a message, so that a message full of unknown members stays cheap.
+    """Passes on the first notices of a message: a message full of unknown members stays cheap.
 
     Args:
         notice: receives the first notices.

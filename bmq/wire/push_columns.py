@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PUSH events as columns: numpy finds all positions, without an object for each message.
 
-Results equal those of :func:`bmq.wire.push.decode_push_runs`, as a property test checks. Rare cases and
-precise errors are left to that decoder. The module needs numpy, so only modules that work on columns import
-it.
+Results equal the results of :func:`bmq.wire.push.decode_push_runs`, as a property test checks. Rare cases and
+precise errors are left to the latter decoder. The module needs numpy, so only modules for columns
+import this module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MIN_HEADER = PUSH_HEADER.end_of(
 )
 _WITH_SCHEMA_ID = PUSH_HEADER.end_of("schemaId")
 
-# Number of consecutive messages of one length before the next ones are compared together.
+# Number of consecutive messages of equal length before the following messages are compared together.
 _ALIKE = 8
 _FIRST_STRIDE = 64
 
@@ -46,15 +46,15 @@ class PushColumns:
 
     Attributes:
         buffer: bytes that contain the application data of all messages.
-        starts: start of each message's data; never before the end of the previous one.
-        stops: end of each message's data, without its padding.
+        starts: start of each message's data; never before the end of the previous message's data.
+        stops: end of each message's data, without the padding.
         guids: the GUIDs, items of 16 bytes.
         flags: :class:`PushFlags` bits.
-        schema_ids: 0 for the old property encoding, any other value for the new one.
+        schema_ids: 0 for the old property encoding, any different value for the new encoding.
         compressions: the CAT fields; a :class:`~bmq.wire.shape.Flaw` for an unreadable message.
         queue_ids: the qId of each message.
         sub_ids: the distinct sets of subscription ids.
-        sub_ids_of: for each message, the index of its set in ``sub_ids``.
+        sub_ids_of: for each message, the index of the message's set in ``sub_ids``.
     """
 
     buffer: bytes
@@ -144,7 +144,7 @@ class PushColumns:
         )
 
     def trimmed(self) -> PushColumns:
-        """Return the same messages in a buffer without other bytes."""
+        """Return the same messages in a buffer without unused bytes."""
         if not self.count:
             return self
         first, last = int(self.starts[0]), int(self.stops[-1])
@@ -159,7 +159,7 @@ class PushColumns:
         return self.buffer[self.starts[row] : self.stops[row]]
 
     def routes(self) -> list[tuple[int, tuple[int, ...], PushColumns]]:
-        """Return the messages grouped by qId and subscription ids, in their order within each group."""
+        """Return the messages grouped by qId and subscription ids; each group keeps the order of messages."""
         queue_ids, sub_ids_of = self.queue_ids, self.sub_ids_of
         one_queue = bool((queue_ids == queue_ids[0]).all())
         if one_queue and len(self.sub_ids) == 1:
@@ -206,7 +206,7 @@ def decode_push_columns(event: bytes, body: int) -> PushColumns:
 
 
 def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | None:
-    """Return the result of :func:`decode_push_columns`, or None if messages have to be read one by one.
+    """Return the result of :func:`decode_push_columns`, or None if messages have to be read singly.
 
     The result is None for a malformed event, an event with unknown content or with messages without data, and
     an event of too few messages.

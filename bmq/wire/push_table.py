@@ -47,10 +47,10 @@ _FIXED: dict[PropertyType, str] = {
     PropertyType.INT64: ">i8",
 }
 _INTEGERS = (PropertyType.SHORT, PropertyType.INT32, PropertyType.INT64)
-# Groups smaller than this are read one by one, and so are all messages after this many groups.
+# Messages in smaller groups are read singly. After this number of groups, all further messages are, too.
 _WORTH_IT = 16
 _KINDS = 64
-# Inflate at most this many bytes at once: compressed messages may grow a thousandfold.
+# Maximum number of bytes to inflate at once: compressed messages may grow a thousandfold.
 _MOST_INFLATED = 256 * 1024 * 1024
 # The largest number of bytes that DEFLATE produces from one byte.
 _RATIO = 1032
@@ -66,7 +66,7 @@ class Decoded(NamedTuple):
         rows: number of messages read, from the first.
         payload: the payloads, a binary array.
         properties: an array for each requested property, or a single map column.
-        errors: the errors of unreadable messages, by row; their payload and properties are null.
+        errors: the errors of unreadable messages, by row; payload and properties of these rows are null.
     """
 
     rows: int
@@ -94,7 +94,7 @@ class _Alike(NamedTuple):
 
 
 class _Single(NamedTuple):
-    """A message read on its own; ``properties`` are decoded on demand."""
+    """A message read separately; ``properties`` are decoded on demand."""
 
     row: int
     properties: Properties
@@ -106,10 +106,9 @@ class TableDecoder:
 
     Args:
         properties: the properties that become columns, with their types: boolean, a signed integer, string or
-            binary. A value of another type becomes null, and so does an integer out of range. A string column
-            accepts every value: numbers, ``true`` and ``false``, and Base64 of binary. If None, one map
-                column
-            contains all properties as strings.
+            binary. A value of a different type becomes null, and an integer out of range becomes null. A
+            string column accepts every value: numbers, ``true`` and ``false``, and Base64 of binary. If None,
+            a single map column contains all properties as strings.
         payload: whether to read payloads.
         limit: largest size in bytes of a message, decompressed.
 
@@ -138,7 +137,7 @@ class TableDecoder:
         plain = np.flatnonzero(compressions == 0)
         has = (flags[plain] & _HAS_PROPERTIES) != 0
         without, with_properties = plain[~has], plain[has]
-        # Start of each payload; the bytes before it are properties.
+        # Start of each payload; the bytes before the payload are properties.
         payload_starts = columns.starts.copy()
         alike: list[_Alike] = []
         if len(with_properties):
@@ -159,7 +158,7 @@ class TableDecoder:
             payload = pc.if_else(to_arrow(valid), payload, pa.scalar(None, pa.binary()))
         return Decoded(rows, payload, properties, errors)
 
-    # one by one
+    # messages read singly
 
     def _inflate(self, columns: PushColumns) -> tuple[list[_Single], dict[int, ProtocolError], int]:
         """Read compressed messages; return the number of messages that can become columns at once."""
@@ -263,7 +262,7 @@ def pieces(buffer: bytes, starts: Array, stops: Array) -> ArrowArray:
     count = len(starts)
     if not count:
         return pa.nulls(0, pa.binary())
-    # The gaps between slices are items too; take every other item.
+    # The gaps between slices are items too; take every second item.
     bounds = np.empty(2 * count, np.int32)
     bounds[::2] = starts
     bounds[1::2] = stops
@@ -298,7 +297,7 @@ def _measure(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[
         payload_starts: receives the start of the payload for regular messages.
 
     Returns:
-        The rows of regular messages, and the other rows.
+        The rows of regular messages, and the remaining rows.
     """
     starts, stops = columns.starts[rows], columns.stops[rows]
     room = stops - starts
@@ -323,7 +322,7 @@ def _measure(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[
 
 
 def _sort(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[list[_Alike], Array]:
-    """Group messages by the names and types of their properties; also return the rows to read one by one."""
+    """Group messages by the names and types of the properties; also return the rows to read singly."""
     buffer = columns.buffer
     ends = payload_starts[rows]
     paddings = np.frombuffer(buffer, np.uint8)[ends - 1]
@@ -358,10 +357,10 @@ def _sort(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[lis
 def _like_first(
     columns: PushColumns, rows: Array, payload_starts: Array, *, new: bool
 ) -> tuple[_Alike, Array] | None:
-    """Find the messages whose properties have the names and types of the first message's.
+    """Find the messages with the property names and types of the first message.
 
     Returns:
-        The group, and the other rows; None if the first message cannot be read.
+        The group, and the remaining rows; None if the first message cannot be read.
     """
     buffer = columns.buffer
     try:
@@ -406,7 +405,7 @@ def _like_first(
         value_starts.append(start)
         value_stops.append(stop)
         position = stop
-    # Compare names only now: all names are known to be inside their messages.
+    # Compare names only now: all names are known to be inside the messages.
     chosen = np.flatnonzero(good)
     for start, name in zip(value_starts, names, strict=True):
         raw = at_offsets(buffer, np.dtype(f"V{len(name)}"), start[chosen] - len(name))
@@ -426,7 +425,7 @@ def _like_first(
 
 
 def _values(buffer: bytes, alike: _Alike, name: str, wanted: ArrowType, convert: _Convert) -> ArrowArray:
-    """The values of one property."""
+    """Return the values of a property."""
     count = len(alike.rows)
     if name not in alike.names:
         return pa.nulls(count, wanted)

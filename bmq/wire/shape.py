@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common shape of PUT and PUSH messages: their parts, and the errors in the sizes of parts."""
+"""The common shape of PUT and PUSH messages: the parts, and the errors in the sizes of parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 SHAPE = "optionsWords+compressionAlgorithmType+headerWords"
 _WORDS = PUT_HEADER.words(SHAPE)
 _OPTIONS, _CAT, _HEADER = ((_WORDS.shift(name), _WORDS.mask(name)) for name in SHAPE.split("+"))
-# Few distinct words exist, and they repeat in every event: keep the parsed results.
+# Few distinct words exist, and every event repeats the same words: keep the parsed results.
 _known: Cache[int, tuple[int, int, int]] = Cache("shapes of messages", 1024)
 
 
@@ -52,7 +52,7 @@ _FLAWS = {
 
 
 def unreadable(compression: int) -> ProtocolError:
-    """Return the error of a message whose compression is unknown, or is a :class:`Flaw`."""
+    """Return the error of a message with an unknown compression or a :class:`Flaw`."""
     if compression in _FLAWS:
         field, text = _FLAWS[Flaw(compression)]
         return ProtocolError(text, field=field)
@@ -112,7 +112,7 @@ def wrong_length(
 
 
 def wrong_data(pad: int, kind: str, offset: int, stop: int) -> ProtocolError:
-    """Return the error of a message whose padding is wrong, or that contains only padding."""
+    """Return the error of a message with wrong padding, or with padding only."""
     if not 1 <= pad <= 4:
         return ProtocolError(
             f"the padding byte is {pad}; it must be 1 to 4", field=f"{kind.upper()} padding", offset=stop - 1
