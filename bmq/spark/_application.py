@@ -20,7 +20,7 @@ class Application(NamedTuple):
     Attributes:
         host: machine of the driver.
         process: process id of the driver's Java.
-        started: start time of this process, in ticks since the machine's boot.
+        started: start time of the Java process, in ticks since the machine's boot.
     """
 
     host: str
@@ -34,7 +34,7 @@ class Application(NamedTuple):
 
     @classmethod
     def noted(cls, document: object) -> Application | None:
-        """Return the application of a stored :meth:`_asdict`; None for any other document."""
+        """Return the application of a stored :meth:`_asdict`; None for a different document."""
         if not isinstance(document, dict):
             return None
         given = cast("dict[str, Any]", document)
@@ -45,7 +45,7 @@ class Application(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        """Whether the process runs on this machine; False for applications of other machines."""
+        """Whether the process runs on the local machine; False for applications of a different machine."""
         return self.host == socket.gethostname() and 0 <= self.started == _started(self.process)
 
 

@@ -41,9 +41,9 @@ __all__ = ["Inlet", "StreamLimits", "confirm_repeated"]
 
 logger = logging.getLogger("bmq.spark")
 
-# Number of rows that are taken, and written, together.
+# Number of rows taken and written together.
 _ROWS = 10_000
-# Maximum number of batches that wait while Spark processes another batch.
+# Maximum number of waiting batches while Spark processes an earlier batch.
 _READY = 2
 # Seconds of a single wait within a wait without a limit.
 _LONG = 3600.0
@@ -82,14 +82,14 @@ class StreamLimits:
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that is being received, or waits for Spark.
+    """A batch during reception, or waiting for Spark.
 
     Attributes:
         file: file of the batch.
         since: arrival of the first message, on the clock of :func:`time.monotonic`.
         rows: number of messages.
         size: number of transmitted bytes.
-        waiting: rows that are not written yet.
+        waiting: rows not yet written.
         guids: GUIDs of the messages.
         taken: number of messages that each consumer has received for the batch, including known messages.
         logged: complete file.
@@ -106,19 +106,19 @@ class _Batch:
 
 
 class Inlet:
-    """Receives batch after batch, and hands them out one by one.
+    """Receives batch after batch, and hands out each batch in turn.
 
     Args:
         settings: settings of the read.
         limits: limits of a batch.
-        place: location of the log, and the checkpoint to compare it with.
+        place: location of the log, and the checkpoint for the comparison.
         available_now: whether to end when the queue is drained.
 
     Attributes:
         end: number of messages handed out since the start of the query; None before the first
             :meth:`advance`.
-        dropped: number of messages that the broker dropped unread, by queue, while the query was running and
-            before its restart.
+        dropped: number of messages dropped unread by the broker, by queue, while the query was running and
+            before the restart.
     """
 
     def __init__(
@@ -137,13 +137,13 @@ class Inlet:
         self._aside = PutAside(settings)
         # True if the log's original options have changed, until all committed messages are confirmed.
         self._unsettled = False
-        # Received messages not handed out; messages handed out and not committed, with their consumers.
+        # Received messages not handed out; messages handed out and not committed, with the consumers.
         self._open: _Batch | None = None
         self._ready: deque[_Batch] = deque()
         self._out: deque[tuple[int, dict[RawMessages, int]]] = deque()
-        # GUIDs redelivered before their commit, by queue.
+        # GUIDs redelivered before the commit, by queue.
         self._again: dict[Queue, set[bytes]] = {}
-        # Number of known messages that each consumer has received since its last new message.
+        # Number of known messages received by each consumer since the consumer's last new message.
         self._skipped: dict[RawMessages, int] = {}
         self._received = 0
         self._written = 0
@@ -162,20 +162,20 @@ class Inlet:
 
     @property
     def arrived(self) -> int:
-        """Number of messages that were handed out or have arrived since the start of the query."""
+        """Number of messages handed out or arrived since the start of the query."""
         opened = self._open.rows if self._open is not None else 0
         return self._written + opened + self._receiver.buffered
 
     @property
     def in_hand(self) -> int:
-        """Number of messages that have arrived and are not confirmed."""
+        """Number of arrived and unconfirmed messages."""
         return self.arrived - self._committed
 
     def advance(self, start: int | None) -> int:
         """Confirm committed messages; return the end of the next batch, if there is a batch in time.
 
         Args:
-            start: number of messages that are certainly committed; None if unknown.
+            start: number of certainly committed messages; None if unknown.
 
         Raises:
             ConnectionFailed: the broker cannot be reached.
@@ -195,13 +195,13 @@ class Inlet:
         self._portal.run(self._commit(end))
 
     def close(self) -> None:
-        """Confirm messages that Spark has committed meanwhile, and disconnect."""
+        """Confirm messages committed by Spark in the meantime, and disconnect."""
         self._portal.run(self._close(), timeout=15)
         self._context.__exit__()
         self._log.release()
 
     def _recover(self, start: int | None) -> int:
-        """Continue the log of an earlier run; return its end.
+        """Continue the log of an earlier run; return the end of the log.
 
         Messages beyond ``start`` were neither seen by Spark nor confirmed: the broker redelivers them.
         """
@@ -259,7 +259,7 @@ class Inlet:
         await self._receiver.open()
 
     async def _look(self) -> None:
-        """Confirm messages that Spark has committed while idle, and query the broker for dropped messages."""
+        """Confirm messages committed by Spark while idle, and query the broker for dropped messages."""
         pause = _LOOK if self._log.local else _LOOK_REMOTE
         asked = time.monotonic()
         while True:
@@ -296,7 +296,7 @@ class Inlet:
             raise loss
 
     async def _next(self) -> _Batch | None:
-        """Wait for a batch that is complete, or due."""
+        """Wait for a complete or due batch."""
         assert self._pump is not None
         deadline = math.inf if self._available_now else time.monotonic() + self._limits.poll
         while not self._ready:
@@ -317,7 +317,7 @@ class Inlet:
         return self._ready.popleft()
 
     def _due(self) -> tuple[bool, float]:
-        """Return whether there are enough messages for a batch, and when the batch is due."""
+        """Return whether the batch has enough messages, and the monotonic time at which the batch is due."""
         batch, limits = self._open, self._limits
         if batch is None:
             return False, math.inf
@@ -326,7 +326,7 @@ class Inlet:
         return False, batch.since + limits.delay
 
     async def _change(self, timeout: float) -> None:
-        """Wait for a change, for at most this many seconds."""
+        """Wait for a change, for at most ``timeout`` seconds."""
         try:
             async with asyncio.timeout(min(timeout, _LONG)):
                 await self._changed.wait()
@@ -336,7 +336,7 @@ class Inlet:
     # receiving
 
     async def _receive(self) -> None:
-        """Fill one batch after the other; with availableNow, until the queue is drained."""
+        """Fill batch after batch; with availableNow, until the queue is drained."""
         drains, limits = self._available_now, self._limits
         try:
             while True:
@@ -390,7 +390,7 @@ class Inlet:
             batch.size += int(sizes[first:stop].sum())
             batch.waiting.append(rows.slice(first, stop - first))
             batch.guids.setdefault(uri, []).extend(guids[first:stop])
-            # Known messages before and among them are confirmed together with them.
+            # Known messages before and among the new messages are confirmed together with the new messages.
             upto = stop if fresh is None else fresh[stop - 1] + 1
             taken = self._skipped.pop(messages, 0) + upto - last
             batch.taken[messages] = batch.taken.get(messages, 0) + taken
@@ -403,7 +403,7 @@ class Inlet:
             self._skipped[messages] = self._skipped.get(messages, 0) + count - last
 
     def _fitting(self, batch: _Batch, sizes: Any) -> int:
-        """Return how many of these messages fit into the batch; at least one in an empty batch."""
+        """Return the number of messages that fit into the batch; at least 1 for an empty batch."""
         most = self._limits.bytes_per_trigger
         count = min(len(sizes), self._limits.per_trigger - batch.rows)
         if most is not None:
@@ -432,7 +432,7 @@ class Inlet:
     # confirming
 
     def _came_again(self, queue: Queue, guids: list[bytes]) -> None:
-        """Confirm known messages that are committed now, and the others after their commit."""
+        """Confirm known messages: committed messages at once, uncommitted messages after the commit."""
         committed = self._ledger.committed(queue.uri, guids)
         _confirm(queue, committed)
         waiting = set(guids) - committed

@@ -16,9 +16,9 @@ from bmq.wire.keys import key_bucket
 __all__ = ["bucket_column", "due_column", "source_guids"]
 
 _POLYNOMIAL = 0x82F63B78
-# Keys longer than this limit are faster one by one, in C.
+# Longer keys are faster singly, in C.
 _LONG = 40
-# The latest time that fits into 64-bit milliseconds, and that a float represents exactly.
+# The latest time in milliseconds with an exact representation as a float and as a 64-bit integer.
 _LATEST = 2.0**53
 
 _TEXTS = (
@@ -44,9 +44,9 @@ _TABLE = _table()
 
 
 def bucket_column(keys: Any) -> Any:
-    """Return the property ``bmq_bucket`` of each row: the CRC-32C of its key, without the highest bit.
+    """Return the property ``bmq_bucket`` of each row: the CRC-32C of the key, without the highest bit.
 
-    All rows process their n-th byte at once: for short keys, this is three times as fast as one by one.
+    The n-th bytes of all rows are processed at once: for short keys, three times as fast as row by row.
 
     Args:
         keys: Arrow array of text, bytes or integers.
@@ -121,7 +121,7 @@ def due_column(times: Any, name_row: Callable[[int], str] = "row {}".format) -> 
 
 
 def source_guids(guids: Any, name_row: Callable[[int], str] = "row {}".format) -> list[str | None]:
-    """Return the GUID of each row's source message; None for none.
+    """Return the GUID of each row's source message; None for a row without a GUID.
 
     Args:
         guids: Arrow array of text.

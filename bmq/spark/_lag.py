@@ -36,7 +36,7 @@ class LaggingReader(StreamReader):
         if latest is None or depths is None:
             return latest
         more: dict[str, dict[str, int]] = {"lag": depths}
-        return latest | more  # type: ignore[return-value]  # JSON, whatever the types of its values
+        return latest | more  # type: ignore[return-value]  # JSON, with values of any type
 
     def _now(self) -> dict[str, int] | None:
         now = time.monotonic()
@@ -60,7 +60,7 @@ def check_progress() -> None:
     """Check that the progress of this pyspark can carry a source's own fields.
 
     Raises:
-        UsageError: this pyspark cannot.
+        UsageError: the installed pyspark cannot.
     """
     if not hasattr(DataSourceStreamReader, "reportLatestOffset"):
         raise UsageError(

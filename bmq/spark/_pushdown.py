@@ -2,7 +2,7 @@
 """Spark's filters as subscriptions: messages without a match stay in the queue.
 
 A filter is translated only if the broker selects exactly the rows that Spark would keep. A null is an absent
-property, or a property of another type than its column. If the difference matters, Spark keeps the filter.
+property, or a property of a type other than the column's. If the difference matters, Spark keeps the filter.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class FilteredReader(BatchReader):
         super().__init__(settings, limits, schema, checkpoint, on_invalid)
 
     def pushFilters(self, filters: list[SparkFilter]) -> Iterable[SparkFilter]:
-        """Accept the filters that the broker evaluates exactly like Spark; return the others."""
+        """Accept the filters that the broker evaluates exactly like Spark; return the remaining filters."""
         left: list[SparkFilter] = []
         compared: set[Any] = set()
-        # Spark adds IS NOT NULL to each comparison, which already implies it.
+        # Spark adds IS NOT NULL to each comparison. A comparison alone already excludes nulls.
         for each in sorted(filters, key=lambda each: type(each).__name__ == "IsNotNull"):
             attribute = getattr(each, "attribute", None) or getattr(
                 getattr(each, "child", None), "attribute", None
@@ -123,7 +123,7 @@ def translated(condition: SparkFilter, schema: StructType) -> Filter | None:
 
 
 def _column(attribute: Sequence[str], schema: StructType) -> str | None:
-    """Return the type of a property's column; None for other columns."""
+    """Return the type of a property's column; None for a column without a property."""
     if len(attribute) != 2 or attribute[0] != "properties" or "properties" not in schema.fieldNames():
         return None
     properties = schema["properties"].dataType

@@ -17,9 +17,9 @@ __all__ = ["RefusedReader"]
 
 
 class RefusedReader(DataSourceStreamReader):
-    """Replaces a reader whose options are not legal.
+    """Replaces a reader with illegal options.
 
-    When a query fails, Spark stops its reader. Without a reader, another error hides the first one.
+    When a query fails, Spark stops the reader. Without a reader, a second error hides the first error.
 
     Args:
         error: reason.
@@ -58,4 +58,4 @@ class RefusedReader(DataSourceStreamReader):
         self._refuse()
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Do not stop: the reader holds no resources."""

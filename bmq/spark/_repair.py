@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds problems that stop a query or a read, and repairs them."""
+"""Finds and repairs problems that stop a query or a read."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _stream(checkpoint: Checkpoint, log: BatchLog, really: bool) -> list[str]:
 
 
 def _gaps(planned: Planned, log: BatchLog, really: bool) -> list[str]:
-    """Replace batches that Spark requests and the log does not have."""
+    """Replace batches requested by Spark and absent from the log."""
     start = planned.end if planned.committed or planned.start is None else planned.start
     batches, whole = log.covering(start, planned.end)
     known = {each.end for each in log.batches()}

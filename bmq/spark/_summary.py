@@ -15,13 +15,13 @@ _Sample = bytes  # a field of the report has this name
 
 @dataclass(slots=True, kw_only=True)
 class PartitionReport:
-    """Report about the rows of one partition.
+    """Report about the rows of a partition.
 
     Attributes:
         partition: number of the partition.
         attempt: number of Spark's earlier attempts.
         rows: rows read.
-        acknowledged: messages that the broker acknowledged: stored now, or stored before under the same GUID.
+        acknowledged: messages acknowledged by the broker: stored now, or stored before under the same GUID.
         repeated: rows not posted because an earlier row of the partition had the same id.
         dropped: rows that could not be posted and were dropped.
         dead_letters: rows that could not be posted and whose dead letters the broker acknowledged.
@@ -30,7 +30,7 @@ class PartitionReport:
         bytes: posted payload bytes.
         seconds: time from the first row to the last acknowledgement.
         reconnects: number of restored connections.
-        sample: eight bytes for each of some rows, with ``guidMode=source``: equal bytes mean equal messages.
+        sample: eight bytes for each sampled row, with ``guidMode=source``: equal bytes mean equal messages.
     """
 
     partition: int = 0
@@ -85,7 +85,7 @@ class Summary:
 
     @property
     def repeated(self) -> int:
-        """Rows not posted because an earlier row of their partition had the same id."""
+        """Rows not posted because an earlier row of the partition had the same id."""
         return sum(each.repeated for each in self.reports)
 
     @property
@@ -132,8 +132,8 @@ class Summary:
         """Check that no rows of different partitions had the same GUID, so that the broker lost none of them.
 
         Raises:
-            UsageError: such rows exist. The check uses a sample of the rows, and almost certainly finds
-                frequent cases.
+            UsageError: rows with equal GUIDs exist. The check uses a sample of the rows, and almost certainly
+                finds frequent cases.
         """
         seen: dict[int, int] = {}
         merged = 0
