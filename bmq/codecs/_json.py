@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON through orjson: dataclasses, typed dictionaries, lists, and values inside them."""
+"""JSON through orjson: dataclasses, typed dictionaries, lists, and nested values."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Json:
 
 
 class _WrongError(Exception):
-    """A value that does not fit its type, with the path to the value."""
+    """A value of the wrong type, with the path to the value."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -94,7 +94,7 @@ class _Loaders:
 
     def __init__(self, of: Any) -> None:
         self._of = of
-        # A type may contain itself: look up unfinished functions only when they are called.
+        # A type may be recursive: look up unfinished functions only at the time of the call.
         self._made: dict[Any, _Load] = {}
 
     def load(self, of: Any) -> _Load:
@@ -151,7 +151,7 @@ class _Loaders:
         required: frozenset[str]
         if is_typeddict(of):
             fields = [(name, self.load(hint)) for name, hint in hints.items()]
-            # __required_keys__ alone is not enough: it counts annotations given as text as required.
+            # __required_keys__ alone is not enough: the set counts annotations given as text as required.
             asked = get_type_hints(of, include_extras=True)
             required = of.__required_keys__ - {
                 name for name, hint in asked.items() if get_origin(hint) is NotRequired
@@ -250,7 +250,7 @@ def _any_of(name: str, loads: list[_Load]) -> _Load:
                 return each(found)
             except _WrongError as error:
                 failures.append(error)
-        # Report the alternative that got furthest: most likely the value was meant for it.
+        # Report the alternative with the longest path: most likely the intended type.
         raise max(failures, key=lambda error: len(error.path))
 
     return load
