@@ -34,7 +34,7 @@ _TURN = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Rate:
-    """Amount of work, and its rate."""
+    """Amount of work, and the rate."""
 
     messages: int
     seconds: float
@@ -134,7 +134,7 @@ async def command(
 
 
 async def _refuse_used(target: BrokerTarget, uri: str) -> None:
-    """Refuse a queue with messages: bench would take and confirm them."""
+    """Refuse a queue with messages: bench would take and confirm the messages."""
     try:
         async with target.admin() as admin:
             depth = await admin.queue(uri).depth()
@@ -205,7 +205,7 @@ async def _consume(target: BrokerTarget, uri: str, payload: int, count: int, pro
 async def _round_trips(
     target: BrokerTarget, uri: str, message: bmq.PutMessage, rounds: int, progress: Progress
 ) -> tuple[list[float], list[float]]:
-    """Return the seconds from each post to its acknowledgement, and to its delivery."""
+    """Return the seconds from each post to the acknowledgement, and to the delivery."""
     task = progress.add_task("roundtrip", total=rounds)
     acks: list[float] = []
     pushes: list[float] = []

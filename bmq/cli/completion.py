@@ -22,14 +22,14 @@ from bmq.cli.verbs import VERBS
 
 __all__ = ["answer_shell", "chosen_verb", "domains", "queues", "queues_or_domains"]
 
-#: Seconds that a TAB waits for the broker.
+#: Maximum time in seconds for which a TAB waits for the broker.
 PATIENCE = 1.0
 # Characters of URIs at which bash cuts words (COMP_WORDBREAKS).
 _BREAKS = ":="
 
 
 def queues(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return queues and, behind ``?``, applications that begin with the incomplete word."""
+    """Return queues and, behind ``?``, applications with the incomplete word as the beginning."""
     return _candidates(ctx, incomplete, lambda uris, domains: uris)
 
 
@@ -58,7 +58,7 @@ def _candidates(
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    # A name with a control character would run commands in some shells and break lines in all of them.
+    # A name with a control character would run commands in some shells and break lines in every shell.
     return sorted(each for each in found if each.isprintable() and not set(each) & set(" \"'`$\\"))
 
 
@@ -79,7 +79,7 @@ async def _ask(options: dict[str, Any], incomplete: str) -> tuple[list[str], lis
 
 
 def chosen_verb() -> str | None:
-    """Return the verb of the line; None while the user writes the verb itself."""
+    """Return the verb of the line; None while the user still writes the verb."""
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
     words = line.split()[1:]
     if words and not line.endswith(" "):
@@ -88,10 +88,10 @@ def chosen_verb() -> str | None:
 
 
 def answer_shell(run: Callable[[], int]) -> int:
-    """Answer a shell that asks for candidates; the command reads nothing from the terminal.
+    """Answer a shell's request for candidates; the command does not read from the terminal.
 
-    Bash hands over ``bmq://d/q?id=x`` as five words, and puts a candidate in place of the last one. The words
-    are joined first, and candidates lose their part in front of the last word.
+    Bash hands over ``bmq://d/q?id=x`` as five words, and puts a candidate in place of the last word. The
+    words are joined first, and candidates lose the part in front of the last word.
     """
     sys.stdin = io.StringIO()
     if os.environ.get("_BMQ_COMPLETE") != "complete_bash":
@@ -110,7 +110,7 @@ def answer_shell(run: Callable[[], int]) -> int:
 
 
 def _join_words() -> str:
-    """Join the words of COMP_WORDS that bash cut at colons and equals signs; return the current one."""
+    """Join the words of COMP_WORDS cut by bash at colons and equals signs; return the current word."""
     words = os.environ.get("COMP_WORDS", "").split()
     cursor = int(os.environ.get("COMP_CWORD") or 0)
     joined: list[str] = []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-# Letters that the command reads, at most: the command holds them until its end.
+# Maximum number of letters to read: the command holds all letters until the end.
 _MOST = 100_000
 _MOST_BYTES = 2**30
 _BATCH = 1000
@@ -95,7 +95,7 @@ async def command(
 
 
 def _each(letter: bmq.Message, show: Callable[[bmq.Message], None]) -> None:
-    """Show one dead letter; report an unreadable letter, and continue."""
+    """Show a dead letter; report an unreadable letter, and continue."""
     import bmq
 
     try:
@@ -121,7 +121,7 @@ async def _letters(queue: bmq.Queue, idle: float, wanted: list[str]) -> AsyncIte
 async def _put_back(
     session: bmq.Session, letters: AsyncIterator[bmq.Message], to: str | None, wanted: list[str]
 ) -> int:
-    """Post dead letters in their original form, and confirm each accepted letter."""
+    """Post dead letters in the original form, and confirm each accepted letter."""
     import bmq
     from bmq.workers import original_of
 
@@ -197,7 +197,7 @@ def _text(letter: bmq.Message, name: str) -> str:
 
 
 def _show(letter: bmq.Message) -> None:
-    """Print one dead letter in full."""
+    """Print a dead letter in full."""
     from bmq.client.dead_letters import OF_LETTERS
 
     emit(f"GUID        {letter.guid}")

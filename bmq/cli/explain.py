@@ -31,7 +31,7 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A message, its place among the waiting messages of an application, and their number."""
+    """A message, the place among the waiting messages of an application, and their number."""
 
     message: StoredMessage
     place: int
@@ -178,7 +178,7 @@ def _names(decision: Decision | None) -> dict[str, object] | None:
 
 
 def _show_readers(readers: list[Reader]) -> None:
-    """Print the subscriptions in the order of their priorities."""
+    """Print the subscriptions in the order of priority."""
     rows = [
         (number(reader.subscription.priority), reader.expression, reader.use, reader.name)
         for reader in readers

@@ -33,7 +33,7 @@ _MOST_LISTED = 20
 
 
 class _Run:
-    """Posts of this run, and their outcomes."""
+    """Posts of this run, and the outcomes."""
 
     def __init__(self, queue: bmq.Queue, *, guids: bool) -> None:
         self._queue = queue
@@ -44,7 +44,7 @@ class _Run:
         self.failures = 0
 
     async def post(self, label: str, message: bmq.PutMessage) -> None:
-        """Post one message; wait while too many posts have no outcome."""
+        """Post a message; wait while too many posts have no outcome."""
         import bmq
 
         while len(self._waiting) >= _WINDOW:
@@ -65,7 +65,7 @@ class _Run:
                 return
 
     async def settle(self, *, all_of_them: bool = False) -> None:
-        """Wait for the oldest outcome and take other finished outcomes, or wait for all outcomes."""
+        """Wait for the oldest outcome and take all finished outcomes, or wait for all outcomes."""
         import bmq
 
         first = True
@@ -197,7 +197,7 @@ async def command(
 async def _messages(
     payloads: list[str] | None, names: list[str], *, lines: bool, ndjson: bool, run: _Run
 ) -> AsyncIterator[tuple[str, bmq.PutMessage]]:
-    """Iterate over the messages to post, with their origins."""
+    """Iterate over the messages to post, with the origin of each message."""
     import bmq
 
     for index, text in enumerate(payloads or (), 1):
