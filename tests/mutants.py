@@ -2,10 +2,9 @@
 """Mutation tests: plants random small bugs, one at a time, and runs the tests of the affected lines.
 
 `make mutants ARGS="..."`; CONTRIBUTING.md explains the output. The bugs come from mutmut's operators and
-three more: an omitted statement, an inverted condition, a dropped
-result. mutmut's own command
-skips decorated functions and code outside of functions: every property and every state table.
-The working tree is not changed: the tests run in copies of it, in `.mutants`.
+three more: an omitted statement, an inverted condition, a dropped result. mutmut's own command skips
+decorated functions and code outside of functions: every property and every state table. The working tree is
+not changed: the tests run in copies of the tree, in `.mutants`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import coverage
-import hypothesis  # noqa: F401  here so that no child has to import it
+import hypothesis  # noqa: F401  imported here to spare every child the import
 import libcst as cst
 import libcst.matchers as m
 import pytest
@@ -44,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".mutants"
 COPIED = ("bmq", "pyspark_bmq", "tests", "docs", "examples", "docker", "pyproject.toml", "README.md")
 
-#: Tests by suite, without tests that start a JVM or a cluster, or run for long.
+#: Tests by suite, without long tests and tests with a JVM or a cluster.
 SUITES: dict[str, Sequence[str]] = {
     "wire": ["tests/wire"],
     "subscriptions": ["tests/subscriptions"],
@@ -67,7 +66,7 @@ LEFT_OUT = {
     "official",
 }
 
-#: The files of each area, and the suites that should find its bugs: its own suite first.
+#: The files of each area, and the suites that should find the area's bugs: the area's own suite first.
 AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "wire": (["wire/**/*"], ["wire", "calls", "arrow"]),
     "subscriptions": (["subscriptions/*"], ["subscriptions"]),
@@ -83,7 +82,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ],
         ["broker", "integration"],
     ),
-    # Without code that talks to a JVM.
+    # Without code for the communication with a JVM.
     "spark": (
         [
             f"spark/_{name}"
@@ -103,13 +102,13 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
 }
 
-#: Areas whose bugs the simulation alone should find, and the number of seeds for each bug.
+#: Areas with bugs that the simulation alone should find, and the number of seeds for each bug.
 SIMULATED = ("client", "protocol", "broker", "groups", "delays", "workers")
 SIMULATED_SEEDS = 20
 #: Limits of one world of one seed: CPU seconds, seconds, and bytes of memory of the process.
 WORLD_CPU, WORLD_SECONDS, WORLD_MEMORY = 20, 300, 4 << 30
 
-#: Files with I/O only: every test finds their bugs, or no test does.
+#: Files with I/O only: every test finds a bug in these files, or no test does.
 WITHOUT = {"engine/driver", "engine/event_stream"}
 
 
@@ -120,7 +119,7 @@ class Mutant:
     path: str
     lines: range
     everywhere: bool
-    """It is executed when its module is imported, so that any test may find it."""
+    """Whether importing the module executes the bug: any test may then find the bug."""
     place: str
     change: str
     node: cst.CSTNode = field(repr=False, compare=False)
@@ -129,7 +128,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """Equal as long as the line is equal."""
+        """Name of the bug, unchanged as long as the line is unchanged."""
         return hashlib.sha256(self.change.encode()).hexdigest()[:10]
 
     def source(self) -> str:
@@ -179,7 +178,7 @@ def _own_operators(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 
 def _prose(node: cst.CSTNode) -> list[str]:
-    """Texts for people in a node: their presence is tested, their wording is not."""
+    """Texts for people in a node: the presence of a text is tested, the wording is not."""
     strings = m.findall(node, m.SimpleString() | m.FormattedStringText())
     return [string.value for string in strings if " " in string.value]  # type: ignore[attr-defined]
 
@@ -232,7 +231,7 @@ class _Planter(cst.CSTVisitor):
 
 
 def _statements(source: str) -> dict[int, tuple[range, bool]]:
-    """Return, by line, the lines of its statement, or of its head; and whether a function executes it."""
+    """Return, by line, the lines of the statement or its head, and whether a function executes the line."""
     found: dict[int, tuple[range, bool]] = {}
 
     def walk(statements: Iterable[ast.AST], inside: bool) -> None:
@@ -275,7 +274,7 @@ def plant(area: str) -> list[Mutant]:
 
 
 def draw(mutants: Sequence[Mutant], count: int, seed: str) -> list[Mutant]:
-    """Draw random lines, with one bug for each; changes of other lines do not change a draw."""
+    """Draw random lines, with a bug for each line; a draw stays equal while unrelated lines change."""
 
     def chance(what: str) -> bytes:
         return hashlib.sha256(f"{seed} {what}".encode()).digest()
@@ -313,9 +312,9 @@ class Recorder:
 
 
 class Selection:
-    """A pytest plugin: runs only these tests, in this order, and records the test that found the bug.
+    """A pytest plugin: runs only the given tests, in this order, and records the test that found the bug.
 
-    Tests newer than the recording come first. Each test has little more time than it took without a bug.
+    Tests newer than the recording come first. Each test has little more time than a run without a bug took.
     """
 
     def __init__(self, tests: Sequence[str], known: Record, found: Path) -> None:
@@ -393,13 +392,13 @@ class Record:
     executed: dict[str, dict[int, list[str]]]
     """Tests by file and line."""
     failed: set[str]
-    """They fail without any bug, and find none."""
+    """Tests that fail without any bug, and cannot find a bug."""
 
     def tests(self, mutant: Mutant) -> list[str]:
         """Tests that can find a bug, the fastest first, for at most a minute."""
         lines = self.executed.get(mutant.path, {})
         tests = {test for line in mutant.lines for test in lines.get(line, [])}
-        if mutant.everywhere or "" in tests:  # importing executes it
+        if mutant.everywhere or "" in tests:  # importing executes the bug
             tests = set(self.seconds)
         tests &= set(self.seconds)
         ordered = sorted(tests, key=lambda test: self.seconds[test])
@@ -470,7 +469,7 @@ class SimulatedTrial:
     """A bug that a child looks for with the simulation.
 
     Attributes:
-        area: its area.
+        area: the bug's area.
         mutant: the bug.
         copy: the tree with the bug.
         original: the bytes of the file without the bug.
@@ -484,7 +483,7 @@ class SimulatedTrial:
     pid: int
 
     def end(self) -> str | None:
-        """Return the run that found the bug, "" if none did, or None while the child runs."""
+        """Return the run that found the bug, "" if no run found the bug, or None while the child runs."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None
@@ -497,7 +496,7 @@ class SimulatedTrial:
 
 
 def simulated(drawn: dict[str, list[Mutant]], jobs: int) -> None:
-    """Search bugs with the simulation alone, in its executed lines; print a table."""
+    """Search bugs with the simulation alone, in the lines executed by the simulation; print a table."""
     executed: dict[str, dict[str, list[str]]] = json.loads((HOME / "simulation.json").read_text())
     free: list[Path] = []
     for number in range(jobs):
@@ -561,7 +560,7 @@ def _row_of_table(area: str, planted: int, found: list[str]) -> tuple[str, ...]:
 
 
 def worlds_for(mutant: Mutant, executed: dict[str, list[str]]) -> list[str]:
-    """Return the worlds that execute a bug: first those that execute most of its module; [] for all."""
+    """Return the worlds that execute a bug, by the executed share of the bug's module; [] for all worlds."""
     if mutant.everywhere:
         return []
     reaching = {world for line in mutant.lines for world in executed.get(str(line), []) if world}
@@ -570,12 +569,12 @@ def worlds_for(mutant: Mutant, executed: dict[str, list[str]]) -> list[str]:
 
 
 def executed_by_simulation(mutants: Sequence[Mutant]) -> list[Mutant]:
-    """Return the bugs on lines that a simulated world executes; record these lines first if unknown."""
+    """Return the bugs on lines executed by a simulated world; record the executed lines first if unknown."""
     answer = HOME / "simulation.json"
     if not answer.exists():
         copy = copy_tree("simulation-recorded")
         tracer = coverage.Coverage(data_file=None, include=[f"{copy}/bmq/*"])
-        # Every seed passes without a bug; two of them, slowly, show which lines each world executes.
+        # Every seed passes without a bug; two seeds, run slowly, show the executed lines of each world.
         for seeds, how in ((range(1, SIMULATED_SEEDS + 1), None), (range(1, 3), tracer)):
             _, status = os.waitpid(simulate_in_a_child(copy, seeds, [], how), 0)
             if status:
@@ -646,12 +645,12 @@ class Trial:
 
     mutant: Mutant
     suites: Sequence[Record]
-    """Those that are left, when these tests find nothing."""
+    """The remaining suites, to run if the current tests do not find the bug."""
     copy: Path
     pid: int
 
     def end(self) -> str | None:
-        """Return the test that found the bug, "" if none did, or None while the tests run."""
+        """Return the test that found the bug, "" if no test found the bug, or None while the tests run."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None

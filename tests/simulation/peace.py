@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worlds without faults: every count, time and share is exactly as promised.
 
-Faults allow many outcomes, and the check of a history admits all of them. Without faults only one outcome is
-right. These worlds compute it from the drawn limits, sizes and plans, never from the program's own counts.
+Faults allow many outcomes, and the check of a history admits every allowed outcome. Without faults a single
+outcome is right. The worlds compute the right outcome from the drawn limits, sizes and plans, never from the
+program's own counts.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from tests.simulation.books import unbalanced, unsettled
 __all__ = ["PEACE"]
 
 PEACE: dict[str, Callable[[Simulation], Coroutine[Any, Any, Verdict]]] = {}
-#: Virtual seconds in which everything under way arrives.
+#: Virtual seconds for all data under way to arrive.
 SOON = 0.5
-#: Virtual seconds of a few messages on the network.
+#: Virtual seconds for a few messages to cross the network.
 NEAR = 0.05
 
 Body = Callable[[Simulation, SimulatedBroker], Coroutine[Any, Any, None]]
@@ -46,7 +47,7 @@ def peace(body: Body) -> Body:
             ]
         )
         await body(sim, broker)
-        # Messages that expire, are skipped or left are no loss here: the world itself counts them.
+        # Expired, skipped and left messages are no loss here: the world itself counts these messages.
         return check(sim.history, without=["lost", "unfinished", "dead-letters"])
 
     PEACE[body.__name__.replace("_", " ")] = run
@@ -147,7 +148,7 @@ async def windows(sim: Simulation, broker: SimulatedBroker) -> None:
 
 @peace
 async def accounts(sim: Simulation, broker: SimulatedBroker) -> None:
-    """Posts of every kind, and readers that take their time: both sides count the same."""
+    """Posts of every kind, and slow readers: client and broker report equal counts."""
     random = sim.random
     names = [uri(f"account{number}") for number in range(random.randint(1, 3))]
     plain = random.random() < 0.5
@@ -267,7 +268,7 @@ async def _read_slowly(
 
 @peace
 async def late_outcomes(sim: Simulation, broker: SimulatedBroker) -> None:
-    """Outcomes that come late: the window of posts is used fully, and never exceeded; posts stay in order."""
+    """Late outcomes: the window of posts is used fully, and never exceeded; posts stay in order."""
     random = sim.random
     window, late = random.choice((1, 2, 5, 20)), random.choice((0.5, 2.0))
     size = 100
@@ -348,7 +349,7 @@ async def late_outcomes(sim: Simulation, broker: SimulatedBroker) -> None:
 
 @peace
 async def rooms(sim: Simulation, broker: SimulatedBroker) -> None:
-    """Quotas admit exactly what they promise, and messages expire exactly when they should."""
+    """Quotas admit exactly the promised messages and bytes, and messages expire exactly after the TTL."""
     random = sim.random
     limit, size, ttl = random.randint(0, 6), random.choice((10, 100)), random.randint(2, 20)
     by_bytes, of_domain = random.random() < 0.5, random.random() < 0.5
@@ -380,7 +381,7 @@ async def rooms(sim: Simulation, broker: SimulatedBroker) -> None:
                 await asyncio.sleep(SOON)
             await asyncio.sleep(random.choice((0.0, 0.1, 1.0, ttl / 2)))
             for each in names:
-                # A message lives for its TTL, and not a second and a turn of the broker longer.
+                # A message lives for the TTL, and at most a second and a turn of the broker longer.
                 view = broker.broker.queues[each]
                 young = sum(sim.now - at < ttl for at in stored[each])
                 assert young <= len(view) <= sum(sim.now - at < ttl + 2.5 for at in stored[each]), (each, ttl)
@@ -401,12 +402,12 @@ async def rooms(sim: Simulation, broker: SimulatedBroker) -> None:
 
 @peace
 async def routes(sim: Simulation, broker: SimulatedBroker) -> None:
-    """Consumers with drawn expressions and priorities leave one by one: messages go where they must."""
+    """Consumers with drawn expressions and priorities leave in turn: each message finds its consumer."""
     random = sim.random
     where = uri("routes")
     texts = ["", "x < 3", "x >= 2 && x < 6", "x == 4 || x == 5", "x > 6"]
     names = [f"reader{number}" for number in range(random.randint(2, 5))]
-    # A last reader for everything keeps messages without another match from blocking the queue.
+    # The last reader matches every message: without this reader, unmatched messages would block the queue.
     plans = {name: (random.choice(texts), random.randrange(3)) for name in names} | {"last": ("", -1)}
     matches: dict[str, Callable[[int], bool]] = {
         "": lambda x: True,
@@ -425,7 +426,7 @@ async def routes(sim: Simulation, broker: SimulatedBroker) -> None:
         return {name for name in fitting if plans[name][1] == best}
 
     async def gather(left: list[str], again: list[int], new: list[int]) -> None:
-        """Take what has arrived: first the messages of readers that left, each once, at the right reader."""
+        """Take the arrived messages: first those of departed readers, each once, at the right reader."""
         await asyncio.sleep(SOON)
         seen: list[int] = []
         shares: dict[frozenset[str], Counter[str]] = {}
@@ -489,7 +490,7 @@ async def routes(sim: Simulation, broker: SimulatedBroker) -> None:
 
 @peace
 async def breaks(sim: Simulation, broker: SimulatedBroker) -> None:
-    """Consumers that pause, change their limits, and put messages back: the line keeps its order."""
+    """Consumers pause, change limits, and put messages back: the queue keeps the order of messages."""
     random = sim.random
     where, posted, taken = uri("breaks"), 0, 0
     limit = 1000
@@ -565,7 +566,7 @@ async def breaks(sim: Simulation, broker: SimulatedBroker) -> None:
 
 @peace
 async def fates(sim: Simulation, broker: SimulatedBroker) -> None:
-    """Handlers that fail by plan: each message has the attempts, the pauses and the end of its policy."""
+    """Handlers fail by plan: each message has the attempts, the pauses and the end given by the policy."""
     random = sim.random
     where, dead = uri("fates"), uri("letters")
     every, factor, cap = (
@@ -580,7 +581,7 @@ async def fates(sim: Simulation, broker: SimulatedBroker) -> None:
         every, retries=retries, factor=factor, cap=cap, then=then, durable=durable, no_retry=ValueError
     )
     count, took, deadline = random.randint(1, 20), random.choice((0.0, 0.2)), random.choice((None, 1.0))
-    # By message: how many attempts fail, and whether the last one says that no other will help.
+    # By message: the number of failing attempts, and whether the last failure rules out a further attempt.
     plans = [
         (random.choice((0, 0, 1, 3, 9)), random.random() < 0.2, random.random() < 0.2) for _ in range(count)
     ]
@@ -589,7 +590,7 @@ async def fates(sim: Simulation, broker: SimulatedBroker) -> None:
     hopeless, rejected = ValueError("never"), bmq.Reject("no")
 
     def expected(number: int) -> tuple[int, bool]:
-        """Return the number of attempts, and whether the last one is good."""
+        """Return the number of attempts, and whether the last attempt succeeds."""
         failures, stops, _ = plans[number]
         if stops and failures:
             return 1, False
@@ -682,7 +683,7 @@ async def fates(sim: Simulation, broker: SimulatedBroker) -> None:
 
 @peace
 async def due_times(sim: Simulation, broker: SimulatedBroker) -> None:
-    """A mover alone: each message arrives at its due time, unchanged, and the mover counts what it did."""
+    """A single mover: each message arrives unchanged at the due time, and the mover's counts are exact."""
     random = sim.random
     where, dead = uri("due"), uri("due.dead")
     tick, ahead = random.choice((0.1, 0.5, 2.0)), random.choice((5.0, 60.0, 3600.0))
@@ -732,7 +733,7 @@ async def due_times(sim: Simulation, broker: SimulatedBroker) -> None:
             assert held <= count + lost
         await sim.until(lambda: len(arrived) == count, timeout=120)
         await asyncio.sleep(3)
-        # A mover with room for few messages fetches the next ones when it has passed some on.
+        # A mover with room for few messages fetches further messages after passing some on.
         slack = NEAR if most > 100 else 2 * tick + 1.1
         for number, at in arrived:
             assert due[number] - 0.002 <= at <= due[number] + slack, (number, due[number], at, tick, most)
@@ -749,7 +750,7 @@ async def due_times(sim: Simulation, broker: SimulatedBroker) -> None:
 
 @peace
 async def members(sim: Simulation, broker: SimulatedBroker) -> None:
-    """Members of a group leave one by one: each bucket is at its owner, loaded before and dropped after."""
+    """Members of a group leave in turn: each bucket is at its owner, loaded before and dropped after."""
     random = sim.random
     where, buckets = uri("members"), random.choice((1, 4, 16))
     by_hand = random.random() < 0.5
@@ -797,7 +798,7 @@ async def members(sim: Simulation, broker: SimulatedBroker) -> None:
             joined[name] = await group
 
         async def take(names: dict[str, float]) -> None:
-            """Take what has arrived, and compare it with the plan of owners."""
+            """Take the arrived messages, and compare the receivers with the plan of owners."""
             await asyncio.sleep(1)
             plan = groups.owners(names, buckets)
             for name in names:
@@ -881,7 +882,7 @@ async def _rest(
     at_hand: dict[str, list[bmq.Message]],
     loaded: dict[str, Counter[int]],
 ) -> None:
-    """Confirm everything: buckets without messages count as lost after a while."""
+    """Confirm all messages: buckets without messages count as lost after a while."""
     for name in present:
         for message in at_hand[name]:
             message.confirm()
@@ -897,7 +898,7 @@ async def _rest(
 
 @peace
 async def bad_hosts(sim: Simulation, broker: SimulatedBroker) -> None:
-    """A host that falls ill and recovers: its queues are suspended meanwhile, and report each change once."""
+    """A host falls ill and recovers: queues are suspended in between, and report each change once."""
     random = sim.random
     host = bmq.health.HostHealth(random.random() < 0.8)
     events: list[bmq.events.SessionEvent] = []
@@ -992,13 +993,13 @@ async def bad_hosts(sim: Simulation, broker: SimulatedBroker) -> None:
 
 @peace
 async def changes_of_mind(sim: Simulation, broker: SimulatedBroker) -> None:
-    """Calls that are cancelled at any moment: they can be made again, and nothing is lost or left over."""
+    """Calls are cancelled at any moment: a repeated call works, and nothing is lost or left over."""
     random = sim.random
     sim.network.set(latency=(0.001, 0.02))
     where, other = uri("minds"), uri("minds.group")
 
     async def tried(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Make a call, cancel it after a while, and make it again until it ends in time."""
+        """Make a call, cancel the call after a while, and repeat both until a call ends in time."""
         while True:
             task = asyncio.create_task(call())
             done, _ = await asyncio.wait([task], timeout=random.choice((0.0, 0.01, 0.05, 0.2, 5.0)))
@@ -1044,7 +1045,7 @@ async def changes_of_mind(sim: Simulation, broker: SimulatedBroker) -> None:
         counts = writer.stats()
         assert counts.posted == counts.acknowledged == len(seen), (counts, seen)
 
-        # A group whose callers come and go: it is joined as long as one of them waits.
+        # Callers of a group come and go: the member stays in the group while any caller waits.
         jobs: bmq.Queue = await tried(lambda: third.open_queue(other, read=True))
         source = await writer.open_queue(other, write=True)
         group = jobs.group(buckets=4)
@@ -1086,7 +1087,7 @@ async def changes_of_mind(sim: Simulation, broker: SimulatedBroker) -> None:
 
 @peace
 async def silences(sim: Simulation, broker: SimulatedBroker) -> None:
-    """A broker falls silent: short silences have no effect, longer ones are reported, and the longest end."""
+    """A broker falls silent: a short silence has no effect, a longer one is reported, the longest ends."""
     random = sim.random
     limit = random.choice((2.0, 10.0, 60.0))
     events: list[tuple[float, bmq.events.SessionEvent]] = []
@@ -1125,7 +1126,7 @@ async def silences(sim: Simulation, broker: SimulatedBroker) -> None:
                 if waiting and future is not None and not future.done() and not lost:
                     assert near(health.oldest_unacked_seconds, sim.now - began), health
                 if how != "no acknowledgements" and health.silent_seconds is not None:
-                    # Bytes on the way arrive; the session asked for the last ones not long ago.
+                    # Bytes on the way still arrive; the session requested the last bytes not long ago.
                     heard = health.silent_seconds - (sim.now - began)
                     assert -NEAR <= heard <= limit / 2, (health, began)
             if how == "pause":
@@ -1148,7 +1149,7 @@ async def silences(sim: Simulation, broker: SimulatedBroker) -> None:
                     assert lost, events
                     assert lost[0] <= 1.25 * limit + NEAR, (lost, limit)
             if how == "no acknowledgements":
-                # The broker never repeats a lost acknowledgement: the next connection asks for it.
+                # The broker never repeats a lost acknowledgement: the next connection has to ask.
                 for connection in sim.network.connections:
                     connection.cut()
             await sim.until(lambda: session.health().ready, timeout=120)
