@@ -17,7 +17,7 @@ __all__ = ["exit_on_sigterm", "on_interrupts", "on_signals"]
 
 # Seconds within which interrupts count as one: a terminal and a supervisor may both send a SIGINT.
 _TOGETHER: Final = 0.5
-# Number of signals that are requests; the next one ends the process, even if the program ignores
+# Number of signals treated as requests; the next signal ends the process, even if the program ignores
 # cancellation.
 _REQUESTS: Final = 2
 
@@ -117,5 +117,5 @@ def exit_on_sigterm() -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the sender may send it twice
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the sender may repeat the signal
     raise SystemExit(0)

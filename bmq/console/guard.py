@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which requests are answered, and refuses requests forged by other web pages.
+"""Decides about the acceptance of requests, and refuses requests forged by foreign web pages.
 
 A page of another origin can make a browser send requests to the console. With a domain name that resolves to
 this machine (DNS rebinding), the page can even read the answers. Therefore Host must be a name of the
@@ -22,7 +22,7 @@ _LOCAL = "localhost"
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host's name or address is reachable from this machine only."""
+    """Return whether a host's name or address is reachable from the local machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

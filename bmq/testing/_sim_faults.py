@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of a simulation, drawn one by one from the seed, so that each fault can be left out."""
+"""Faults of a simulation, drawn separately from the seed: each fault can be left out."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FaultBook:
 
 
 class _Faults:
-    """The faults of one call, with the way to end each fault."""
+    """The faults of a call, with the way to end each fault."""
 
     def __init__(
         self, book: FaultBook, kinds: Sequence[SimulatedFault], victims: Sequence[SimulatedProcess]
@@ -99,7 +99,7 @@ class _Faults:
         self._conditions: dict[str, Any] = {}
 
     async def run(self, until: float, pause: tuple[float, float], duration: tuple[float, float]) -> None:
-        """Start one fault after the other; faults may overlap."""
+        """Start fault after fault; faults may overlap."""
         simulation, engine = self._simulation, self._engine
         while self._kinds:
             number = self._book.next_number()
@@ -191,7 +191,7 @@ class _Faults:
         else:
             how = "loses its power" if kind == "power" else "crashes"
             self._note(number, f"{broker.host} {how} for {seconds:.3f} s")
-            # Messages this recent were not acknowledged: no segment is as fast.
+            # Messages of this last moment were not acknowledged: every segment takes longer.
             broker.crash(machine=kind == "power", lose=self._book.network.latency[0] * 0.99)
         host = random.choice(broker.hosts) if kind == "move" else None
 
