@@ -62,7 +62,7 @@ class connect:
         AuthenticationError: the broker refused the credentials.
         InvalidURI, UsageError: an argument is not legal.
 
-    Cancelling the call closes the connection again.
+    Cancelling the call closes the connection.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ def check_options(
     """Check the options of :class:`connect` for a later connection.
 
     Raises:
-        UsageError: an option is unknown, has another type, or is out of range.
+        UsageError: an option is unknown, has the wrong type, or is out of range.
     """
     unknown = set(fields) - set(SessionOptions.__dataclass_fields__)
     if unknown:
@@ -178,7 +178,7 @@ def check_connecting(
     """Check the arguments shared by all connecting functions.
 
     Raises:
-        UsageError: an argument has another type.
+        UsageError: an argument has the wrong type.
     """
     if credentials is not None and not isinstance(credentials, Credentials):
         if not callable(credentials):

@@ -53,7 +53,7 @@ _OLD, _NEW = LAYOUTS
 
 
 def beginning_of(message: Message, most: int) -> Beginning:
-    """Return the properties and the first bytes of the payload, and decompress no more than these.
+    """Return the properties and the first bytes of the payload, without decompressing the rest.
 
     Args:
         message: the message.

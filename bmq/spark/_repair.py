@@ -29,10 +29,10 @@ def repair(
         checkpoint: option ``checkpointLocation``.
         log_path: option ``logPath``, if set.
         source_name: option ``sourceName``, if set.
-        really: whether to repair the problems; if False, they are only reported.
+        really: whether to repair the problems; if False, only report the problems.
 
     Returns:
-        The problems and their repairs, one sentence each; empty without problems.
+        The problems and the repairs, a sentence for each; empty without problems.
 
     Raises:
         UsageError: the folder does not exist.
