@@ -155,8 +155,8 @@ __all__ = [
     "run",
 ]
 
-# Where the names are. Each is imported when it is first used: a program imports only what it needs, and a run
-# of pytest, which loads the plugin wherever bmq is installed, imports nothing.
+# The module of each public name. A name is imported on first use: a program imports only the needed modules,
+# and a run of pytest, which loads the plugin wherever bmq is installed, imports no module.
 _NAMES = {
     "bmq.client.connect": ["connect", "run"],
     "bmq.client.consumer": ["Consumer", "Subscription"],
@@ -235,7 +235,7 @@ _MODULES = (
     "workers",
 )
 
-# Type checkers see only the imports above, and report any other name as an error.
+# Type checkers see only the imports above, and report all unknown names as errors.
 if not TYPE_CHECKING:
 
     def __getattr__(name):

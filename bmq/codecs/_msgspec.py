@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs through msgspec: JSON of its structs, and MessagePack of all types it supports."""
+"""Codecs through msgspec: JSON of msgspec's structs, and MessagePack of all supported types."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of the queue that the group does not hand out.
+"""Strays: the messages of the queue that the group does not hand out.
 
 A broker delivers the messages of a departed consumer before all newer ones. While no subscription matches
-the old messages, the broker delivers no message at all. A member with other options than its peers would
-leave such messages behind, and stop all members. Every member therefore also subscribes to these messages,
-called *strays*, at the lowest priority. The member holds strays unconfirmed until the member leaves, or
-passes them to a function of the application. A held stray costs this process hardly any memory, so the
+the old messages, the broker delivers no message at all. A member with options different from the peers'
+would leave unmatched messages behind, and stop all members. Every member therefore also subscribes to strays,
+at the lowest priority. The member holds strays unconfirmed until the member leaves, or passes strays to a
+function of the application. A held stray costs this process hardly any memory, so the
 window of the subscriptions is as wide as the protocol allows, and never stops delivery.
 
 Rejected: to subscribe only when delivery stands still (an idle queue looks the same), and to give strays
@@ -34,7 +34,7 @@ __all__ = ["LOWEST", "WIDEST_BYTES", "WIDEST_MESSAGES", "StrayLane", "Strays"]
 #: function is called with each stray, which is confirmed once the function has returned.
 Strays: TypeAlias = Literal["hold", "leave"] | Callable[["Message"], Awaitable[None] | None]
 
-#: Below every other subscription, except for idle readers' placeholders. Sweepers have the same priority.
+#: Below all subscriptions, except for idle readers' placeholders. Sweepers have the same priority.
 LOWEST: Final = -(2**30) + 1
 WIDEST_MESSAGES: Final = 2**31 - 1
 WIDEST_BYTES: Final = 2**62
@@ -51,7 +51,7 @@ class StrayLane:
         consumer: the subscription.
         kind: the reason why the messages are strays, for people.
         policy: the policy for strays.
-        lane_for: returns the lane of a message that is no stray; None if every message is a stray.
+        lane_for: returns the lane of a regular message; None if every message is a stray.
 
     Attributes:
         consumer: the subscription.
@@ -114,5 +114,5 @@ class StrayLane:
         self.held += 1
 
     def lose(self) -> None:
-        """Forget held strays: the broker delivers them again."""
+        """Forget held strays: the broker delivers all strays again."""
         self.held = 0

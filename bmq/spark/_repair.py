@@ -37,8 +37,8 @@ def repair(
     Raises:
         UsageError: the folder does not exist.
         OSError: the log cannot be read.
-        StateError: the query is running; or a read cannot be abandoned, because only its folder has its
-            messages.
+        StateError: the query is running; or a read cannot be abandoned, because only the read's folder has
+            the messages.
     """
     checkpoint = _checks.text("checkpoint", checkpoint, empty=False)
     name = _checks.optional(_checks.text, "source_name", source_name) or ""
