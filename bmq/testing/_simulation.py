@@ -21,7 +21,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from bmq import _checks, _world
 from bmq.client.session import disown
@@ -561,6 +561,9 @@ class Simulation:
         UsageError: the seed is no integer, or the limit is no duration.
     """
 
+    #: Whether the program froze its heap before its first simulation; None before.
+    _heap_frozen: ClassVar[bool | None] = None
+
     def __init__(self, seed: int = 0, *, limit: float = 30 * 86400.0) -> None:
         self.seed = seed = _checks.integer("seed", seed, -_checks.INT64_MAX)
         self._limit = _checks.seconds("limit", limit, positive=True)
@@ -856,7 +859,10 @@ class Simulation:
         """Collect garbage at points that depend on the run alone."""
         enabled = gc.isenabled()
         gc.disable()
-        frozen = gc.get_freeze_count()
+        if Simulation._heap_frozen is None:
+            # Counting visits each frozen object: done once in a program, not in each run.
+            Simulation._heap_frozen = gc.get_freeze_count() > 0
+        frozen = Simulation._heap_frozen
         if frozen:
             gc.collect()  # garbage of the run before would be frozen for good
         # Older garbage stays until the end, and living objects are not examined again and again.
