@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import threading
@@ -27,6 +28,8 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("BMQ_BROKER_URI", "BMQ_CONFIG", "BMQ_USER", "BMQ_PASSWORD", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
+    # bmq.run asks for this number. Python visits each of the tests' frozen objects: 50 ms for each command.
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)
 
 
 REAL = os.environ.get("BMQ_BROKER_URI")
