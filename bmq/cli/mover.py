@@ -65,8 +65,8 @@ async def command(
         typer.Option(
             "--dead-letters",
             metavar="QUEUE",
-            help="Queue for messages that cannot be passed on. Default: confirm the messages, which "
-            "are then lost.",
+            help="Queue for messages without a possible destination. Default: confirm the messages, "
+            "which loses the messages.",
         ),
     ] = None,
     wait: Annotated[
@@ -74,11 +74,11 @@ async def command(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")] = False,
 ) -> None:
-    """Pass delayed messages on when they are due, until interrupted.
+    """Pass delayed messages on at the due time, until interrupted.
 
-    Any number of movers may run for one queue: they share the work, and continue when a mover dies. The
-    command prints problems of a queue: messages that expire before they are due, a quota that is nearly used
-    up.
+    Any number of movers may share the work of a queue, and the remaining movers continue if a mover dies. The
+    command prints problems of a queue, such as messages with an expiry before the due time, or a nearly
+    exhausted quota.
 
     [bold]Examples[/]
 
