@@ -72,14 +72,14 @@ NAMES: dict[str, dict[str, str]] = {
 }
 #: Keyword arguments by function: the old and the new name.
 ARGUMENTS: dict[str, dict[str, str]] = {
-    "App.batch_consumer": {"subscription": "expression"},
-    "App.consumer": {"subscription": "expression"},
-    "App.responder": {"subscription": "expression"},
     "BmqBroker.__init__": {"subscription": "expression", "waiting": "delay_queue_uri"},
     "Consumer.configure": {"selector": "expression"},
     "Queue.group": {"selector": "expression"},
     "Queue.subscribe": {"selector": "expression"},
     "Queue.tables": {"selector": "expression"},
+    "Registrar.batch_consumer": {"subscription": "expression"},
+    "Registrar.consumer": {"subscription": "expression"},
+    "Registrar.responder": {"subscription": "expression"},
     "Session.open_queue": {"waiting": "delay_queue_uri"},
     "Source.__init__": {"subscription": "expression"},
     "Subscription.__init__": {"selector": "expression"},

@@ -28,13 +28,13 @@ ATTRIBUTES = [
     for old, new in names.items()
 ]
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "App.batch_consumer": (bmq.App.batch_consumer,),
-    "App.consumer": (bmq.App.consumer,),
-    "App.responder": (bmq.App.responder,),
     "Consumer.configure": (bmq.Consumer.configure, bmq.blocking.Consumer.configure),
     "Queue.group": (bmq.Queue.group, bmq.blocking.Queue.group),
     "Queue.subscribe": (bmq.Queue.subscribe, bmq.blocking.Queue.subscribe),
     "Queue.tables": (bmq.Queue.tables, bmq.blocking.Queue.tables),
+    "Registrar.batch_consumer": (bmq.App.batch_consumer,),
+    "Registrar.consumer": (bmq.App.consumer,),
+    "Registrar.responder": (bmq.App.responder,),
     "BmqBroker.__init__": (bmq.taskiq.BmqBroker,),
     "Session.open_queue": (bmq.Session.open_queue, bmq.blocking.Session.open_queue),
     "Source.__init__": (bmq.arrow.Source,),

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decorators that register handlers, queues and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from bmq import _checks
+from bmq._renamed import renamed_arguments
+from bmq.client.dead_letters import DeadLetter
+from bmq.client.poison import Allow, Allowed
+from bmq.codecs import Codec
+from bmq.conventions import CANCEL
+from bmq.delays import check_due
+from bmq.errors import UsageError
+from bmq.subscriptions import ExpressionInput
+from bmq.wire.uri import QueueUri
+from bmq.workers._batches import Batches, BatchHandler, batch_shape, check_batches
+from bmq.workers._later import is_durable
+from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError
+from bmq.workers._registry import Registration, Registry, Waiting, check_hook
+from bmq.workers._responder import Respond, Responder
+from bmq.workers._retry import NoRetry, RetryPolicy
+from bmq.workers._sweeper import Sweeper
+from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
+
+__all__ = ["Registrar", "registry_of"]
+
+H = TypeVar("H", bound=AnyHandler)
+B = TypeVar("B", bound=BatchHandler)
+F = TypeVar("F", bound=Callable[[], object])
+R = TypeVar("R", bound=Respond)
+
+
+class Registrar:
+    """The decorators of an app. Registering opens nothing and needs no event loop."""
+
+    def __init__(self) -> None:
+        self._registry = Registry()
+
+    def _check_stopped(self, remedy: str) -> None:
+        """Check whether registering is still possible.
+
+        Raises:
+            StateError: the app is running.
+        """
+        raise NotImplementedError
+
+    @renamed_arguments
+    def consumer(
+        self,
+        queue: str,
+        *,
+        expression: ExpressionInput = None,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+        discard_unmatched: bool = False,
+        concurrency: int = 1,
+        key: Key | None = None,
+        ack: AckPolicy = AckPolicy.ON_SUCCESS,
+        retry: RetryPolicy | None = None,
+        quarantine: DeadLetter | None = None,
+        after: int = 3,
+        timeout: float | None = None,
+        rate: float | None = None,
+        codec: str | Codec[Any] | None = None,
+        undecodable: OnUndecodable | None = None,
+        on_error: OnError | None = None,
+    ) -> Callable[[H], H]:
+        """Register the decorated function as a message handler, and return the function unchanged.
+
+        Several handlers share a queue through their subscriptions. The app opens the queues for dead letters.
+
+        Args:
+            queue: the queue's URI.
+            expression: selects messages; None for all messages. See :func:`bmq.consume` for this and the
+                further arguments.
+            priority: priority of the subscription.
+            max_unconfirmed_messages: limit of unconfirmed messages.
+            max_unconfirmed_bytes: limit of unconfirmed bytes.
+            discard_unmatched: confirm messages that match no consumer without calling the handler.
+            concurrency: number of messages handled at the same time.
+            key: ordering key, the name of a property or a function of the message. Messages with equal keys
+                stay in order.
+            ack: when a message is confirmed.
+            retry: policy for messages whose handler fails; None for the default of :func:`bmq.consume`.
+            quarantine: URI of the queue for messages that crash the process; None for no quarantine.
+            after: number of processes that may end, or lose the connection, while handling a message.
+            timeout: seconds for one attempt of the handler.
+            rate: maximum number of messages a second.
+            codec: decodes messages without a content type, for a handler of values.
+            undecodable: called instead of the handler with undecodable messages.
+            on_error: called after each unsuccessful attempt, in place of the app's hook.
+
+        Raises:
+            UsageError: an argument is out of range, or two arguments contradict each other.
+            InvalidURI, InvalidExpression: the queue or the subscription is not legal, or the subscription
+                does not fit the type of the values.
+            StateError: the app is running.
+        """
+        options = HandlerOptions(
+            expression=expression,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            discard_unmatched=discard_unmatched,
+            concurrency=concurrency,
+            key=key,
+            ack=ack,
+            retry=retry,
+            quarantine=quarantine,
+            after=after,
+            timeout=timeout,
+            rate=rate,
+            on_error=on_error,
+        )
+        uri = options.checked_uri(queue)
+        options.definition  # noqa: B018  # raises if a limit is out of range
+
+        def register(handler: H) -> H:
+            self._check_stopped("register its handlers before")
+            function, shape = adapted(handler, codec, undecodable)
+            options.check_handler(function, shape)
+            self._registry.add(Registration(uri, handler, function, options, shape))
+            return handler
+
+        return register
+
+    def sweeper(
+        self,
+        queue: str,
+        *,
+        put_aside: str | None = None,
+        hand_back_every: float | None = 60.0,
+        max_unconfirmed_messages: int = 100_000,
+        max_unconfirmed_bytes: int = 256 * 1024 * 1024,
+        by: str | None = None,
+    ) -> Sweeper:
+        """Put aside or hold the unclaimed messages of a queue, while the app runs.
+
+        The sweepers of an app start after the subscriptions of its handlers, and use a separate session.
+
+        Args:
+            queue: the queue's URI. For this and all further arguments, see :class:`bmq.workers.Sweeper`.
+            put_aside: URI of the queue for unclaimed messages; if None, the sweeper holds the messages.
+            hand_back_every: seconds until held messages return to the queue.
+            max_unconfirmed_messages: limit of held messages.
+            max_unconfirmed_bytes: limit of held bytes.
+            by: property for the counts of ``stats().by``.
+
+        Returns:
+            The sweeper, with counts from ``stats()``.
+
+        Raises:
+            UsageError, InvalidURI: as for :class:`bmq.workers.Sweeper`.
+            StateError: the app is running.
+        """
+        self._check_stopped("register its sweepers before")
+        sweeper = Sweeper(
+            queue,
+            put_aside=put_aside,
+            hand_back_every=hand_back_every,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            by=by,
+        )
+        self._registry.sweepers.append(sweeper)
+        return sweeper
+
+    @renamed_arguments
+    def batch_consumer(
+        self,
+        queue: str,
+        *,
+        max_messages: int = 500,
+        max_wait: float = 0.2,
+        expression: ExpressionInput = None,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+        discard_unmatched: bool = False,
+        concurrency: int = 1,
+        retry: RetryPolicy | None = None,
+        quarantine: DeadLetter | None = None,
+        after: int = 3,
+        timeout: float | None = None,
+        rate: float | None = None,
+        codec: str | Codec[Any] | None = None,
+        on_error: OnError | None = None,
+    ) -> Callable[[B], B]:
+        """Register the decorated function as a handler of batches, and return the function unchanged.
+
+        The handler takes a list of messages. If annotated with another type, the handler takes a list of
+        values and, as an optional second argument, the list of their messages::
+
+            @app.batch_consumer("bmq://bmq.test.mem.priority/orders")
+            async def load(orders: list[Order], messages: list[bmq.Message]) -> None:
+                ...
+
+        When the handler returns, all messages of the batch are confirmed. When the handler raises, all
+        messages have failed, or only the messages named by a :class:`bmq.PartlyFailed`. The retry policy
+        decides whether failed messages are retried together or given up one by one. Undecodable messages are
+        given up at once and are not in the list.
+
+        Args:
+            queue: the queue's URI.
+            max_messages: maximum number of messages in a batch.
+            max_wait: seconds to wait for a full batch, from the arrival of its first message.
+            expression: selects messages; None for all messages. See :meth:`consumer` for this and the further
+                arguments.
+            priority: priority of the subscription.
+            max_unconfirmed_messages: limit of unconfirmed messages. The default is enough for ``concurrency``
+                + 1 batches, and at least 1,000.
+            max_unconfirmed_bytes: limit of unconfirmed bytes.
+            discard_unmatched: confirm messages that match no consumer without calling the handler.
+            concurrency: number of batches handled at the same time.
+            retry: policy for failed messages.
+            quarantine: URI of the queue for messages that crash the process; None for no quarantine.
+            after: number of processes that may end, or lose the connection, while handling a message.
+            timeout: seconds for one batch.
+            rate: maximum number of messages a second.
+            codec: decodes messages without a content type, for a handler of values.
+            on_error: called for each message of an unsuccessful attempt, in place of the app's hook.
+
+        Raises:
+            UsageError: an argument is out of range, or two arguments contradict each other.
+            InvalidURI, InvalidExpression: the queue or the subscription is not legal, or the subscription
+                does not fit the type of the values.
+            StateError: the app is running.
+        """
+        max_messages, max_wait = check_batches(max_messages, max_wait, max_unconfirmed_messages)
+        options = HandlerOptions(
+            expression=expression,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            discard_unmatched=discard_unmatched,
+            concurrency=concurrency,
+            retry=retry,
+            quarantine=quarantine,
+            after=after,
+            timeout=timeout,
+            rate=rate,
+            on_error=on_error,
+        )
+        if is_durable(options.policy):
+            raise UsageError(
+                "durable retries are for handlers of single messages: a batch is retried in the worker"
+            )
+        if max_unconfirmed_messages is None:
+            room = max(1000, (options.concurrency + 1) * max_messages)
+            options = replace(options, max_unconfirmed_messages=room)
+        uri = options.checked_uri(queue)
+        options.definition  # noqa: B018  # raises if a limit is out of range
+
+        def register(handler: B) -> B:
+            self._check_stopped("register its handlers before")
+            shape = batch_shape(handler, codec)
+            options.check_handler(handler, shape)
+            batches = Batches(max_messages, max_wait, shape)
+            self._registry.add(Registration(uri, handler, handler, options, shape, batches))
+            return handler
+
+        return register
+
+    def on_startup(self, function: F) -> F:
+        """Register a function to be called when the app starts, and return the function unchanged.
+
+        The function takes no arguments and may be ``async def``. The app calls the function after connecting
+        and opening the queues, and before any handler. Several functions run in order of registration. An
+        exception ends the app.
+
+        Raises:
+            StateError: the app is running.
+        """
+        self._check_stopped("register its handlers before")
+        check_hook(function)
+        self._registry.startup.append(function)
+        return function
+
+    def on_shutdown(self, function: F) -> F:
+        """Register a function to be called when the app stops, and return the function unchanged.
+
+        The function takes no arguments and may be ``async def``. The app calls the function after the last
+        handler has ended, while the session is still open. Several functions run in reverse order of
+        registration, also if a startup function has failed.
+
+        Raises:
+            StateError: the app is running.
+        """
+        self._check_stopped("register its handlers before")
+        check_hook(function)
+        self._registry.shutdown.append(function)
+        return function
+
+    @renamed_arguments
+    def responder(
+        self,
+        queue: str,
+        *,
+        expression: str | None = None,
+        allow: Allow | None = None,
+        concurrency: int = 1,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+        on_error: OnError | None = None,
+    ) -> Callable[[R], R]:
+        """Register the decorated function as the responder of a queue, and return the function unchanged.
+
+        See :class:`bmq.workers.Responder`. An exception becomes the reply, and is not retried. Cancellations
+        have a separate subscription of a higher priority, and reach even a busy responder.
+
+        Args:
+            queue: the queue's URI.
+            expression: an expression; None for all requests.
+            allow: permitted queues for replies, as for :class:`bmq.workers.Responder`.
+            concurrency: number of requests handled at the same time.
+            max_unconfirmed_messages: limit of unconfirmed requests.
+            max_unconfirmed_bytes: limit of unconfirmed bytes.
+            on_error: called for malformed requests; not for exceptions of the function, because these are
+                replies.
+
+        Raises:
+            UsageError: an argument is out of range, or the function is not async.
+            InvalidURI, InvalidExpression: the queue or the subscription is not legal.
+            StateError: the app is running.
+        """
+
+        options = HandlerOptions(
+            expression=expression,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            concurrency=concurrency,
+            retry=NoRetry("discard"),
+            on_error=on_error,
+        )
+        cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=NoRetry("discard"))
+        uri = options.checked_uri(queue)
+        options.definition  # noqa: B018  # raises if a limit is out of range
+
+        def register(function: R) -> R:
+            self._check_stopped("register its handlers before")
+            responder = Responder(function, allow=allow)
+            call, _ = adapted(responder, None, None)
+            for each in (options, cancelling):
+                each.check_handler(call, None)
+                self._registry.add(Registration(uri, responder, call, each))
+            return function
+
+        return register
+
+    def mover(
+        self,
+        queue: str,
+        *,
+        allow: Allow | None = None,
+        dead_letters: str | None = None,
+        longest: float | None = None,
+        lookahead: float = 3600.0,
+        max_held: int = 10_000,
+        max_held_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        """Pass on the messages of a delay queue when they are due, while the app runs.
+
+        See :class:`bmq.delays.Mover`. Any number of apps can share the work of one delay queue. Every minute
+        the mover checks whether the broker keeps messages for long enough, and logs any problem.
+
+        Args:
+            queue: URI of the delay queue; ``bmq://DOMAIN/NAME.delayed`` unless the producers name another
+                queue.
+            allow: permitted destinations of messages: patterns like ``bmq://DOMAIN/*``, or a function of the
+                URI. The default allows the domain of the delay queue, and queues for replies.
+            dead_letters: URI of the queue for undeliverable messages; None to confirm and drop them.
+            longest: longest expected delay in seconds, to be compared with the broker's retention.
+            lookahead: maximum number of seconds for holding a message before the due time.
+            max_held: limit of held messages.
+            max_held_bytes: limit of held bytes.
+
+        Raises:
+            InvalidURI: the queue is not legal.
+            UsageError: the queue already has a mover, or dead letters would return to the queue.
+            StateError: the app is running.
+        """
+        uri = QueueUri.parse(queue)
+        longest = _checks.timeout(longest, "longest")
+        lookahead, _, max_held, max_held_bytes = check_due(lookahead, None, max_held, max_held_bytes)
+        self._check_stopped("register its queues before")
+        Allowed(allow, uri)
+        if dead_letters is not None:
+            letters = QueueUri.parse(dead_letters)
+            if letters.canonical == uri.canonical:
+                raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
+        self._registry.add_waiting(
+            uri, Waiting(allow, dead_letters, longest, lookahead, max_held, max_held_bytes)
+        )
+
+
+#: The register of an app.
+registry_of: Callable[[Registrar], Registry] = attrgetter("_registry")
