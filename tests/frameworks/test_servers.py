@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services of docs/frameworks.md and examples/orders_api on real servers: their shutdown under load."""
+"""The services of docs/frameworks.md, examples/orders_api and examples/orders_django on real servers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -30,7 +31,7 @@ AT_ONCE = 16
 
 
 def test_every_framework_has_a_program() -> None:
-    assert list(SHOWN) == ["FastAPI", "Starlette", "Litestar", "aiohttp"]
+    assert list(SHOWN) == ["FastAPI", "Starlette", "Litestar", "aiohttp", "Django", "Flask"]
 
 
 class Service(ABC):
@@ -84,6 +85,11 @@ class Service(ABC):
         """The number of a shipped order."""
         return int(message.data)
 
+    @property
+    def accepts(self) -> bool:
+        """Whether the server still accepts requests."""
+        return listening(self.port)
+
     def end(self) -> None:
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
@@ -117,9 +123,25 @@ class Shown(Service):
     """A program of the page."""
 
     async def begin(self) -> None:
-        by_uvicorn = ("-m", "uvicorn", "service:api", "--port", str(self.port))
-        itself = "__main__" in (self.folder / "service.py").read_text()
-        await self.start(*(["service.py"] if itself else by_uvicorn))
+        code = (self.folder / "service.py").read_text()
+        if "__main__" in code:
+            await self.start("service.py")
+        else:
+            await self.start("-m", "uvicorn", "service:api", "--port", str(self.port))
+
+
+class ShownThreaded(Shown):
+    """A program of the page with threads: gunicorn, and the handlers in another process."""
+
+    async def begin(self) -> None:
+        await self.start("-m", "bmq", "run", "service:worker")
+        options = ("--threads", str(2 * AT_ONCE), "--no-control-socket", "--bind", f"127.0.0.1:{self.port}")
+        await self.start("-m", "gunicorn", *options, "service:api")
+
+    @property
+    def accepts(self) -> bool:
+        """Whether gunicorn has not begun to shut down: its port stays open until the last request."""
+        return "Handling signal: term" not in self.log
 
 
 class Example(Service):
@@ -136,6 +158,26 @@ class Example(Service):
         number = message.properties["OrderNumber"]
         assert isinstance(number, int)
         return number
+
+
+class DjangoProject(ShownThreaded):
+    """The Django project: plain views in gunicorn, and the management command."""
+
+    async def begin(self) -> None:
+        await self.start("manage.py", "worker")
+        options = ("--threads", "8", "--no-control-socket", "--bind", f"127.0.0.1:{self.port}")
+        await self.start("-m", "gunicorn", *options, "wsgi")
+
+    def request(self, client: aiohttp.ClientSession, number: int) -> Any:
+        order = {"customer": number % 7, "address": "1 Main Street"}
+        return client.put(f"http://127.0.0.1:{self.port}/orders/{number}", json=order)
+
+    async def is_shipped(self, number: int) -> bool:
+        async with (
+            aiohttp.ClientSession() as client,
+            client.get(f"http://127.0.0.1:{self.port}/orders/{number}") as answer,
+        ):
+            return bool((await answer.json())["shipped"])
 
 
 class ExampleInTwo(Example):
@@ -186,7 +228,7 @@ async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str)
             await until_depth(broker, orders, AT_ONCE)
             service.end()
             late: list[asyncio.Task[None]] = []
-            while listening(service.port):
+            while service.accepts:
                 late.append(asyncio.create_task(service.place(next(numbers))))
                 await asyncio.sleep(0.02)
             assert service.running, service.log
@@ -213,7 +255,8 @@ async def test_no_request_is_lost_and_no_message_handled_twice(
     uri, port = fresh(), free_port()
     code = SHOWN[framework].replace(ORDERS, uri).replace("port=8000", f"port={port}")
     (tmp_path / "service.py").write_text(code)
-    await ends_in_order(lambda broker: Shown(port, broker, tmp_path), broker_uri, uri)
+    kind = ShownThreaded if framework == "Flask" else Shown
+    await ends_in_order(lambda broker: kind(port, broker, tmp_path), broker_uri, uri)
 
 
 async def test_the_posting_service_loses_no_request(
@@ -228,6 +271,32 @@ async def test_the_posting_service_loses_no_request(
         service.end()
         await service.ended()
     await until_depth(broker_uri, uri, 10)
+
+
+async def test_the_django_project_ships_orders_and_ends_in_order(
+    tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+) -> None:
+    uri, port = fresh(), free_port()
+    folder = tmp_path / "project"
+    shutil.copytree(
+        ROOT / "examples" / "orders_django", folder, ignore=shutil.ignore_patterns("*.sqlite3", "__pycache__")
+    )
+    worker = folder / "shop" / "worker.py"
+    worker.write_text(worker.read_text().replace(ORDERS, uri))
+    migrated = await asyncio.create_subprocess_exec(
+        sys.executable, "manage.py", "migrate",
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert await migrated.wait() == 0
+    async with DjangoProject(port, broker_uri, folder) as service:
+        assert isinstance(service, DjangoProject)
+        await asyncio.gather(*(service.place(number) for number in range(1, 21)))
+        assert service.answered == set(range(1, 21))
+        await until_depth(broker_uri, uri, 0)
+        assert all([await service.is_shipped(number) for number in range(1, 21)])
+        service.end()
+        await service.ended()
 
 
 @pytest.mark.parametrize("kind", [Example, ExampleInTwo])

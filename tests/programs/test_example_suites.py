@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,3 +27,22 @@ def test_the_example_suites_pass_as_they_are(
     )  # fmt: skip
     assert run.returncode == 0, run.stdout
     assert "passed" in run.stdout
+
+
+def test_the_django_project_passes_with_its_own_test_runner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    project = shutil.copytree(
+        ROOT / "examples" / "orders_django",
+        tmp_path / "project",
+        ignore=shutil.ignore_patterns("*.sqlite3", "__pycache__"),
+    )
+    for arguments in (["makemigrations", "--check"], ["check"], ["test"]):
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "manage.py", *arguments],
+            cwd=project, capture_output=True, text=True, check=False, timeout=110,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stdout + run.stderr
+    assert "Ran 6 tests" in run.stderr
