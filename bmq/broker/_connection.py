@@ -112,7 +112,8 @@ class BrokerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand bytes to the session."""
         session = self.session
-        assert session is not None
+        if session is None:
+            return  # dropped
         if self._held is not None:
             self._held.append(data)
             return
@@ -211,12 +212,14 @@ class BrokerConnection(asyncio.Protocol):
         self._host.deliver()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the session."""
+        """End the session, unless :meth:`drop` has ended it."""
+        session, self.session = self.session, None
+        if session is None:
+            return
         _log.info("%s disconnected%s", self.peer, f": {exc}" if exc else "")
         self._host.end(self)
-        if self.session is not None:
-            self.session.channel_down(self._schedule.clock())
-            self._schedule.update()
+        session.channel_down(self._schedule.clock())
+        self._schedule.update()
         self.output.discard()
 
     @property
@@ -262,6 +265,11 @@ class BrokerConnection(asyncio.Protocol):
         """Abort the connection; unwritten output is lost."""
         if self.transport is not None:
             self.transport.abort()
+
+    def drop(self) -> None:
+        """Abort the connection, and end the session without waiting for the transport."""
+        self.cut()
+        self.connection_lost(None)
 
     def close(self) -> None:
         """Write the pending output, then close."""

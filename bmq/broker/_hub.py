@@ -160,6 +160,11 @@ class Hub:
                 for connection in list(self.connections):
                     connection.cut()
                 await self._all_gone.wait()
+
+    def dismiss(self) -> None:
+        """Drop the connections left by a cancelled :meth:`disconnect`, and become ready for a new start."""
+        for connection in list(self.connections):
+            connection.drop()
         self.node.recover()
 
     @property

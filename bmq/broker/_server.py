@@ -312,8 +312,8 @@ class Broker:
         The next start delivers all of these messages anew, oldest first, with all delivery attempts, as after
         the restart of a real broker with file-backed domains.
 
-        Clients that do not read their data are cut after a second. Cancelling the call leaves the broker
-        stopped, and may leave connections open until their clients close them.
+        Clients that do not read their data are cut after a second. Cancelling the call cuts them at once, and
+        leaves the broker stopped.
 
         Args:
             graceful: whether unconfirmed messages return without counting as a failed delivery; otherwise
@@ -325,8 +325,11 @@ class Broker:
             return
         self._hub.node.stopping = True
         self._hub.schedule.end()
-        await listener.stop()
-        await self._hub.disconnect(graceful=graceful)
+        try:
+            await listener.stop()
+            await self._hub.disconnect(graceful=graceful)
+        finally:
+            self._hub.dismiss()
         _log.info("stopped")
 
     async def restart(self, *, keep: bool = True, graceful: bool = True) -> None:

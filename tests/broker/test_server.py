@@ -179,6 +179,32 @@ def test_broker_stops_in_the_turn_of_a_new_connection(
             collect()  # a socket that nobody closed is said now
 
 
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_broker_whose_stop_was_cancelled_starts_again(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def cancel_after(turns: int) -> None:
+        async with Broker(port=0) as broker:
+            reader = await client(broker.port)
+            await reader.consume(PRIORITY)
+            stopping = asyncio.create_task(broker.stop())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            stopping.cancel()
+            await asyncio.wait([stopping])
+            await reader.ended()
+            await broker.start()
+            sender = await client(broker.port)
+            await sender.open(PRIORITY, write=True)
+            sender.put(b"m")
+            assert [ack.status for ack in await sender.acks(1)] == [0]
+            await close_all()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        for turns in range(1, 8):
+            runner.run(cancel_after(turns))
+
+
 async def test_clients_are_refused_while_the_broker_is_stopped(broker: Broker) -> None:
     port = broker.port
     await broker.stop()
