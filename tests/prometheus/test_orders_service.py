@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference service: container, Compose, Kubernetes, Prometheus and Grafana fit together."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+import bmq
+from bmq.prometheus import exposition
+from tests.integration.steps import NewUri
+
+ROOT = Path(__file__).parents[2]
+SERVICE = ROOT / "examples" / "orders_service"
+GRACE = 20
+METRIC = re.compile(r"\bbmq_\w+")
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((SERVICE / name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, dict[str, Any]]:
+    return load("docker-compose.yml")["services"]
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, dict[str, Any]]:
+    documents = yaml.safe_load_all((SERVICE / "kubernetes.yaml").read_text(encoding="utf-8"))
+    return {document["kind"]: document for document in documents}
+
+
+@pytest.fixture(scope="module")
+def pod(manifests: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return manifests["Deployment"]["spec"]["template"]
+
+
+def test_the_service_has_the_grace_of_the_manifests() -> None:
+    assert f"grace={GRACE}," in (SERVICE / "service.py").read_text(encoding="utf-8")
+
+
+class TestKubernetes:
+    def test_every_document_follows_the_schema_of_kubernetes(self, manifests: dict[str, Any]) -> None:
+        assert set(manifests) == {"Secret", "Deployment", "PodDisruptionBudget"}
+        for document in manifests.values():
+            kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+    def test_every_selector_finds_the_pods(self, manifests: dict[str, Any], pod: dict[str, Any]) -> None:
+        labels = pod["metadata"]["labels"]
+        for kind in ("Deployment", "PodDisruptionBudget"):
+            assert manifests[kind]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+    def test_liveness_does_not_depend_on_the_broker(self, pod: dict[str, Any]) -> None:
+        (container,) = pod["spec"]["containers"]
+        paths = {name: probe["httpGet"]["path"] for name, probe in container.items() if "Probe" in name}
+        assert paths == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+        (port,) = container["ports"]
+        assert all(
+            probe["httpGet"]["port"] == port["name"] for name, probe in container.items() if "Probe" in name
+        )
+        assert port["containerPort"] == 8080
+
+    def test_handlers_may_finish_before_the_kill(self, pod: dict[str, Any]) -> None:
+        assert pod["spec"]["terminationGracePeriodSeconds"] > GRACE
+
+    def test_the_secret_has_the_password(self, manifests: dict[str, Any], pod: dict[str, Any]) -> None:
+        (container,) = pod["spec"]["containers"]
+        variables = {each["name"]: each for each in container["env"]}
+        reference = variables["BMQ_PASSWORD"]["valueFrom"]["secretKeyRef"]
+        assert reference["name"] == manifests["Secret"]["metadata"]["name"]
+        assert reference["key"] in manifests["Secret"]["stringData"]
+
+
+class TestCompose:
+    def test_the_file_follows_the_compose_specification(self) -> None:
+        run = subprocess.run(
+            [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec",
+             str(SERVICE / "docker-compose.yml")],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stdout
+
+    def test_ports_are_open_to_this_machine_only(self, compose: dict[str, Any]) -> None:
+        ports = [port for service in compose.values() for port in service.get("ports", [])]
+        assert len(ports) == 3
+        assert all(re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port) for port in ports)
+
+    def test_every_file_of_a_container_exists(self, compose: dict[str, Any]) -> None:
+        sources = [
+            volume.split(":")[0] for service in compose.values() for volume in service.get("volumes", [])
+        ]
+        assert len(sources) == 4
+        for source in sources:
+            assert (SERVICE / source).exists(), source
+        for service in compose.values():
+            if "build" in service:
+                assert (SERVICE / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+
+    def test_the_images_are_pinned_to_a_version(self, compose: dict[str, Any]) -> None:
+        for name in ("prometheus", "grafana"):
+            assert re.search(r":v?\d+\.\d+\.\d+\}$", compose[name]["image"])
+
+    def test_handlers_may_finish_before_the_kill(self, compose: dict[str, Any]) -> None:
+        assert int(compose["orders"]["stop_grace_period"].removesuffix("s")) > GRACE
+
+
+def test_the_container_has_what_it_copies() -> None:
+    dockerfile = (SERVICE / "Dockerfile").read_text(encoding="utf-8")
+    copied = [
+        line.split()[1:-1]
+        for line in dockerfile.splitlines()
+        if line.startswith("COPY ") and "--from" not in line
+    ]
+    for pattern in (name for names in copied for name in names):
+        assert list(ROOT.glob(pattern)), pattern
+    assert 'ENTRYPOINT ["bmq", "run", "service:app"]' in dockerfile
+
+
+def test_prometheus_finds_every_replica_of_the_service(compose: dict[str, Any]) -> None:
+    prometheus = load("prometheus/prometheus.yml")
+    (scrape,) = prometheus["scrape_configs"]
+    (discovery,) = scrape["dns_sd_configs"]
+    assert set(discovery["names"]) <= set(compose)
+    assert discovery["port"] == 8080
+    for name in prometheus["rule_files"]:
+        assert (SERVICE / "prometheus" / name).is_file()
+
+
+async def test_alerts_ask_for_metrics_that_exist(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+    queue = await bmq_session.open_queue(bmq_new_queue_uri("bmq.test.small.priority"), write=True)
+    await queue.post_many([b"x"] * 13)  # some are refused
+    known = set(METRIC.findall(exposition(bmq_session).decode()))
+    (group,) = load("prometheus/alerts.yml")["groups"]
+    asked = [name for rule in group["rules"] for name in METRIC.findall(rule["expr"])]
+    assert len(asked) == len(group["rules"])
+    assert set(asked) <= known
+
+
+def test_grafana_opens_the_dashboard_with_its_data(compose: dict[str, Any]) -> None:
+    (source,) = load("grafana/datasources.yml")["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = load("grafana/dashboards.yml")["providers"]
+    folder = provider["options"]["path"]
+    (mounted,) = [volume.split(":") for volume in compose["grafana"]["volumes"] if folder in volume]
+    assert compose["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == mounted[1]
+    dashboard = json.loads((SERVICE / mounted[0]).read_text(encoding="utf-8"))
+    assert dashboard["templating"]["list"][0]["query"] == source["type"]
