@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         PartlyFailed,
         Reject,
         RetryAfter,
+        Router,
         consume,
     )
 
@@ -133,6 +134,7 @@ __all__ = [
     "RequestTimeout",
     "ResponderError",
     "RetryAfter",
+    "Router",
     "Session",
     "SessionClosed",
     "SessionOptions",
@@ -210,6 +212,7 @@ _NAMES = {
         "PartlyFailed",
         "Reject",
         "RetryAfter",
+        "Router",
         "consume",
     ],
 }

@@ -26,6 +26,7 @@ import bmq.taskiq
 import bmq.workers
 from bmq._turn import SHARE, Turn, turn_of
 from bmq.protocol.client.events import StateRestored
+from bmq.workers._registrar import Registrar
 from tests.waiting import eventually
 
 MESSAGES = 8
@@ -465,6 +466,10 @@ COVERED = {
     "App.batch_consumer": app_batch_consumer,
     "App.responder": app_responder,
     "App.mover": mover,
+    "Router.consumer": app_consumer,
+    "Router.batch_consumer": app_batch_consumer,
+    "Router.responder": app_responder,
+    "Router.mover": mover,
     "App.sweeper": queue_receive_many,
     "Sweeper.run": queue_receive_many,
     "BmqBroker.listen": taskiq_listen,
@@ -521,9 +526,12 @@ def receiving_callables() -> Iterator[str]:
             elif inspect.isclass(found) and found.__module__.startswith("bmq."):
                 if name == "Responder":
                     yield "Responder.__call__"
-                for method, value in vars(found).items():
-                    if method in RECEIVING and callable(value):
-                        yield f"{name}.{method}"
+                # With the methods of private base classes.
+                for base in found.__mro__:
+                    if base is found or base is Registrar:
+                        for method, value in vars(base).items():
+                            if method in RECEIVING and callable(value):
+                                yield f"{name}.{method}"
 
 
 def test_each_public_way_to_receive_is_walked() -> None:

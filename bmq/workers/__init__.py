@@ -19,6 +19,7 @@ from bmq.workers._options import AckPolicy
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import Backoff, NoRetry, RetryPolicy
+from bmq.workers._router import Router
 from bmq.workers._status import Statuses, SubscriberState, SubscriberStatus, status
 from bmq.workers._sweeper import Sweeper, SweeperStats
 
@@ -38,6 +39,7 @@ __all__ = [
     "Responder",
     "RetryAfter",
     "RetryPolicy",
+    "Router",
     "Statuses",
     "SubscriberState",
     "SubscriberStatus",

@@ -31,10 +31,12 @@ from bmq.workers._consume import settled
 from bmq.workers._life import AppInput, AppState, Life
 from bmq.workers._options import OnError, checked_clock
 from bmq.workers._probe import Metrics, Probe, address_of, worst
-from bmq.workers._registrar import Registrar, registry_of
+from bmq.workers._registrar import Registrar, Step, Target, registry_of
+from bmq.workers._router import Router, included
 from bmq.workers._running import Running, Settings
 from bmq.workers._state import S, checked_state
 from bmq.workers._status import Statuses, status
+from bmq.workers._sweeper import Sweeper
 
 __all__ = ["App"]
 
@@ -113,6 +115,7 @@ class App(Registrar, Generic[S]):
         self.state: S = checked_state(state)
         self._settings = Settings(broker, options, grace, on_error, clock)
         self._parts: list[App[Any]] = []
+        self._routers: list[Router] = []
         # Shared with the whole while the app runs as a part of another app.
         self._life = Life()
         self._running: Running | None = None
@@ -121,10 +124,11 @@ class App(Registrar, Generic[S]):
         # The task of the run in ``async with``.
         self._background: asyncio.Task[None] | None = None
 
-    def include(self, app: App[Any]) -> None:
-        """Make another app a part of this app, for a service with several brokers.
+    def include(self, part: App[Any] | Router) -> None:
+        """Include a router, or make another app a part of this app.
 
-        ::
+        The handlers of a :class:`bmq.Router` become handlers of this app, and use the session of this app.
+        An app as a part is for a service with several brokers::
 
             eu, us = bmq.App("tcp://eu:30114"), bmq.App("tcp://us:30114")
             eu.include(us)
@@ -133,27 +137,83 @@ class App(Registrar, Generic[S]):
             async def copy(message: bmq.Message) -> None:
                 await (await us.queue("bmq://bmq.test.mem.priority/orders")).post(message.data)
 
-        A part has a session, queues, handlers, options and state of its own, and may include further apps.
-        Parts start and stop with this app. All parts connect first, and then run their startup functions.
-        Their shutdown functions run last. A part that fails ends the whole app, and :meth:`stop` of any part
-        stops all parts. A part without handlers is a session for posting.
+        Such a part has a session, queues, handlers, options and state of its own, and may include further
+        apps. Parts start and stop with this app. All parts connect first, and then run their startup
+        functions. Their shutdown functions run last. A part that fails ends the whole app, and :meth:`stop`
+        of any part stops all parts. A part without handlers is a session for posting.
 
         Args:
-            app: the other app. The part can still run alone, but not at the same time.
+            part: a router, which may be included in several apps; or another app. The other app can still run
+                alone, but not at the same time.
 
         Raises:
-            UsageError: ``app`` is already a part of an app, or this app is a part of ``app``.
+            UsageError: ``part`` is already a part of the app, or the app is a part of ``part``; or a
+                registration of the router contradicts a registration of the app.
+            InvalidURI: a queue name of the router is relative, and no prefix begins with ``bmq://``.
             StateError: either app is running.
         """
         self._check_stopped("register its handlers before")
-        _checks.choice("app", app, App)._check_stopped("register its handlers before")
-        if self in app._all() or app in self._all():
+        if isinstance(part, Router):
+            self._registry = included(part, self._routers, Target(self._registry, self._uri_of))
+            return
+        if not isinstance(part, App):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"part must be a bmq.Router or a bmq.App, not {_checks.shown(part)}")
+        part._check_stopped("register its handlers before")
+        if self in part._all() or part in self._all():
             raise UsageError("one of the apps is already a part of the other")
-        self._parts.append(app)
+        self._parts.append(part)
 
     def _all(self) -> list[App[Any]]:
         """The app's parts, with nested parts, and the app itself."""
         return [*(each for part in self._parts for each in part._all()), self]
+
+    def sweeper(
+        self,
+        queue: str,
+        *,
+        put_aside: str | None = None,
+        hand_back_every: float | None = 60.0,
+        max_unconfirmed_messages: int = 100_000,
+        max_unconfirmed_bytes: int = 256 * 1024 * 1024,
+        by: str | None = None,
+    ) -> Sweeper:
+        """Put aside or hold the unclaimed messages of a queue, while the app runs.
+
+        The sweepers of an app start after the subscriptions of its handlers, and use a separate session.
+
+        Args:
+            queue: the queue's URI. For this and all further arguments, see :class:`bmq.workers.Sweeper`.
+            put_aside: URI of the queue for unclaimed messages; if None, the sweeper holds the messages.
+            hand_back_every: seconds until held messages return to the queue.
+            max_unconfirmed_messages: limit of held messages.
+            max_unconfirmed_bytes: limit of held bytes.
+            by: property for the counts of ``stats().by``.
+
+        Returns:
+            The sweeper, with counts from ``stats()``.
+
+        Raises:
+            UsageError, InvalidURI: as for :class:`bmq.workers.Sweeper`.
+            StateError: the app is running.
+        """
+        self._check_stopped("register its sweepers before")
+        sweeper = Sweeper(
+            queue,
+            put_aside=put_aside,
+            hand_back_every=hand_back_every,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            by=by,
+        )
+        self._registry.sweepers.append(sweeper)
+        return sweeper
+
+    def _uri_of(self, queue: str) -> str:
+        return queue
+
+    def _register(self, step: Step) -> None:
+        self._check_stopped("register its handlers before")
+        step(Target(self._registry, self._uri_of))
 
     def _try_out(self, broker: str, clock: Clock, watch: Callable[[Failure], None]) -> Callable[[], None]:
         """Use a test's broker, clock and hook from now on; return a function that undoes the change."""

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from bmq import _checks
 from bmq._renamed import renamed_arguments
@@ -24,10 +24,9 @@ from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError
 from bmq.workers._registry import Registration, Registry, Waiting, check_hook
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import NoRetry, RetryPolicy
-from bmq.workers._sweeper import Sweeper
 from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
 
-__all__ = ["Registrar", "registry_of"]
+__all__ = ["Registrar", "Step", "Target", "registry_of"]
 
 H = TypeVar("H", bound=AnyHandler)
 B = TypeVar("B", bound=BatchHandler)
@@ -35,17 +34,39 @@ F = TypeVar("F", bound=Callable[[], object])
 R = TypeVar("R", bound=Respond)
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The app or router of a registration.
+
+    Attributes:
+        registry: register to add to.
+        uri_of: returns the URI of a queue name.
+    """
+
+    registry: Registry
+    uri_of: Callable[[str], str]
+
+
+#: A registration: adds a handler, a queue or a function to an app or a router. A router repeats its
+#: registrations in each app.
+Step: TypeAlias = Callable[[Target], None]
+
+
 class Registrar:
-    """The decorators of an app. Registering opens nothing and needs no event loop."""
+    """The decorators of an app and of a router. Registering opens nothing and needs no event loop."""
 
     def __init__(self) -> None:
         self._registry = Registry()
 
-    def _check_stopped(self, remedy: str) -> None:
-        """Check whether registering is still possible.
+    def _uri_of(self, queue: str) -> str:
+        """Return the URI of a queue name."""
+        raise NotImplementedError
+
+    def _register(self, step: Step) -> None:
+        """Make a registration.
 
         Raises:
-            StateError: the app is running.
+            StateError: the app is running, or the router is a part of an app.
         """
         raise NotImplementedError
 
@@ -76,7 +97,7 @@ class Registrar:
         Several handlers share a queue through their subscriptions. The app opens the queues for dead letters.
 
         Args:
-            queue: the queue's URI.
+            queue: the queue's URI; in a :class:`bmq.Router`, the name after the prefix.
             expression: selects messages; None for all messages. See :func:`bmq.consume` for this and the
                 further arguments.
             priority: priority of the subscription.
@@ -100,7 +121,7 @@ class Registrar:
             UsageError: an argument is out of range, or two arguments contradict each other.
             InvalidURI, InvalidExpression: the queue or the subscription is not legal, or the subscription
                 does not fit the type of the values.
-            StateError: the app is running.
+            StateError: the app is running, or the router is already a part of an app.
         """
         options = HandlerOptions(
             expression=expression,
@@ -118,58 +139,20 @@ class Registrar:
             rate=rate,
             on_error=on_error,
         )
-        uri = options.checked_uri(queue)
+        options.checked_uri(self._uri_of(queue))
         options.definition  # noqa: B018  # raises if a limit is out of range
 
         def register(handler: H) -> H:
-            self._check_stopped("register its handlers before")
-            function, shape = adapted(handler, codec, undecodable)
-            options.check_handler(function, shape)
-            self._registry.add(Registration(uri, handler, function, options, shape))
+            def step(target: Target) -> None:
+                function, shape = adapted(handler, codec, undecodable)
+                options.check_handler(function, shape)
+                uri = options.checked_uri(target.uri_of(queue))
+                target.registry.add(Registration(uri, handler, function, options, shape))
+
+            self._register(step)
             return handler
 
         return register
-
-    def sweeper(
-        self,
-        queue: str,
-        *,
-        put_aside: str | None = None,
-        hand_back_every: float | None = 60.0,
-        max_unconfirmed_messages: int = 100_000,
-        max_unconfirmed_bytes: int = 256 * 1024 * 1024,
-        by: str | None = None,
-    ) -> Sweeper:
-        """Put aside or hold the unclaimed messages of a queue, while the app runs.
-
-        The sweepers of an app start after the subscriptions of its handlers, and use a separate session.
-
-        Args:
-            queue: the queue's URI. For this and all further arguments, see :class:`bmq.workers.Sweeper`.
-            put_aside: URI of the queue for unclaimed messages; if None, the sweeper holds the messages.
-            hand_back_every: seconds until held messages return to the queue.
-            max_unconfirmed_messages: limit of held messages.
-            max_unconfirmed_bytes: limit of held bytes.
-            by: property for the counts of ``stats().by``.
-
-        Returns:
-            The sweeper, with counts from ``stats()``.
-
-        Raises:
-            UsageError, InvalidURI: as for :class:`bmq.workers.Sweeper`.
-            StateError: the app is running.
-        """
-        self._check_stopped("register its sweepers before")
-        sweeper = Sweeper(
-            queue,
-            put_aside=put_aside,
-            hand_back_every=hand_back_every,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
-            by=by,
-        )
-        self._registry.sweepers.append(sweeper)
-        return sweeper
 
     @renamed_arguments
     def batch_consumer(
@@ -207,7 +190,7 @@ class Registrar:
         given up at once and are not in the list.
 
         Args:
-            queue: the queue's URI.
+            queue: the queue's URI; in a :class:`bmq.Router`, the name after the prefix.
             max_messages: maximum number of messages in a batch.
             max_wait: seconds to wait for a full batch, from the arrival of its first message.
             expression: selects messages; None for all messages. See :meth:`consumer` for this and the further
@@ -230,7 +213,7 @@ class Registrar:
             UsageError: an argument is out of range, or two arguments contradict each other.
             InvalidURI, InvalidExpression: the queue or the subscription is not legal, or the subscription
                 does not fit the type of the values.
-            StateError: the app is running.
+            StateError: the app is running, or the router is already a part of an app.
         """
         max_messages, max_wait = check_batches(max_messages, max_wait, max_unconfirmed_messages)
         options = HandlerOptions(
@@ -254,15 +237,18 @@ class Registrar:
         if max_unconfirmed_messages is None:
             room = max(1000, (options.concurrency + 1) * max_messages)
             options = replace(options, max_unconfirmed_messages=room)
-        uri = options.checked_uri(queue)
+        options.checked_uri(self._uri_of(queue))
         options.definition  # noqa: B018  # raises if a limit is out of range
 
         def register(handler: B) -> B:
-            self._check_stopped("register its handlers before")
-            shape = batch_shape(handler, codec)
-            options.check_handler(handler, shape)
-            batches = Batches(max_messages, max_wait, shape)
-            self._registry.add(Registration(uri, handler, handler, options, shape, batches))
+            def step(target: Target) -> None:
+                shape = batch_shape(handler, codec)
+                options.check_handler(handler, shape)
+                batches = Batches(max_messages, max_wait, shape)
+                uri = options.checked_uri(target.uri_of(queue))
+                target.registry.add(Registration(uri, handler, handler, options, shape, batches))
+
+            self._register(step)
             return handler
 
         return register
@@ -275,11 +261,10 @@ class Registrar:
         exception ends the app.
 
         Raises:
-            StateError: the app is running.
+            StateError: the app is running, or the router is already a part of an app.
         """
-        self._check_stopped("register its handlers before")
         check_hook(function)
-        self._registry.startup.append(function)
+        self._register(lambda target: target.registry.startup.append(function))
         return function
 
     def on_shutdown(self, function: F) -> F:
@@ -290,11 +275,10 @@ class Registrar:
         registration, also if a startup function has failed.
 
         Raises:
-            StateError: the app is running.
+            StateError: the app is running, or the router is already a part of an app.
         """
-        self._check_stopped("register its handlers before")
         check_hook(function)
-        self._registry.shutdown.append(function)
+        self._register(lambda target: target.registry.shutdown.append(function))
         return function
 
     @renamed_arguments
@@ -315,7 +299,7 @@ class Registrar:
         have a separate subscription of a higher priority, and reach even a busy responder.
 
         Args:
-            queue: the queue's URI.
+            queue: the queue's URI; in a :class:`bmq.Router`, the name after the prefix.
             expression: an expression; None for all requests.
             allow: permitted queues for replies, as for :class:`bmq.workers.Responder`.
             concurrency: number of requests handled at the same time.
@@ -327,7 +311,7 @@ class Registrar:
         Raises:
             UsageError: an argument is out of range, or the function is not async.
             InvalidURI, InvalidExpression: the queue or the subscription is not legal.
-            StateError: the app is running.
+            StateError: the app is running, or the router is already a part of an app.
         """
 
         options = HandlerOptions(
@@ -339,16 +323,19 @@ class Registrar:
             on_error=on_error,
         )
         cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=NoRetry("discard"))
-        uri = options.checked_uri(queue)
+        options.checked_uri(self._uri_of(queue))
         options.definition  # noqa: B018  # raises if a limit is out of range
 
         def register(function: R) -> R:
-            self._check_stopped("register its handlers before")
-            responder = Responder(function, allow=allow)
-            call, _ = adapted(responder, None, None)
-            for each in (options, cancelling):
-                each.check_handler(call, None)
-                self._registry.add(Registration(uri, responder, call, each))
+            def step(target: Target) -> None:
+                responder = Responder(function, allow=allow)
+                call, _ = adapted(responder, None, None)
+                uri = options.checked_uri(target.uri_of(queue))
+                for each in (options, cancelling):
+                    each.check_handler(call, None)
+                    target.registry.add(Registration(uri, responder, call, each))
+
+            self._register(step)
             return function
 
         return register
@@ -370,8 +357,8 @@ class Registrar:
         the mover checks whether the broker keeps messages for long enough, and logs any problem.
 
         Args:
-            queue: URI of the delay queue; ``bmq://DOMAIN/NAME.delayed`` unless the producers name another
-                queue.
+            queue: URI of the delay queue, or in a :class:`bmq.Router` the name after the prefix. The URI is
+                ``bmq://DOMAIN/NAME.delayed`` unless the producers name another queue.
             allow: permitted destinations of messages: patterns like ``bmq://DOMAIN/*``, or a function of the
                 URI. The default allows the domain of the delay queue, and queues for replies.
             dead_letters: URI of the queue for undeliverable messages; None to confirm and drop them.
@@ -383,21 +370,26 @@ class Registrar:
         Raises:
             InvalidURI: the queue is not legal.
             UsageError: the queue already has a mover, or dead letters would return to the queue.
-            StateError: the app is running.
+            StateError: the app is running, or the router is already a part of an app.
         """
-        uri = QueueUri.parse(queue)
         longest = _checks.timeout(longest, "longest")
-        lookahead, _, max_held, max_held_bytes = check_due(lookahead, None, max_held, max_held_bytes)
-        self._check_stopped("register its queues before")
-        Allowed(allow, uri)
-        if dead_letters is not None:
-            letters = QueueUri.parse(dead_letters)
-            if letters.canonical == uri.canonical:
-                raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
-        self._registry.add_waiting(
-            uri, Waiting(allow, dead_letters, longest, lookahead, max_held, max_held_bytes)
-        )
+        bounds = check_due(lookahead, None, max_held, max_held_bytes)
+
+        def step(target: Target) -> None:
+            uri = QueueUri.parse(target.uri_of(queue))
+            Allowed(allow, uri)
+            letters = None
+            if dead_letters is not None:
+                letters = target.uri_of(dead_letters)
+                if QueueUri.parse(letters).canonical == uri.canonical:
+                    raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
+            lookahead, _, max_held, max_held_bytes = bounds
+            target.registry.add_waiting(
+                uri, Waiting(allow, letters, longest, lookahead, max_held, max_held_bytes)
+            )
+
+        self._register(step)
 
 
-#: The register of an app.
+#: The register of an app or a router.
 registry_of: Callable[[Registrar], Registry] = attrgetter("_registry")

@@ -89,6 +89,14 @@ class Registry:
         """Whether the app has no work."""
         return not (self.handlers or self.sweepers or self.waiting)
 
+    def copy(self) -> Registry:
+        """Return a register with the same entries."""
+        made = Registry()
+        made.handlers, made.sweepers = [*self.handlers], [*self.sweepers]
+        made.startup, made.shutdown = [*self.startup], [*self.shutdown]
+        made.waiting = {**self.waiting}
+        return made
+
     def add(self, new: Registration) -> None:
         """Add a handler, and the delay queue of its durable retries.
 

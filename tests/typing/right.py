@@ -85,8 +85,23 @@ async def use(received: bmq.Message) -> None:
     async def handle(order: Order, message: bmq.Message) -> None:
         assert_type(order.number, int)
 
+    router = bmq.Router(prefix="bmq://d.e/")
+    assert_type(router.prefix, str)
+
+    @router.consumer("q", concurrency=2)
+    async def ship(order: Order) -> None:
+        assert_type(order.number, int)
+
+    await ship(Order(1))
+    router.batch_consumer("rows")(load)
+    outer = bmq.Router()
+    outer.include(router)
+    app.include(outer)
     await handle(Order(1), received)  # a plain function still, with its own types
     app.consumer("bmq://d.e/q", codec=Reversed(), undecodable=cannot)(take)
+
+
+async def load(rows: list[Order]) -> None: ...
 
 
 @dataclass

@@ -34,6 +34,10 @@ async def misuse(queue: bmq.Queue, session: bmq.Session, app: bmq.App) -> None:
     async def handle(order: dict[str, int], number: int) -> None: ...
 
     app.consumer("bmq://d.e/q", undecodable=no_error)  # wrong
+    router = bmq.Router(prefix=b"bmq://d.e/")  # wrong
+    router.include(app)  # wrong
+    app.include("orders")  # wrong
+    router.consumer("q", concurency=2)  # wrong
     own = bmq.App(state=Shared())
     print(own.state.shiped)  # wrong
     own.state.shipped = "three"  # wrong

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routers: handlers of modules without an app, included in one or several apps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.testing import TestApp
+
+DOMAIN = "bmq://bmq.test.mem.priority/"
+ORDERS = DOMAIN + "orders"
+
+
+async def handle(message: bmq.Message) -> None:
+    """A handler."""
+
+
+def queues_of(app: bmq.App) -> list[str]:
+    """The queues of an app's handlers, in the order of registration."""
+    return [str(each.uri) for each in app._registry.handlers]
+
+
+async def test_handlers_of_a_router_use_the_session_of_the_app() -> None:
+    router = bmq.Router(prefix=DOMAIN)
+    app = bmq.App()
+    seen: list[tuple[str, bmq.Session]] = []
+
+    @app.consumer(DOMAIN + "own")
+    async def own(message: bmq.Message) -> None:
+        seen.append(("own", message.consumer.queue.session))
+
+    @router.consumer("orders")
+    async def ship(message: bmq.Message) -> None:
+        seen.append(("ship", message.consumer.queue.session))
+
+    @router.batch_consumer("rows", max_messages=2, max_wait=30)
+    async def load(messages: list[bmq.Message]) -> None:
+        seen.append((f"load {len(messages)}", messages[0].consumer.queue.session))
+
+    @router.responder("asked")
+    async def answer(message: bmq.Message) -> bytes:
+        seen.append(("answer", message.consumer.queue.session))
+        return message.data.upper()
+
+    app.include(router)
+    async with TestApp(app) as test:
+        for name in ("own", "orders", "rows", "rows"):
+            await test.post(DOMAIN + name, b"1")
+        await test.drained(DOMAIN + "own", ORDERS, DOMAIN + "rows")
+        async with bmq.connect(test.broker.uri) as session:
+            asked = await session.open_queue(DOMAIN + "asked", write=True)
+            assert (await asked.request(b"price", timeout=30)).data == b"PRICE"
+        assert sorted(name for name, _ in seen) == ["answer", "load 2", "own", "ship"]
+        assert {session for _, session in seen} == {app.session}
+        assert [each.handler for each in app.status()][:3] == ["own", "ship", "load"]
+
+
+async def test_a_router_brings_its_mover_and_its_functions() -> None:
+    router, app = bmq.Router(DOMAIN), bmq.App()
+    calls: list[str] = []
+    app.on_startup(lambda: calls.append("app starts"))
+    router.on_startup(lambda: calls.append("router starts"))
+    router.on_shutdown(lambda: calls.append("router stops"))
+    router.mover("orders.delayed", dead_letters="orders.dead")
+    router.consumer("orders")(handle)
+    app.include(router)
+    app.on_shutdown(lambda: calls.append("app stops"))
+    async with TestApp(app) as test:
+        async with bmq.connect(test.broker.uri) as session:
+            orders = await session.open_queue(ORDERS, write=True)
+            await orders.post(b"late", delay=0.01)
+        await test.drained(ORDERS + ".delayed", ORDERS)
+        assert calls == ["app starts", "router starts"]
+    assert calls == ["app starts", "router starts", "app stops", "router stops"]
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "queue", "expected"),
+    [
+        (DOMAIN, "", "orders", ORDERS),
+        (DOMAIN, "shop.", "orders", DOMAIN + "shop.orders"),
+        (DOMAIN + "eu-", "shop.", "orders", DOMAIN + "eu-shop.orders"),
+        (DOMAIN, "bmq://bmq.test.mem.fanout/", "orders?id=foo", "bmq://bmq.test.mem.fanout/orders?id=foo"),
+        (DOMAIN, "shop.", "bmq://bmq.test.mem.broadcast/orders", "bmq://bmq.test.mem.broadcast/orders"),
+        ("", "", ORDERS, ORDERS),
+        ("bmq://bmq.test.mem.priority.~tier/", "", "orders", "bmq://bmq.test.mem.priority.~tier/orders"),
+    ],
+)
+def test_prefixes_join(outer: str, inner: str, queue: str, expected: str) -> None:
+    app, whole, part = bmq.App(), bmq.Router(outer), bmq.Router(inner)
+    part.consumer(queue)(handle)
+    whole.include(part)
+    app.include(whole)
+    assert queues_of(app) == [expected]
+
+
+async def test_one_router_serves_several_apps() -> None:
+    router = bmq.Router(DOMAIN)
+    seen: list[bmq.Session] = []
+
+    @router.responder("asked")
+    async def answer(message: bmq.Message) -> None:
+        seen.append(message.consumer.queue.session)
+
+    one, two = bmq.App(), bmq.App()
+    one.include(router)
+    two.include(router)
+    one.include(two)
+    async with TestApp(one) as first:
+        brokers = [each.broker.uri for each in (first, first.of(two))]
+        for broker in brokers:
+            async with bmq.connect(broker) as session:
+                await (await session.open_queue(DOMAIN + "asked", write=True)).request(b"1", timeout=30)
+        assert seen == [one.session, two.session]
+
+
+def test_a_router_is_included_once_in_an_app() -> None:
+    app, whole, part = bmq.App(), bmq.Router(DOMAIN), bmq.Router("shop.")
+    part.consumer("orders")(handle)
+    whole.include(part)
+    again = r"Router\('{}'\) is already included, .* make each router in a function of the prefix"
+    with pytest.raises(bmq.UsageError, match=again.format("shop.")):
+        whole.include(part)
+    app.include(whole)
+    for router, prefix in ((whole, DOMAIN), (part, "shop.")):
+        with pytest.raises(bmq.UsageError, match=again.format(prefix)):
+            app.include(router)
+    other = bmq.Router(DOMAIN + "other.")
+    other.include(part)
+    with pytest.raises(bmq.UsageError, match=again.format("shop.")):
+        app.include(other)
+    assert queues_of(app) == [DOMAIN + "shop.orders"]
+
+
+def test_routers_never_contain_themselves() -> None:
+    one, two = bmq.Router(DOMAIN), bmq.Router()
+    with pytest.raises(bmq.UsageError, match="would be a part of itself"):
+        one.include(one)
+    one.include(two)
+    with pytest.raises(bmq.StateError, match="already a part of an app or of another router"):
+        two.include(one)
+
+
+def test_an_included_router_takes_no_further_handlers() -> None:
+    router = bmq.Router(DOMAIN)
+    bmq.App().include(router)
+    with pytest.raises(bmq.StateError, match=r"register its handlers before app\.include\(router\)"):
+        router.consumer("orders")(handle)
+    with pytest.raises(bmq.StateError):
+        router.on_startup(lambda: None)
+    with pytest.raises(bmq.StateError):
+        router.mover("orders.delayed")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_relative_name_needs_a_domain(nested: bool) -> None:
+    app, router = bmq.App(), bmq.Router("shop.")
+    router.consumer("orders")(handle)
+    if nested:
+        whole = bmq.Router()
+        whole.include(router)
+        router = whole
+    with pytest.raises(bmq.InvalidURI, match=r"'shop\.orders' of .* is relative, .*'bmq://DOMAIN/'"):
+        app.include(router)
+    assert queues_of(app) == []
+    with pytest.raises(bmq.InvalidURI, match='must start with "bmq://"'):
+        app.consumer("orders")
+
+
+def test_a_failed_inclusion_changes_nothing() -> None:
+    app, router = bmq.App(), bmq.Router(DOMAIN)
+    app.consumer(ORDERS)(handle)
+    router.consumer("first")(handle)
+    router.on_startup(lambda: None)
+    router.mover("late")
+    router.consumer("orders")(handle)
+    with pytest.raises(bmq.UsageError, match=r"handle is registered for .*/orders already"):
+        app.include(router)
+    assert queues_of(app) == [ORDERS]
+    assert not app._registry.startup
+    assert not app._registry.waiting
+    router.consumer("last", expression="x > 1")(handle)
+    other = bmq.App()
+    other.include(router)
+    assert queues_of(other) == [DOMAIN + name for name in ("first", "orders", "last")]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "reason"),
+    [
+        ("bmq://bmq.test.mem.priority", r"must end the domain with '/': 'bmq://bmq\.test\.mem\.priority/'"),
+        ("bmq://", "must end the domain with '/'"),
+        ("bmq:///", "the domain is missing"),
+        ("bmq://d/q?id=a", "must not contain an application"),
+        ("bmq://d/q?", "the only possible query"),
+        ("bmq://d/a/", "the queue name 'a/q'"),
+        ("bmq://d d/", "the domain 'd d'"),
+        ("tcp://localhost:30114/", "prefix must be a domain such as bmq://"),
+        ("shop/", "prefix must be a domain such as bmq://.*not 'shop/'"),
+        (7, "prefix must be a str"),
+        (None, "prefix must be a str"),
+    ],
+)
+def test_a_prefix_begins_the_name_of_a_queue(prefix: Any, reason: str) -> None:
+    with pytest.raises(bmq.UsageError, match=reason):
+        bmq.Router(prefix)
+
+
+@pytest.mark.parametrize("prefix", [DOMAIN, "", "shop."])
+def test_mistakes_are_found_where_the_handler_is_registered(prefix: str) -> None:
+    router = bmq.Router(prefix)
+    with pytest.raises(bmq.InvalidURI, match=r"the queue name '.*bad name'"):
+        router.consumer("bad name")
+    with pytest.raises(bmq.UsageError, match="queue must be a str"):
+        router.responder(7)  # type: ignore[arg-type]
+    with pytest.raises(bmq.InvalidExpression):
+        router.consumer("orders", expression="x >")
+    with pytest.raises(bmq.UsageError, match="takes no parameter"):
+        router.consumer("orders")(nothing)  # type: ignore[type-var]
+    router.consumer("orders")(handle)
+    with pytest.raises(bmq.UsageError, match=r"handle is registered for .*orders already"):
+        router.consumer("orders")(handle)
+    with pytest.raises(bmq.UsageError, match="would return to it"):
+        router.mover("late", dead_letters="late")
+
+
+async def nothing() -> None:
+    """Takes no message."""
+
+
+def test_only_routers_and_apps_are_included() -> None:
+    with pytest.raises(bmq.UsageError, match=r"part must be a bmq\.Router or a bmq\.App"):
+        bmq.App().include(7)  # type: ignore[arg-type]
+    with pytest.raises(bmq.UsageError, match="router must be"):
+        bmq.Router().include(bmq.App())  # type: ignore[arg-type]
+
+
+async def test_a_running_app_includes_no_router() -> None:
+    app = bmq.App()
+    app.consumer(ORDERS)(handle)
+    async with TestApp(app):
+        with pytest.raises(bmq.StateError, match="the app is running"):
+            app.include(bmq.Router())
