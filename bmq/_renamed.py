@@ -31,6 +31,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
     "Consumer": {"selector": "expression"},
     "Message": {"state": "context", "subscription": "consumer"},
     "Queue": {"subscriptions": "consumers", "waiting": "delay_queue_uri"},
+    "RequestFailed": {"kind": "type", "reason": "detail"},
     "Session": {"output": "open_output"},
     "Subscription": {"selector": "expression"},
 }
@@ -60,10 +61,14 @@ NAMES: dict[str, dict[str, str]] = {
         "exponential_backoff": "bmq.reconnect_delays",
         "InvalidArgument": "bmq.UsageError",
         "Post": "bmq.interceptors.OutgoingMessage",
+        "ResponderError": "bmq.RequestFailed",
         "Typed": "bmq.PropertyValue",
     },
     "bmq.workers": {"ExponentialDecay": "bmq.workers.Backoff"},
-    "bmq.errors": {"InvalidArgument": "bmq.errors.UsageError"},
+    "bmq.errors": {
+        "InvalidArgument": "bmq.errors.UsageError",
+        "ResponderError": "bmq.errors.RequestFailed",
+    },
     "bmq.subscriptions": {"Selector": "bmq.subscriptions.ExpressionInput"},
     "bmq.conventions": {
         "WAITING_SUFFIX": "bmq.conventions.DELAY_QUEUE_SUFFIX",

@@ -79,7 +79,8 @@ DEATHS: Final = "bmq_deaths"
 """INT32: number of processes that ended, or lost their connection, while handling the message."""
 
 ERROR: Final = "bmq_error"
-"""STRING: error of the last attempt, or of a request: ``type: text``."""
+"""STRING: error of the last attempt, or of a request: ``type: text``. The payload of a failed request's reply
+is a problem, ``application/problem+json``."""
 
 ORIGIN: Final = "bmq_origin"
 """STRING: original GUID of a message that was posted again."""

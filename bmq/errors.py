@@ -25,7 +25,7 @@
     ├── AdminError                  the broker did not carry out an admin command
     ├── TimedOut                    the result did not arrive in time (retryable)
     │   └── RequestTimeout          no answer from the broker within the deadline
-    ├── ResponderError              the responder of a request failed
+    ├── RequestFailed               the responder of a request failed
     └── PostError                   a message was not accepted: negatively acknowledged or given up
 
 ``retryable`` is a class attribute (or, if a broker's code decides, an instance attribute): whether the same
@@ -34,11 +34,12 @@ call may succeed later without a change by the caller.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bmq._links import page
-from bmq._renamed import old_names
+from bmq._renamed import old_names, renamed
 
 __all__ = [
     "AckStatus",
@@ -60,8 +61,8 @@ __all__ = [
     "ProtocolError",
     "QueueClosed",
     "RequestError",
+    "RequestFailed",
     "RequestTimeout",
-    "ResponderError",
     "SessionClosed",
     "StateError",
     "StatusCategory",
@@ -518,27 +519,151 @@ class RequestTimeout(TimedOut):
     """
 
 
-class ResponderError(Error):
+@renamed
+class RequestFailed(Error):
     """The responder of a request failed; the error replaces the reply.
 
     ::
 
         try:
             reply = await queue.request(b"...", timeout=5)
-        except bmq.ResponderError as error:
-            print(error.kind, error.reason)
+        except bmq.RequestFailed as error:
+            print(error.type, error.detail)
+
+    The members of the problem are those of RFC 9457. A responder may raise the error to choose the members;
+    any other exception of a responder travels with the name of its class as ``type``, and its text as
+    ``detail``. A subclass with a type is raised in place of this class, if the requester has imported the
+    subclass::
+
+        class NoSuchArticle(bmq.RequestFailed, type="no-such-article", title="No such article"):
+            ...
+
+        @app.responder("bmq://bmq.test.mem.priority/prices")
+        async def price(article: Article) -> Price:
+            raise NoSuchArticle(f"no article {article.number}", properties={"Article": article.number})
+
+    Args:
+        detail: what went wrong this time; at most 1,000 characters are sent.
+        type: URI reference of the type of problem, or a name without spaces; None for the type of the class.
+        title: short text for all problems of this type; None for the title of the class.
+        retryable: whether the same request may succeed later; None for the value of the class.
+        properties: properties of the reply, by name.
+
+    Raises:
+        UsageError: ``type`` is empty or contains white space, or two subclasses have the same type.
 
     Attributes:
-        kind: type of the responder's error, for example ``ValueError``.
-        reason: text of the error.
-        guid: GUID of the request.
+        type: type of the problem: for a responder's other exceptions, the name of the class, for example
+            ``ValueError``.
+        title: short text for all problems of this type; empty if the responder sent none.
+        detail: text of the error.
+        retryable: whether the same request may succeed later.
+        properties: the responder's properties of the reply, by name.
+        guid: GUID of the request; empty at the responder.
+        queue_uri: URI of the queue of the request; empty at the responder.
     """
 
-    def __init__(self, message: str, *, kind: str = "", reason: str = "", guid: str = "") -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.reason = reason
-        self.guid = guid
+    type: str = "about:blank"
+    title: str = ""
+    detail: str = ""
+    guid: str = ""
+    queue_uri: str = ""
+
+    def __init_subclass__(
+        cls, *, type: str | None = None, title: str | None = None, retryable: bool | None = None, **more: Any
+    ) -> None:
+        super().__init_subclass__(**more)
+        if title is not None:
+            cls.title = title
+        if retryable is not None:
+            cls.retryable = retryable
+        if type is not None:
+            cls.type = _problem_type(type)
+            known = _problems.setdefault(type, cls)
+            if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise UsageError(
+                    f"{cls.__qualname__} and {known.__module__}.{known.__qualname__} both have the type "
+                    f"{type}: give each class a type of its own"
+                )
+            _problems[type] = cls
+
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        type: str | None = None,
+        title: str | None = None,
+        retryable: bool | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        if type is not None:
+            self.type = _problem_type(type)
+        if title is not None:
+            self.title = title
+        if retryable is not None:
+            self.retryable = retryable
+        self.properties: dict[str, Any] = dict(properties or {})
+
+    def __str__(self) -> str:
+        text = self.detail or self.title or self.type
+        if not self.guid:
+            return text
+        return f"request {self.guid} to {self.queue_uri} has failed: {self.type}: {text}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_unpickled, (self.__class__, self.args), dict(self.__dict__))
+
+
+#: The subclasses of :class:`RequestFailed` with a type.
+_problems: dict[str, type[RequestFailed]] = {}
+
+
+def request_failed(
+    detail: str,
+    *,
+    problem: str,
+    title: str,
+    retryable: bool,
+    properties: Mapping[str, Any],
+    guid: str,
+    queue_uri: str,
+) -> RequestFailed:
+    """Return the error for a problem in a reply, of the class with the problem's type.
+
+    Args:
+        detail: text of the error.
+        problem: type of the problem.
+        title: short text for all problems of the type.
+        retryable: whether the same request may succeed later.
+        properties: the responder's properties of the reply.
+        guid: GUID of the request.
+        queue_uri: URI of the queue of the request.
+    """
+    cls = _problems.get(problem, RequestFailed)
+    error = cls.__new__(cls, detail)  # a subclass may have another constructor
+    error.type, error.detail = problem, detail
+    error.title = title or cls.title
+    error.retryable = retryable
+    error.properties = dict(properties)
+    error.guid, error.queue_uri = guid, queue_uri
+    return error
+
+
+def _problem_type(text: str) -> str:
+    """Return a type of problems.
+
+    Raises:
+        UsageError: the text is empty or contains white space.
+    """
+    if not text or text.split() != [text]:
+        raise UsageError(f"type must be a URI reference, or a name without spaces, not {text!r}")
+    return text
+
+
+def _unpickled(cls: type[RequestFailed], args: tuple[object, ...]) -> RequestFailed:
+    return cls.__new__(cls, *args)
 
 
 class PostError(Error):

@@ -14,6 +14,7 @@ PACKAGE = Path(bmq.__file__).parent
 REGISTERS = {
     "_caches.py: CACHES": "the register itself; one entry for each cache",
     "codecs/_codec.py: _made_by": "the codecs that the program registers",
+    "errors.py: _problems": "the types of problems that the program defines",
 }
 
 

@@ -18,6 +18,7 @@ CLASSES: dict[str, tuple[type, ...]] = {
     "Consumer": (bmq.Consumer, bmq.blocking.Consumer),
     "Message": (bmq.Message, bmq.TypedMessage, bmq.blocking.Message),
     "Queue": (bmq.Queue, bmq.blocking.Queue),
+    "RequestFailed": (bmq.RequestFailed,),
     "Session": (bmq.Session, bmq.blocking.Session),
     "Subscription": (bmq.Subscription,),
 }
@@ -73,7 +74,7 @@ def test_an_unknown_name_is_an_ordinary_error(module: str) -> None:
 
 @pytest.mark.parametrize(("owner", "name", "old", "new"), ATTRIBUTES)
 def test_an_old_attribute_names_the_new_one(owner: type, name: str, old: str, new: str) -> None:
-    made = object.__new__(owner)
+    made = owner.__new__(owner)
     for thing in (made, owner):
         with pytest.raises(AttributeError) as caught:
             getattr(thing, old)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
 from bmq._renamed import renamed_arguments
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["TypedConsumer", "TypedGroup", "TypedQueue"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def _encoded(
@@ -74,6 +75,8 @@ class TypedQueue(Generic[T]):
     def __init__(self, queue: Queue, of: type[T], codec: str | Codec[Any]) -> None:
         self.queue = queue
         self._shape = Shape(of, codec)
+        self._codec = codec if isinstance(codec, str) else "application/json"
+        self._replies: dict[type, Shape[Any]] = {}
 
     @property
     def uri(self) -> str:
@@ -166,22 +169,72 @@ class TypedQueue(Generic[T]):
         """
         return self.queue.post_many(_messages(self._shape, values), rate=rate)
 
+    @overload
     def request(
         self,
         value: T,
         *,
+        reply: type[R],
         properties: Mapping[str, PropertyInput] | None = None,
         timeout: float = 30.0,
         reply_to: str | None = None,
-    ) -> Message:
+    ) -> R: ...
+    @overload
+    def request(
+        self,
+        value: T,
+        *,
+        reply: None = None,
+        properties: Mapping[str, PropertyInput] | None = None,
+        timeout: float = 30.0,
+        reply_to: str | None = None,
+    ) -> Message: ...
+    def request(
+        self,
+        value: T,
+        *,
+        reply: type[R] | None = None,
+        properties: Mapping[str, PropertyInput] | None = None,
+        timeout: float = 30.0,
+        reply_to: str | None = None,
+    ) -> R | Message:
         """Post a value and wait for the reply, as :meth:`Queue.request` does.
+
+        ::
+
+            price = queue.typed(Article).request(Article("A4711"), reply=Price)
+
+        Args:
+            value: value to post.
+            reply: type of the reply's value; None to return the message.
+            properties: further properties; override properties derived from fields of the value.
+            timeout: seconds to wait for the reply, posting included.
+            reply_to: as for :meth:`Queue.request`.
+
+        Returns:
+            The value of the reply, or the reply itself, already confirmed.
 
         Raises:
             InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
-            ResponderError, TimedOut, PostError, QueueClosed, SessionClosed: as for :meth:`Queue.request`.
+            UsageError: no codec supports the type of the reply; nothing was posted.
+            Undecodable: the reply has no value of this type.
+            RequestFailed, TimedOut, PostError, QueueClosed, SessionClosed: as for :meth:`Queue.request`.
+
+        Interrupting the call has the same effect as for :meth:`Queue.request`.
         """
+        shape = None if reply is None else self._shape_of(reply)
         data, own = _encoded(self._shape, value, properties)
-        return self.queue.request(data, properties=own, timeout=timeout, reply_to=reply_to)
+        message = self.queue.request(data, properties=own, timeout=timeout, reply_to=reply_to)
+        return message if shape is None else cast("R", shape.decode(message))
+
+    def _shape_of(self, reply: Any) -> Shape[Any]:
+        """Return the shape of replies; the queue's codec decodes replies without a content type."""
+        shape = self._replies.get(reply) if isinstance(reply, type) else None
+        if shape is None:
+            shape = Shape(reply, self._codec)
+            if isinstance(reply, type):
+                self._replies[reply] = shape
+        return shape
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait for the outcomes of all posts, as :meth:`Queue.flush` does."""

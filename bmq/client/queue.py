@@ -380,7 +380,7 @@ class Queue(OpenQueue):
             The reply, already confirmed.
 
         Raises:
-            ResponderError: the responder failed.
+            RequestFailed: the responder failed.
             TimedOut: no reply came in time.
             PostError, QueueClosed, SessionClosed, InvalidPayload, InvalidProperty: as for :meth:`post`.
             OpenQueueError, RequestTimeout: the queue for replies could not be opened.

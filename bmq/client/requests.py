@@ -7,14 +7,15 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from bmq import _world
 from bmq._log_limit import LogLimit
 from bmq._waiting import ended
 from bmq.client._deadline import within
-from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER
-from bmq.errors import Error, ProtocolError, ResponderError, SessionClosed, TimedOut
+from bmq.client.problem import failure_of
+from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER
+from bmq.errors import Error, ProtocolError, SessionClosed, TimedOut
 from bmq.wire.constants import PropertyType
 from bmq.wire.printable import printable
 from bmq.wire.properties import PropertyInput, PropertyValue
@@ -32,8 +33,6 @@ deadline: ContextVar[float | None] = ContextVar("bmq_deadline", default=None)
 
 
 _log = LogLimit(logging.getLogger("bmq.client"))
-# Maximum length of an error's text, even from a responder of another implementation.
-_LONGEST_ERROR: Final = 1000
 
 
 class Requests:
@@ -86,12 +85,8 @@ class Requests:
         finally:
             del self._waiting[guid]
             reply.cancel()
-        if (error := message.properties.get(ERROR)) is not None:
-            text = str(error)[:_LONGEST_ERROR]
-            kind, _, reason = text.partition(": ")
-            raise ResponderError(
-                f"request {guid} to {queue.uri} has failed: {text}", kind=kind, reason=reason, guid=guid
-            )
+        if (failure := failure_of(message, guid, queue.uri)) is not None:
+            raise failure
         return message
 
     def _cancel(self, queue: Queue, guid: str) -> None:

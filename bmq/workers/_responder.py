@@ -14,13 +14,14 @@ from typing import Any, Never, NoReturn, TypeAlias, Union, cast, get_args, get_o
 from bmq import _world
 from bmq._checks import INT64_MAX
 from bmq._log_limit import LogLimit
-from bmq.client.dead_letters import described, error_text
+from bmq.client.dead_letters import described
 from bmq.client.message import Message
 from bmq.client.poison import Allow, Allowed, guid_of, integer_of, queue_of
 from bmq.client.posts import PutMessage
+from bmq.client.problem import problem_of
 from bmq.client.queue import Queue
 from bmq.client.requests import deadline
-from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER, derived_guid
+from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER, derived_guid
 from bmq.errors import Error, QueueClosed, UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
@@ -51,7 +52,7 @@ class Responder:
     once, and afterwards confirmed. An expired request is confirmed without a call. The function is cancelled
     at the deadline, and when the requester cancels the request. A message without ``bmq_reply_to`` is handled
     without a reply. If the function raises an exception, or the result cannot be posted, the requester
-    receives a :class:`bmq.ResponderError`.
+    receives a :class:`bmq.RequestFailed`.
 
     Three kinds of requests are not handled: malformed requests, requests with forged ``bmq_`` properties, and
     requests naming a reply queue outside ``allow``. Rejected requests become dead letters if the retry policy
@@ -161,7 +162,7 @@ class Responder:
             message.queue_uri,
             described(error),
         )
-        return PutMessage(_DONE, {ERROR: error_text(error)})
+        return problem_of(error)
 
     async def _answer(self, message: Message, to: str | None, reply: PutMessage | None) -> None:
         """Post the reply. If no reply can be posted at all, the request times out."""

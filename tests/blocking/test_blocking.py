@@ -387,6 +387,33 @@ def test_a_request_returns_the_reply(
             queue.request(b"?", timeout=0.05)
 
 
+def test_a_typed_request_returns_a_value_or_raises_the_problem(
+    broker: str, bmq_queue_uri: str, in_thread: Callable[[Callable[[], object]], Any]
+) -> None:
+    problem = b'{"type": "urn:test:odd", "title": "Odd", "detail": "not even", "retryable": true}'
+    failed = {"bmq_error": "urn:test:odd: not even", "bmq_content_type": "application/problem+json"}
+    with bmq.blocking.connect(broker) as session, bmq.blocking.connect(broker) as other:
+        asked = other.open_queue(bmq_queue_uri, read=True)
+
+        def answer() -> None:
+            for data, properties in ((b'{"a": 42}', {}), (problem, failed)):
+                request = asked.receive(timeout=10)
+                replies = other.open_output(str(request.properties["bmq_reply_to"]))
+                replies.post(data, properties={"bmq_request": request.guid, **properties})
+                request.confirm()
+
+        in_thread(answer)
+        numbers = session.open_queue(bmq_queue_uri, write=True).typed(list[int])
+        assert numbers.request([6, 7], reply=dict[str, int], timeout=10) == {"a": 42}
+        with pytest.raises(bmq.RequestFailed, match="not even") as caught:
+            numbers.request([3], reply=dict[str, int], timeout=10)
+        assert (caught.value.type, caught.value.title, caught.value.retryable) == (
+            "urn:test:odd",
+            "Odd",
+            True,
+        )
+
+
 def test_a_table_is_posted_and_received(queue: bmq.blocking.Queue) -> None:
     import polars as pl
     import pyarrow as pa

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import pickle
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 
@@ -68,10 +72,126 @@ async def test_an_error_of_the_responder_reaches_the_requester(bmq_broker: HasUr
             raise ValueError("no: such")
 
     async with app:
-        with pytest.raises(bmq.ResponderError, match="ValueError: no: such") as caught:
+        with pytest.raises(bmq.RequestFailed, match="ValueError: no: such") as caught:
             await queue.request(b"bad", timeout=30)
-        assert (caught.value.kind, caught.value.reason) == ("ValueError", "no: such")
+        assert (caught.value.type, caught.value.detail) == ("ValueError", "no: such")
         assert (await queue.request(b"good", timeout=30)).properties["bmq_request"] != caught.value.guid
+
+
+class OutOfStock(bmq.RequestFailed, type="urn:shop:out-of-stock", title="Out of stock", retryable=True):
+    """A problem of these tests, with a constructor of its own."""
+
+    def __init__(self, article: str) -> None:
+        super().__init__(f"no {article} left", properties={"Article": article})
+
+
+async def test_a_responder_chooses_the_problem(bmq_broker: HasUri, queue: bmq.Queue) -> None:
+    app = bmq.App(bmq_broker.uri)
+
+    @app.responder(queue.uri)
+    async def sell(message: bmq.Message) -> bytes:
+        if message.data == b"tea":
+            raise OutOfStock("tea")
+        raise bmq.RequestFailed("closed", type="https://shop.example/closed", title="Closed", retryable=True)
+
+    async with app:
+        with pytest.raises(OutOfStock) as out:
+            await queue.request(b"tea", timeout=30)
+        with pytest.raises(bmq.RequestFailed) as closed:
+            await queue.request(b"cup", timeout=30)
+    error: bmq.RequestFailed = out.value
+    assert (error.type, error.title, error.detail) == (
+        "urn:shop:out-of-stock",
+        "Out of stock",
+        "no tea left",
+    )
+    assert (error.retryable, error.properties, error.queue_uri) == (True, {"Article": "tea"}, queue.uri)
+    assert str(error) == f"request {error.guid} to {queue.uri} has failed: {error.type}: no tea left"
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is OutOfStock
+    assert (str(copy), copy.properties) == (str(error), error.properties)
+    error = closed.value
+    assert type(error) is bmq.RequestFailed
+    assert (error.type, error.title, error.detail, error.retryable) == (
+        "https://shop.example/closed",
+        "Closed",
+        "closed",
+        True,
+    )
+
+
+async def test_a_failure_is_a_problem_that_other_languages_can_read(
+    bmq_broker: HasUri, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue
+) -> None:
+    app = bmq.App(bmq_broker.uri)
+    replies = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
+
+    @app.responder(queue.uri)
+    async def fail(message: bmq.Message) -> None:
+        if message.data == b"full":
+            raise bmq.BufferFull("later")
+        raise OutOfStock("tea")
+
+    async with app:
+        for payload in (b"tea", b"full"):
+            await queue.post(payload, properties={"bmq_reply_to": replies.uri})
+        problem, full = [await replies.receive(timeout=30) for _ in range(2)]
+    assert json.loads(problem.data) == {
+        "type": "urn:shop:out-of-stock",
+        "title": "Out of stock",
+        "detail": "no tea left",
+        "retryable": True,
+    }
+    assert problem.properties["bmq_content_type"] == "application/problem+json"
+    assert problem.properties["bmq_error"] == "urn:shop:out-of-stock: no tea left"
+    assert problem.properties["Article"] == "tea"
+    assert json.loads(full.data) == {"type": "BufferFull", "detail": "later", "retryable": True}
+
+
+def test_two_classes_cannot_have_the_same_type_of_problem() -> None:
+    with pytest.raises(bmq.UsageError, match=r"SoldOut and .*\.OutOfStock both have the type urn:shop"):
+        type("SoldOut", (bmq.RequestFailed,), {}, type="urn:shop:out-of-stock")
+    for text in ("", "out of stock", "a\n"):
+        with pytest.raises(bmq.UsageError, match="type must be a URI reference"):
+            bmq.RequestFailed("x", type=text)
+
+
+@dataclass
+class Article:
+    number: Annotated[str, bmq.Property("Article")]
+
+
+@dataclass
+class Price:
+    cents: int
+
+
+async def test_a_typed_request_returns_the_value_of_the_reply(
+    bmq_broker: HasUri, bmq_session: bmq.Session, queue: bmq.Queue
+) -> None:
+    app = bmq.App(bmq_broker.uri)
+
+    @app.responder(queue.uri, expression='Article == "A1"')
+    async def price(message: bmq.Message) -> bytes:
+        article = json.loads(message.data)
+        return b'{"cents": 999}' if article == {"number": "A1"} else b"no"
+
+    @app.responder(queue.uri, expression='Article == "A2"')
+    async def nonsense(message: bmq.Message) -> bytes:
+        return b"{}"
+
+    articles = queue.typed(Article)
+    async with app:
+        assert await articles.request(Article("A1"), reply=Price, timeout=30) == Price(999)
+        assert (await articles.request(Article("A1"), timeout=30)).data == b'{"cents": 999}'
+        assert await articles.request(Article("A1"), reply=dict, timeout=30) == {"cents": 999}
+        with pytest.raises(bmq.Undecodable, match="not a value of Price"):
+            await articles.request(Article("A2"), reply=Price, timeout=30)
+    for reply in (bytes, object(), []):
+        with pytest.raises(bmq.UsageError):
+            await articles.request(Article("A1"), reply=reply)  # type: ignore[call-overload]
+    with pytest.raises(bmq.InvalidPayload):
+        await articles.request("A1", reply=Price)  # type: ignore[call-overload]
 
 
 async def test_a_request_without_a_responder_times_out(queue: bmq.Queue) -> None:

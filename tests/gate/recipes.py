@@ -638,7 +638,7 @@ EXCLUDED: dict[str, str] = {
                 "bmq.InvalidExpression",
             ),
             *("bmq.OpenQueueError", "bmq.PostError", "bmq.ProtocolError", "bmq.RequestError"),
-            *("bmq.ResponderError", "bmq.Undecodable", "bmq.broker.InvalidDomain"),
+            *("bmq.RequestFailed", "bmq.Undecodable", "bmq.broker.InvalidDomain"),
             "bmq.testing.BrokenPromise",
         ],
         _RAISED,

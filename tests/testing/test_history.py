@@ -135,7 +135,7 @@ async def test_a_reply_is_matched_with_its_request(
     queue = await session.open_queue(bmq_queue_uri, write=True)
     async with app:
         assert (await queue.request(b"yes", timeout=10)).data == b"yes"
-        with pytest.raises(bmq.ResponderError):
+        with pytest.raises(bmq.RequestFailed):
             await queue.request(b"no", timeout=10)
         await eventually(lambda: not history.pending(), 10)
     check(history)

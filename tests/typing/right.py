@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, assert_type
@@ -54,6 +55,10 @@ async def use(received: bmq.Message) -> None:
                 assert_type(order.value.number, int)
             async with orders.subscribe("number == 1") as first:
                 assert_type((await first.receive()).value, Order)
+            assert_type(await orders.request(Order(1), reply=Shared), Shared)
+            assert_type(await orders.request(Order(1), timeout=1), bmq.Message)
+            with contextlib.suppress(NotShipped):
+                await orders.request(Order(1), reply=dict[str, int])
             rows = queue.typed(list[Order], codec="application/msgpack")
             assert_type((await rows.receive()).value, list[Order])
             placed = queue.typed(bmq.CloudEvent[Order])
@@ -112,6 +117,9 @@ class Order:
 
 class Shared:
     shipped: int = 0
+
+
+class NotShipped(bmq.RequestFailed, type="not-shipped", title="Not shipped", retryable=True): ...
 
 
 async def take_order(order: Order) -> None: ...

@@ -29,6 +29,9 @@ async def misuse(queue: bmq.Queue, session: bmq.Session, app: bmq.App) -> None:
     await texts.post({"a": "b"})  # wrong
     (await texts.receive()).value["a"].upper()  # wrong
     queue.typed(str, codec=Backwards())  # wrong
+    await texts.request({"a": "b"}, reply=Shared)  # wrong
+    print((await texts.request({"a": 1}, reply=Shared)).shiped)  # wrong
+    bmq.RequestFailed("x", kind="ValueError")  # wrong
 
     @app.consumer("bmq://d.e/q")  # wrong
     async def handle(order: dict[str, int], number: int) -> None: ...
