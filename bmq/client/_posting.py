@@ -27,6 +27,7 @@ from itertools import islice, repeat
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from bmq.client._extras import importing_arrow
 from bmq.client._outcomes import PostBatch, PostFuture, Several
 from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed, wrong_size
 from bmq.client.posts import GuidsOf, PostReport, PutMessage
@@ -215,14 +216,8 @@ class Poster:
         name_row: Callable[[int], str],
     ) -> Iterator[EncodedPosts]:
         """Encode the rows of a table; see :meth:`bmq.Queue.encode_table`."""
-        try:
+        with importing_arrow():
             from bmq.wire.table import EncodedPosts, TableEncoder, guids_in, stream_of
-        except ModuleNotFoundError as error:
-            if error.name not in ("numpy", "pyarrow"):
-                raise
-            raise ModuleNotFoundError(
-                f"tables need {error.name}, which is not installed: pip install 'bmq[arrow]'", name=error.name
-            ) from error
         reader = stream_of(table)
         new = self._driver.core.new_properties
         encoder = TableEncoder(reader.schema, value, properties, new=new, name_row=name_row)

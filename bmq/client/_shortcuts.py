@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from bmq.client._extras import importing_arrow
+
 if TYPE_CHECKING:
     from bmq.client.options import TablesOptions as TablesOptions
     from bmq.client.queue import Queue
@@ -35,14 +37,8 @@ def typed_queue(queue: Queue, of: type[T], codec: str | Codec[Any]) -> TypedQueu
 
 def tables_of(queue: Queue, expression: ExpressionInput, **options: Unpack[TablesOptions]) -> Tables:
     """Receive tables; see :meth:`bmq.Queue.tables`."""
-    try:
+    with importing_arrow():
         from bmq.client.tables import Tables
-    except ModuleNotFoundError as error:
-        if error.name not in ("numpy", "pyarrow"):
-            raise
-        raise ModuleNotFoundError(
-            f"tables need {error.name}, which is not installed: pip install 'bmq[arrow]'", name=error.name
-        ) from error
 
     return Tables(queue, expression, **options)
 

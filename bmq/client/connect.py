@@ -202,7 +202,7 @@ def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]
             logger.warning(
                 "credentials are sent to %s unencrypted: use a tcps:// address",
                 address,
-                extra={"broker": str(address)},
+                extra={"broker": address.text},
             )
 
 

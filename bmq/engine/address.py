@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -32,16 +33,25 @@ ENVIRONMENT_VARIABLE = "BMQ_BROKER_URI"
 FROM_ENVIRONMENT = f"the address comes from {ENVIRONMENT_VARIABLE}"
 
 
-class Address(NamedTuple):
-    """The address of a broker."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address of a broker.
+
+    Attributes:
+        text: the address as a URI.
+    """
 
     host: str
     port: int
     tls: bool = False
+    text: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        object.__setattr__(self, "text", f"{'tcps' if self.tls else 'tcp'}://{host}:{self.port}")
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tcps' if self.tls else 'tcp'}://{host}:{self.port}"
+        return self.text
 
 
 def parse_addresses(text: str) -> list[Address]:

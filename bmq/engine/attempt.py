@@ -78,7 +78,7 @@ class Attempt:
 
     def __str__(self) -> str:
         address, host = self.address, self.host
-        return str(address) if host == address.host else f"{address} ({host})"
+        return address.text if host == address.host else f"{address} ({host})"
 
     async def run(self, credentials: Callable[[], Awaitable[Credentials | None]], deadline: float) -> None:
         """Connect, negotiate, and hand the channel over.
@@ -139,7 +139,7 @@ class Attempt:
             return None
         from bmq.engine.trace import Tracer
 
-        return Tracer(str(self.address), payloads=self._options.trace is Trace.PAYLOADS)
+        return Tracer(self.address.text, payloads=self._options.trace is Trace.PAYLOADS)
 
     # the channel (see Receiver)
 

@@ -163,7 +163,7 @@ class Dialer:
             logger.warning(
                 "the authentication could not be renewed, for lack of credentials: %s",
                 reason,
-                extra={"broker": str(self.address)},
+                extra={"broker": self.address.text},
             )
             credentials = None
         connection.core.reauthenticate(credentials, connection.loop.time())
@@ -268,7 +268,7 @@ class Dialer:
             return str(error), error
         except Exception as error:
             reason = f"reconnecting failed with {type(error).__name__}"
-            logger.exception("%s", reason, extra={"broker": str(self.address)})
+            logger.exception("%s", reason, extra={"broker": self.address.text})
             return reason, error
         return "", None
 
@@ -302,7 +302,7 @@ class Dialer:
         for each in self._delays:
             self._attempt += 1
             delay = self._violations.pause(each)
-            self._publish(Reconnecting(self._attempt, delay, str(self.address)))
+            self._publish(Reconnecting(self._attempt, delay, self.address.text))
             await asyncio.sleep(delay)
             try:
                 await self._try_all()
@@ -314,7 +314,7 @@ class Dialer:
                     "attempt %d to reconnect failed: %s",
                     self._attempt,
                     error,
-                    extra={"broker": str(self.address), "attempt": self._attempt},
+                    extra={"broker": self.address.text, "attempt": self._attempt},
                 )
             else:
                 self.reconnects += 1

@@ -336,7 +336,7 @@ class Driver(Generic[Q]):
     @property
     def address(self) -> str:
         """The connected address, or the next address to try."""
-        return str(self.dialer.address)
+        return self.dialer.address.text
 
     def disconnected(self) -> None:
         """Handle the loss of the connection."""

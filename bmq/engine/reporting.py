@@ -343,7 +343,7 @@ def _remind(reporter: weakref.ref[Reporter]) -> None:
 
 
 def _about(driver: Reported, queue: str | None = None) -> dict[str, str]:
-    about = {"broker": str(driver.dialer.address)}
+    about = {"broker": driver.dialer.address.text}
     return about if queue is None else {**about, "queue": queue}
 
 

@@ -242,8 +242,6 @@ class ClientCore(Machine):
         self._pulse_owed = False
         self._pulse_at: float | None = None
         self._renewal = Renewal()
-        # Whether a request to renew credentials is unanswered.
-        self._renewing = False
         self._stopping: list[Operation] = []
         self._lost_because = ""
         # The latest error of a connection or of an unreadable answer, and its time.
@@ -252,7 +250,8 @@ class ClientCore(Machine):
         # Time of the latest negotiation, or of the end of the latest trouble.
         self._up_at = 0.0
         self._now = 0.0
-        # True without a usable connection: bytes are neither read nor written.
+        # True without a usable connection: bytes are neither read nor written. Between a fault and the end of
+        # the channel, the session's table still has the state of a session with a connection.
         self._broken = True
         self._restoring: dict[QueueCore, None] = {}
         self._patience: float | None = None
@@ -445,8 +444,7 @@ class ClientCore(Machine):
         self._handshake.channel_down()
         self._heartbeat = self._liveness = self._answers = None
         self._stalls.lost()
-        self._renewal.clear()
-        self._renewing = False
+        self._renewal = Renewal()
         self._patience = None
         self._lost_because = reason
         self._outbox.clear()
@@ -599,7 +597,7 @@ class ClientCore(Machine):
         if credentials is None:
             self._renewal.failed(now)
         else:
-            self._renewing = True
+            self._renewal.asked = True
             self._outbox.event(self._handshake.authentication_request(credentials))
 
     # queues
@@ -770,7 +768,7 @@ class ClientCore(Machine):
 
     def _renewed(self, event: Event, now: float) -> None:
         """Process the answer to renewed credentials; unreadable answers leave the old credentials valid."""
-        if not self._renewing:
+        if not self._renewal.asked:
             self._notice("an authenticationResponse without a request")
             return
         try:
@@ -779,7 +777,6 @@ class ClientCore(Machine):
             self._note_unread(error, now)
             self._notice(f"an authenticationResponse that cannot be read ({error.field})")
         else:
-            self._renewing = False
             self._renewal.authenticated(lifetime, now)
 
     def _pushed(self, event: Event, now: float) -> bool:

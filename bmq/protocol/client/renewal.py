@@ -21,16 +21,19 @@ class Renewal:
     Attributes:
         due: time of the next renewal, or None.
         ends: end of the authentication, or None.
+        asked: whether a renewal is unanswered.
     """
 
-    __slots__ = ("due", "ends")
+    __slots__ = ("asked", "due", "ends")
 
     def __init__(self) -> None:
+        self.asked = False
         self.due: float | None = None
         self.ends: float | None = None
 
     def authenticated(self, lifetime: float | None, now: float) -> None:
         """Record accepted credentials with a lifetime in seconds; None for no limit."""
+        self.asked = False
         if lifetime is None:
             self.clear()
             return
