@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -611,3 +612,18 @@ def test_drawn_options_follow_from_the_seed_and_are_reported() -> None:
     assert "seed 3" in sim.report()
     assert f"option0={drawn[0]}" in sim.report()
     assert "the lights went out" in sim.report()
+
+
+def test_memory_of_earlier_runs_is_released() -> None:
+    async def main(sim: Simulation) -> None:
+        broker = sim.broker()
+        async with bmq.connect(broker.uri):
+            pass
+
+    runs: list[weakref.ref[Simulation]] = []
+    for seed in range(50):
+        simulation = Simulation(seed)
+        simulation.run(main, simulation)
+        runs.append(weakref.ref(simulation))
+        del simulation
+    assert sum(each() is not None for each in runs) <= 20
