@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bmq import typed as typed
     from bmq import types as types
     from bmq import workers as workers
+    from bmq.client.attempt import Attempt
     from bmq.client.connect import connect, run
     from bmq.client.consumer import Consumer, Subscription
     from bmq.client.interceptors import Interceptor
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         App,
         Backoff,
         DeadLetter,
+        Depends,
         NoRetry,
         PartlyFailed,
         Reject,
@@ -89,6 +91,7 @@ __all__ = [
     "AckPolicy",
     "AckStatus",
     "App",
+    "Attempt",
     "AuthenticationError",
     "Backoff",
     "BufferFull",
@@ -101,6 +104,7 @@ __all__ = [
     "Consumer",
     "Credentials",
     "DeadLetter",
+    "Depends",
     "Error",
     "Expression",
     "ExpressionWarning",
@@ -160,6 +164,7 @@ __all__ = [
 # The module of each public name. A name is imported on first use: a program imports only the needed modules,
 # and a run of pytest, which loads the plugin wherever bmq is installed, imports no module.
 _NAMES = {
+    "bmq.client.attempt": ["Attempt"],
     "bmq.client.connect": ["connect", "run"],
     "bmq.client.consumer": ["Consumer", "Subscription"],
     "bmq.client.interceptors": ["Interceptor"],
@@ -208,6 +213,7 @@ _NAMES = {
         "App",
         "Backoff",
         "DeadLetter",
+        "Depends",
         "NoRetry",
         "PartlyFailed",
         "Reject",

@@ -42,7 +42,7 @@ NAMES: dict[str, dict[str, str]] = {
         "Histogram": "bmq.stats.Histogram",
         "QueueStats": "bmq.stats.QueueStats",
         "SessionStats": "bmq.stats.SessionStats",
-        "Handling": "bmq.interceptors.Handling",
+        "Handling": "bmq.Attempt",
         "OutgoingMessage": "bmq.interceptors.OutgoingMessage",
         "PostOutcome": "bmq.interceptors.PostOutcome",
         "Health": "bmq.health.Health",
@@ -65,6 +65,7 @@ NAMES: dict[str, dict[str, str]] = {
         "Typed": "bmq.PropertyValue",
     },
     "bmq.workers": {"ExponentialDecay": "bmq.workers.Backoff"},
+    "bmq.interceptors": {"Handling": "bmq.Attempt"},
     "bmq.errors": {
         "InvalidArgument": "bmq.errors.UsageError",
         "ResponderError": "bmq.errors.RequestFailed",

@@ -7,12 +7,17 @@ class Stamp(bmq.Interceptor):
             message.properties["host"] = HOST
 """
 
-from bmq.client.interceptors import Handling, Interceptor, PostOutcome
+from typing import TYPE_CHECKING
+
+from bmq._renamed import old_names
+from bmq.client.interceptors import Interceptor, PostOutcome
 from bmq.client.posts import OutgoingMessage
 
 __all__ = [
-    "Handling",
     "Interceptor",
     "OutgoingMessage",
     "PostOutcome",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

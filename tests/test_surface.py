@@ -208,7 +208,7 @@ async def test_objects_have_the_members_of_their_page(
                 *(
                     bmq.interceptors.OutgoingMessage(b"1", {}, ack.guid),
                     bmq.interceptors.PostOutcome(queue, 1, 1),
-                    bmq.interceptors.Handling([message], "f", 1),
+                    bmq.Attempt([message]),
                 ),
                 *(message, message.properties, batch, ack, broker, broker.clock, proxy, proxy.connections[0]),
                 *(

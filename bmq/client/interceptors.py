@@ -6,11 +6,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bmq import _checks
@@ -18,19 +16,20 @@ from bmq.errors import UsageError
 
 if TYPE_CHECKING:
     from bmq.client._open_queue import OpenQueue
+    from bmq.client.attempt import Attempt, CallNext
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
     from bmq.client.posts import FailedPost, OutgoingMessage
     from bmq.client.queue import Queue
+    from bmq.client.session import Session
 
 __all__ = [
-    "Around",
-    "Handling",
     "Hooks",
     "Interceptor",
     "PostHooks",
     "PostOutcome",
     "check_interceptors",
+    "handling_of",
     "hooks_of",
 ]
 
@@ -58,31 +57,17 @@ class PostOutcome:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Handling:
-    """One attempt of a handler; see :meth:`bmq.Interceptor.around_handle`.
-
-    Attributes:
-        messages: messages of the attempt: a single message, or a whole batch.
-        handler: name of the handler.
-        attempt: number of the attempt, from 1.
-    """
-
-    messages: Sequence[Message]
-    handler: str
-    attempt: int
-
-
 class Interceptor:
     """Observes the messages posted and received by a session. Subclasses override the methods they need.
 
     Pass interceptors to ``bmq.connect(..., interceptors=[...])`` or ``bmq.App(interceptors=[...])``. All
-    methods are plain functions, called in the event loop: they must be fast, and cannot wait. Where the
-    client works in batches, the methods receive batches. An exception is logged, the first time as an error
-    and later at DEBUG, without further effect: messages flow, and the remaining interceptors are called.
+    methods except ``handle`` are plain functions, called in the event loop: they must be fast, and cannot
+    wait. Where the client works in batches, the methods receive batches. An exception is logged, the first
+    time as an error and later at DEBUG, without further effect: messages flow, and the remaining
+    interceptors are called.
 
-    Interceptors are called in the given order. ``on_ack``, ``on_confirm`` and the end of ``around_handle``
-    are called in the reverse order. Methods not overridden are never called, and cost nothing.
+    Interceptors are called in the given order. ``on_ack``, ``on_confirm`` and the end of ``handle`` are
+    called in the reverse order. Methods not overridden are never called, and cost nothing.
 
     ::
 
@@ -132,14 +117,20 @@ class Interceptor:
         ``discard_unmatched``.
         """
 
-    def around_handle(self, handling: Handling) -> AbstractContextManager[Any]:
-        """Return a context manager in which :class:`bmq.App` or :func:`bmq.consume` calls a handler.
+    async def handle(self, attempt: Attempt, call_next: CallNext) -> Any:
+        """Called around each attempt of a handler of :class:`bmq.App` or :func:`bmq.consume`.
 
-        Called for each attempt. The context is entered and left in the task of the handler. The handler sees
-        context variables set by the context manager, even in a thread. The context manager receives the
-        handler's exception, but cannot suppress the exception.
+        The only method that may wait. An interceptor is the outermost middleware of each handler of the
+        session, in the task of the handler, which sees context variables set here, even in a thread.
+        ``await call_next()`` continues the attempt, and returns the handler's result or raises the handler's
+        exception. Unlike a middleware of the application, an interceptor observes only: a result, an
+        exception, or a missing call of ``call_next`` has no effect on the attempt.
+
+        Args:
+            attempt: the attempt.
+            call_next: continues the attempt.
         """
-        return nullcontext()
+        return await call_next()
 
     def install(self) -> None:
         """Add the interceptor to all sessions created in this process from now on, before their own.
@@ -159,7 +150,7 @@ class Interceptor:
 #: The interceptors of every session of the process.
 _installed: list[Interceptor] = []
 
-_METHODS = ("on_post", "on_ack", "on_receive", "on_confirm", "around_handle")
+_METHODS = ("on_post", "on_ack", "on_receive", "on_confirm")
 #: Return values of the interceptors, in order; :data:`_FAILED` for a failed interceptor.
 _Contexts = list[Any]
 _FAILED = object()
@@ -178,7 +169,7 @@ class Hooks:
         on_ack: the same interceptors with their ``on_ack``, in reverse order.
         receiving: whether an interceptor has ``on_receive``.
         confirming: whether an interceptor has ``on_confirm``.
-        handling: whether an interceptor has ``around_handle``.
+        handling: interceptors with ``handle``, as middlewares.
 
     Raises:
         UsageError: an object is not a :class:`bmq.Interceptor`, or has an async method.
@@ -192,9 +183,9 @@ class Hooks:
         self.on_ack = [(each, each.on_ack) for each in reversed(observing)]
         self._on_receive = [(e, e.on_receive) for e in self.interceptors if _has(e, "on_receive")]
         self._on_confirm = [(e, e.on_confirm) for e in reversed(self.interceptors) if _has(e, "on_confirm")]
-        self._handling = [each for each in self.interceptors if _has(each, "around_handle")]
+        self.handling = tuple([self._observing(each) for each in self.interceptors if _has(each, "handle")])
         self.posting, self.receiving = bool(self.on_post), bool(self._on_receive)
-        self.confirming, self.handling = bool(self._on_confirm), bool(self._handling)
+        self.confirming = bool(self._on_confirm)
         self._said: set[tuple[Interceptor, str]] = set()
 
     def received(self, consumer: Consumer, messages: Sequence[Message]) -> None:
@@ -213,9 +204,21 @@ class Hooks:
             except BaseException as error:
                 self.failed(each, "on_confirm", error)
 
-    def around(self, handling: Handling) -> Around:
-        """Return a context manager for an attempt of a handler."""
-        return Around(self, self._handling, handling)
+    def _observing(self, interceptor: Interceptor) -> Callable[[Attempt, CallNext], Awaitable[Any]]:
+        """Return a middleware that calls ``handle``, and protects the attempt from the interceptor."""
+
+        async def observe(attempt: Attempt, call_next: CallNext) -> Any:
+            outcome = _Outcome(call_next)
+            try:
+                await interceptor.handle(attempt, outcome.get)
+            except BaseException as error:
+                if error is not outcome.error:
+                    if _cancelled(error):
+                        raise
+                    self.failed(interceptor, "handle", error)
+            return await outcome.get()
+
+        return observe
 
     def failed(self, interceptor: Interceptor, method: str, error: BaseException) -> None:
         """Log the exception of an interceptor, even a CancelledError, possibly from a cancelled future."""
@@ -281,36 +284,46 @@ class PostHooks:
                     self._hooks.failed(each, "on_ack", failure)
 
 
-class Around(AbstractContextManager[None]):
-    """The context managers of all interceptors around one attempt of a handler."""
+#: Accessor of the interceptors of a session with ``handle``, as middlewares.
+handling_of: Callable[[Session], tuple[Callable[[Attempt, CallNext], Awaitable[Any]], ...]] = attrgetter(
+    "_hooks.handling"
+)
 
-    __slots__ = ("_entered", "_handling", "_hooks", "_interceptors")
 
-    def __init__(self, hooks: Hooks, interceptors: list[Interceptor], handling: Handling) -> None:
-        self._hooks = hooks
-        self._interceptors = interceptors
-        self._handling = handling
-        self._entered: list[tuple[Interceptor, AbstractContextManager[Any]]] = []
+class _Outcome:
+    """The only call of the rest of an attempt: each further call has the same outcome.
 
-    def __enter__(self) -> None:
-        for each in self._interceptors:
+    Attributes:
+        error: exception of the call, or None.
+    """
+
+    __slots__ = ("_call", "_result", "error")
+
+    def __init__(self, call: CallNext) -> None:
+        self._call: CallNext | None = call
+        self._result: Any = None
+        self.error: BaseException | None = None
+
+    async def get(self) -> Any:
+        """Return the result, or raise the exception."""
+        call, self._call = self._call, None
+        if call is not None:
             try:
-                around = each.around_handle(self._handling)
-                around.__enter__()
+                self._result = await call()
             except BaseException as error:
-                self._hooks.failed(each, "around_handle", error)
-            else:
-                self._entered.append((each, around))
+                self.error = error
+                raise
+        if self.error is not None:
+            raise self.error
+        return self._result
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        for each, around in reversed(self._entered):
-            try:
-                around.__exit__(exc_type, exc, tb)
-            except BaseException as error:
-                if error is not exc:  # a context manager may re-raise the received exception
-                    self._hooks.failed(each, "around_handle", error)
+
+def _cancelled(error: BaseException) -> bool:
+    """Whether an exception ends the current task, rather than comes from an interceptor."""
+    if isinstance(error, GeneratorExit):
+        return True
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def _has(interceptor: Interceptor, method: str) -> bool:
@@ -329,15 +342,25 @@ def check_interceptors(given: Iterable[Interceptor]) -> tuple[Interceptor, ...]:
     return found
 
 
-def _check(interceptor: object) -> None:
-    _checks.instance(
-        "an interceptor", interceptor, Interceptor, "an instance of a subclass of bmq.Interceptor"
+def _check(given: object) -> None:
+    interceptor = _checks.instance(
+        "an interceptor", given, Interceptor, "an instance of a subclass of bmq.Interceptor"
     )
     for method in _METHODS:
         if inspect.iscoroutinefunction(getattr(interceptor, method)):
             raise UsageError(
-                f"{type(interceptor).__name__}.{method} is async; interceptors are plain functions"
+                f"{type(interceptor).__name__}.{method} is async: all methods except handle are "
+                "plain functions"
             )
+    if not inspect.iscoroutinefunction(interceptor.handle):
+        raise UsageError(
+            f"{type(interceptor).__name__}.handle must be async: async def handle(self, attempt, call_next)"
+        )
+    if hasattr(interceptor, "around_handle"):
+        raise UsageError(
+            f"{type(interceptor).__name__}.around_handle is never called: override "
+            "async def handle(self, attempt, call_next) instead"
+        )
 
 
 def _raise(error: BaseException) -> None:

@@ -9,7 +9,6 @@ import logging
 import ssl as ssl_module
 import warnings
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -24,7 +23,7 @@ from bmq.client._open_queue import end_of
 from bmq.client._outcomes import Settler
 from bmq.client._shortcuts import requests_of
 from bmq.client.consumer import Subscription
-from bmq.client.interceptors import Handling, Hooks, Interceptor
+from bmq.client.interceptors import Hooks, Interceptor
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message
 from bmq.client.queue import (
@@ -455,15 +454,6 @@ class Session:
         - after a queue could not be reopened, until the application opens the queue.
         """
         return self._driver.health_report()
-
-    def around_handle(self, handling: Handling) -> AbstractContextManager[None]:
-        """Return a context manager combining the ``around_handle`` of all interceptors.
-
-        :class:`bmq.App` and :func:`bmq.consume` handle messages in this context. Use the context for handlers
-        called by your own code. The error of a failing interceptor is logged. Exceptions of the block
-        propagate.
-        """
-        return self._hooks.around(_checks.choice("handling", handling, Handling))
 
     def stats(self) -> SessionStats:
         """Return a snapshot of the session's counters and levels."""

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from bmq.client.stats import ConsumerStats, QueueStats
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["TypedBatch", "TypedConsumer", "TypedGroup", "TypedMessage", "TypedQueue", "untyped"]
+__all__ = [
+    "TypedBatch",
+    "TypedConsumer",
+    "TypedGroup",
+    "TypedMessage",
+    "TypedQueue",
+    "typed_message",
+    "untyped",
+]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,6 +74,14 @@ class TypedMessage(Message, Generic[T]):
             self._value = self._shape.decode(self)
             self._shape = None
         return self._value
+
+
+def typed_message(message: Message, shape: Shape[T], value: T) -> TypedMessage[T]:
+    """Return a message with a value that is decoded already."""
+    made = TypedMessage(message, shape)
+    made._value = value  # pyright: ignore[reportPrivateUsage]
+    made._shape = None  # pyright: ignore[reportPrivateUsage]
+    return made
 
 
 class TypedBatch(MessageBatch, Generic[T]):

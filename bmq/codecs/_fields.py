@@ -9,6 +9,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import (
     Annotated,
@@ -16,6 +17,7 @@ from typing import (
     Literal,
     NewType,
     NotRequired,
+    Protocol,
     Required,
     Union,
     get_args,
@@ -26,11 +28,11 @@ from typing import (
 
 from bmq import _checks
 from bmq.conventions import PREFIX
-from bmq.errors import UsageError
+from bmq.errors import ProtocolError, Undecodable, UsageError
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
+from bmq.wire.properties import Properties, PropertyInput, PropertyValue, encode_properties
 
-__all__ = ["Field", "Property", "fields_of"]
+__all__ = ["Field", "Property", "fields_of", "property_reader"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,11 @@ class Property:
     The field stays in the payload too. A field with the value None is an absent property. ``bmq.Property``
     alone uses the field's name.
 
+    In the signature of a handler, the marker makes a parameter that receives the property, as in
+    ``customer: Annotated[int, bmq.Property("CustomerId")]``.
+
     Attributes:
-        name: the property's name; None for the field's name.
+        name: the property's name; None for the name of the field or parameter.
         type: the property's type; None for BOOL, INT64, STRING or BINARY, according to the field's type.
     """
 
@@ -184,3 +189,85 @@ def _check_name(field: Field, wanted: PropertyType | None, where: str) -> None:
         encode_properties({field.name: sample if wanted is None else PropertyValue(wanted, sample)}, new=True)
     except UsageError as error:
         raise UsageError(f"{where} cannot be a property: {error}") from None
+
+
+_NO_DEFAULT: Any = inspect.Parameter.empty
+
+
+class _HasProperties(Protocol):
+    @property
+    def properties(self) -> Properties: ...
+
+
+def property_reader(
+    hint: Any, mark: Property, where: str, default: Any = _NO_DEFAULT
+) -> tuple[Field, Callable[[_HasProperties], Any]]:
+    """Return the field of a parameter, and a function that reads the property of a message.
+
+    Args:
+        hint: type of the parameter.
+        mark: marker with the property's name.
+        where: name of the parameter for errors.
+        default: value of an absent property. Without a default, an absent property is an error, or None if
+            the type allows None.
+
+    Raises:
+        UsageError: the type cannot be the type of a property.
+    """
+    name = mark.name
+    assert name is not None
+    kind = _kind(hint, where)
+    field = Field(name, kind, lambda value: value)
+    _check_name(field, mark.type, where)
+    leaves = list(_leaves(hint))
+    if default is _NO_DEFAULT and any(leaf is type(None) for leaf in leaves):
+        default = None
+    plain = kind in leaves
+    converters = [leaf for leaf in leaves if leaf is not kind and leaf is not type(None)]
+
+    def read(message: _HasProperties) -> Any:
+        try:
+            found = message.properties.get(name)
+        except ProtocolError as error:
+            raise Undecodable(f"the message is malformed: {error}") from error
+        if found is None:
+            if default is _NO_DEFAULT:
+                raise Undecodable(f"the message has no property {name}, a parameter of the handler")
+            return default
+        if type(found) is kind:
+            if plain:
+                return found
+            for each in converters:
+                try:
+                    return each(found)
+                except ValueError:
+                    pass
+        raise Undecodable(f"the property {name} is {found!r:.100}, and the handler takes {_shown(hint)}")
+
+    return field, read
+
+
+def _shown(hint: Any) -> str:
+    return hint.__qualname__ if inspect.isclass(hint) else str(hint).replace("typing.", "")
+
+
+def _leaves(hint: Any) -> Iterator[Any]:
+    """Yield the plain types and the enumerations of a type, and a function for its literal values."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if isinstance(hint, NewType):
+        yield from _leaves(hint.__supertype__)
+    elif origin is Annotated:
+        yield from _leaves(arguments[0])
+    elif origin in (Union, types.UnionType):
+        for each in arguments:
+            yield from _leaves(each)
+    elif origin is Literal:
+        yield partial(_one_of, arguments)
+    else:
+        yield hint
+
+
+def _one_of(allowed: tuple[Any, ...], found: Any) -> Any:
+    if any(each == found and type(each) is type(found) for each in allowed):
+        return found
+    raise ValueError(found)

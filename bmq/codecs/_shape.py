@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar, cast, get_args, get_origin
 
 from bmq import _checks
@@ -139,17 +141,22 @@ class Shape(Generic[T]):
             self._codecs[content_type] = codec
         return codec
 
-    def check(self, expression: ExpressionInput) -> None:
+    def check(self, expression: ExpressionInput, more: Mapping[str, type] = MappingProxyType({})) -> None:
         """Check that a filter uses only properties of this type, and compares them with values of their type.
 
         A type without properties accepts every filter.
+
+        Args:
+            expression: the filter.
+            more: further properties of the messages, and their Python types.
 
         Raises:
             InvalidExpression: the filter does not fit the type.
         """
         if self._kinds:
             # A CloudEvent may have undeclared extensions.
-            check_property_types(expression, self._kinds, self.name, others=("ce_",) if self._event else ())
+            kinds = {**self._kinds, **more}
+            check_property_types(expression, kinds, self.name, others=("ce_",) if self._event else ())
 
 
 def _reason(error: Exception) -> str:

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -35,8 +34,9 @@ from bmq.wire.constants import MAX_PROPERTIES
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.client.attempt import Attempt, CallNext
     from bmq.client.consumer import Consumer
-    from bmq.client.interceptors import Handling, PostOutcome
+    from bmq.client.interceptors import PostOutcome
     from bmq.client.message import Message
     from bmq.client.posts import OutgoingMessage
     from bmq.client.queue import Queue
@@ -274,17 +274,16 @@ class OpenTelemetry(Interceptor):
 
     # handling
 
-    @contextmanager
-    def around_handle(self, handling: Handling) -> Generator[None]:
+    async def handle(self, attempt: Attempt, call_next: CallNext) -> Any:
         """Make a span for an attempt of a handler."""
-        messages = handling.messages
+        messages = attempt.messages
         consumer = messages[0].consumer
         name, attributes = _describe("process", consumer.queue.uri, consumer.queue.session.address)
         deliveries = {message.context.get(self) for message in messages}
         delivery: _Delivery | None = deliveries.pop() if len(deliveries) == 1 else None
         context = delivery.context if delivery is not None else contexts.get_current()
         links = delivery.links if delivery is not None else self._links(messages)
-        more: dict[str, str | int] = {names.FUNCTION_NAME: handling.handler, names.ATTEMPT: handling.attempt}
+        more: dict[str, str | int] = {names.FUNCTION_NAME: attempt.handler, names.ATTEMPT: attempt.number}
         span = self._tracer.start_span(name, context, _KINDS["process"], {**attributes, **more}, links)
         if span.is_recording():
             _tell(span, consumer, messages)
@@ -292,7 +291,7 @@ class OpenTelemetry(Interceptor):
         began = _world.monotonic()
         reason: str | None = None
         try:
-            yield
+            return await call_next()
         except BaseException as error:
             reason = type(error).__qualname__
             span.set_attribute(names.ERROR_TYPE, reason)

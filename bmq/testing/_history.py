@@ -17,7 +17,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
@@ -26,9 +26,10 @@ from weakref import WeakKeyDictionary
 import orjson
 
 from bmq import _checks, _world
+from bmq.client.attempt import Attempt, CallNext
 from bmq.client.consumer import Consumer
 from bmq.client.delivered import arrival_of
-from bmq.client.interceptors import Handling, Interceptor, PostOutcome
+from bmq.client.interceptors import Interceptor, PostOutcome
 from bmq.client.message import Message
 from bmq.client.posts import OutgoingMessage
 from bmq.client.queue import Queue
@@ -475,30 +476,27 @@ class Recorder(Interceptor):
             lines.append(log.line(self.name, "confirm", "ok", fields))
         self._append(lines)
 
-    def around_handle(self, handling: Handling) -> AbstractContextManager[None]:
+    async def handle(self, attempt: Attempt, call_next: CallNext) -> Any:
         """Record the beginning and the end of an attempt of a handler."""
-        return self._around(handling)
-
-    @contextmanager
-    def _around(self, handling: Handling) -> Generator[None]:
-        self._handled(handling, "invoke")
+        self._handled(attempt, "invoke")
         try:
-            yield
+            result = await call_next()
         except BaseException as error:
-            self._handled(handling, "fail" if isinstance(error, Exception) else "unknown", error)
+            self._handled(attempt, "fail" if isinstance(error, Exception) else "unknown", error)
             raise
-        self._handled(handling, "ok")
+        self._handled(attempt, "ok")
+        return result
 
-    def _handled(self, handling: Handling, kind: EventType, error: BaseException | None = None) -> None:
+    def _handled(self, attempt: Attempt, kind: EventType, error: BaseException | None = None) -> None:
         log = self._log
         lines: list[bytes] = []
-        for message in handling.messages:
+        for message in attempt.messages:
             fields: dict[str, Any] = {
                 "queue": message.queue_uri,
                 "message": message.guid,
                 "connection": self._connection(message),
-                "attempt": handling.attempt,
-                "handler": handling.handler,
+                "attempt": attempt.number,
+                "handler": attempt.handler,
             }
             if error is not None:
                 fields["error"] = type(error).__name__

@@ -7,6 +7,7 @@
 from typing import TYPE_CHECKING
 
 from bmq._renamed import old_names
+from bmq.client.attempt import CallNext
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
 from bmq.workers._app import parts_of as parts_of
@@ -15,8 +16,10 @@ from bmq.workers._batches import PartlyFailed
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import consume
 from bmq.workers._letters import original_of
+from bmq.workers._middleware import Middleware
 from bmq.workers._options import AckPolicy
 from bmq.workers._outcomes import Reject, RetryAfter
+from bmq.workers._parameters import Depends
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import Backoff, NoRetry, RetryPolicy
 from bmq.workers._router import Router
@@ -27,11 +30,14 @@ __all__ = [
     "AckPolicy",
     "App",
     "Backoff",
+    "CallNext",
     "Clock",
     "DeadLetter",
+    "Depends",
     "Failure",
     "GiveUp",
     "LoopClock",
+    "Middleware",
     "NoRetry",
     "PartlyFailed",
     "Reject",

@@ -7,8 +7,8 @@ import asyncio
 import copy
 import inspect
 import logging
-from collections.abc import Callable
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from operator import attrgetter
 from types import TracebackType
@@ -29,7 +29,9 @@ from bmq.errors import StateError, UsageError
 from bmq.workers._clock import Clock
 from bmq.workers._consume import settled
 from bmq.workers._life import AppInput, AppState, Life
+from bmq.workers._middleware import Middleware
 from bmq.workers._options import OnError, checked_clock
+from bmq.workers._plan import Surroundings, app_dependencies
 from bmq.workers._probe import Metrics, Probe, address_of, worst
 from bmq.workers._registrar import Registrar, Step, Target, registry_of
 from bmq.workers._router import Router, included
@@ -69,8 +71,11 @@ class App(Registrar, Generic[S]):
             the result of ``metrics``. Port 0 selects a free port; see :attr:`health_uri`.
         metrics: function returning metrics in Prometheus' text format. Called in the event loop, once for
             each request.
-        state: object shared by the handlers. With a class of your own, type checkers check ``app.state``. The
-            default is a namespace that accepts any name.
+        state: object shared by the handlers. With a class of your own, type checkers check ``app.state``, and
+            a handler receives the object in a parameter annotated with the class. The default is a namespace
+            that accepts any name.
+        middlewares: async functions around each attempt of each handler, the first outermost; see
+            :meth:`middleware`.
         options: further options of :func:`bmq.connect`; for example ``retry_first_connect=True`` to wait for
             the broker at startup.
 
@@ -78,6 +83,8 @@ class App(Registrar, Generic[S]):
         state: the object given as ``state``, or a namespace. Set its attributes in a function of
             :meth:`on_startup`. Reading an unset attribute raises an ``AttributeError`` that lists the
             attributes already set.
+        overrides: replacements of the functions of dependencies, by function, used from the next start of the
+            app. For tests: ``app.overrides[get_repo] = FakeRepo``.
 
     Raises:
         UsageError: ``health`` is not an address, ``metrics`` is given without ``health``, or ``state`` is a
@@ -94,9 +101,10 @@ class App(Registrar, Generic[S]):
         health: str | None = None,
         metrics: Metrics | None = None,
         state: S | None = None,
+        middlewares: Iterable[Middleware] = (),
         **options: Unpack[ConnectOptions],
     ) -> None:
-        super().__init__()
+        super().__init__(middlewares)
         if broker is not None:
             parse_addresses(broker)
         # Each session of the app uses this list of interceptors.
@@ -113,6 +121,7 @@ class App(Registrar, Generic[S]):
         if self._probe is None and metrics is not None:
             raise UsageError("metrics needs health='HOST:PORT', where the metrics are served")
         self.state: S = checked_state(state)
+        self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._settings = Settings(broker, options, grace, on_error, clock)
         self._parts: list[App[Any]] = []
         self._routers: list[Router] = []
@@ -154,7 +163,7 @@ class App(Registrar, Generic[S]):
         """
         self._check_stopped("register its handlers before")
         if isinstance(part, Router):
-            self._registry = included(part, self._routers, Target(self._registry, self._uri_of))
+            self._registry = included(part, self._routers, self._target())
             return
         if not isinstance(part, App):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"part must be a bmq.Router or a bmq.App, not {_checks.shown(part)}")
@@ -213,22 +222,33 @@ class App(Registrar, Generic[S]):
 
     def _register(self, step: Step) -> None:
         self._check_stopped("register its handlers before")
-        step(Target(self._registry, self._uri_of))
+        step(self._target())
 
     def _try_out(self, broker: str, clock: Clock, watch: Callable[[Failure], None]) -> Callable[[], None]:
         """Use a test's broker, clock and hook from now on; return a function that undoes the change."""
-        settings, state = self._settings, self.state
+        settings, state, overrides = self._settings, self.state, self.overrides
         options = settings.options.copy()
         options.pop("credentials", None)
         options.pop("ssl", None)
         options.pop("server_hostname", None)
         self._settings = replace(settings, broker=broker, options=options, clock=clock, watch=watch)
-        self.state = copy.copy(state)
+        self.state, self.overrides = copy.copy(state), overrides.copy()
 
         def undo() -> None:
-            self._settings, self.state = settings, state
+            self._settings, self.state, self.overrides = settings, state, overrides
 
         return undo
+
+    def _target(self) -> Target:
+        return Target(self._registry, self._uri_of, type(self.state))
+
+    @asynccontextmanager
+    async def _surroundings(self) -> AsyncGenerator[Surroundings]:
+        """Make the app-scoped dependencies; close the dependencies at the end."""
+        around = Surroundings(tuple(self._middlewares), (), self.state, self.overrides.copy())
+        plans = [each.plan for each in self._registry.handlers]
+        async with app_dependencies(plans, around) as around.values:
+            yield around
 
     def _check_stopped(self, remedy: str) -> None:
         if self._life.state is not AppState.STOPPED:
@@ -438,6 +458,9 @@ class App(Registrar, Generic[S]):
                 ending.push_async_callback(_called, function)
             for function in [function for each in apps for function in registry_of(each).startup]:
                 await _called(function)
+            for each in apps:
+                assert each._running is not None
+                each._running.around = await ending.enter_async_context(each._surroundings())
             # A startup function may stop the app without awaiting: the cancellation arrives here.
             await asyncio.sleep(0)
         except asyncio.CancelledError:

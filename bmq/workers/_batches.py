@@ -4,32 +4,31 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args, get_origin
+from typing import Any, Concatenate, TypeAlias
 
 from bmq import _checks
 from bmq._pace import Pace
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import Failure
-from bmq.client.interceptors import Handling
+from bmq.client.interceptors import handling_of
 from bmq.client.message import Message
 from bmq.client.queue import Queue
-from bmq.codecs import Codec, Shape
+from bmq.codecs import Shape
 from bmq.errors import Undecodable, UsageError
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import Workers, work_on
-from bmq.workers._handlers import Invoker, is_async, name_of
+from bmq.workers._invoker import Invoker
 from bmq.workers._options import HandlerOptions
 from bmq.workers._outcomes import RetryAfter
-from bmq.workers._typed import check_shape, wanted_by
+from bmq.workers._plan import Plan, Surroundings
 
-__all__ = ["BatchHandler", "Batches", "PartlyFailed", "batch_shape", "check_batches", "feed_batches"]
+__all__ = ["BatchHandler", "Batches", "PartlyFailed", "check_batches", "feed_batches"]
 
-#: A function of a list of messages, of a list of values, or of both.
-BatchHandler: TypeAlias = Callable[[Any], object] | Callable[[Any, Any], object]
+#: A function of a list of messages or a list of values, and of further parameters.
+BatchHandler: TypeAlias = Callable[Concatenate[Any, ...], object]
 
 
 class PartlyFailed(Exception):
@@ -64,35 +63,6 @@ class PartlyFailed(Exception):
     def __str__(self) -> str:
         kinds = sorted({type(error).__name__ for error in self.failed.values()})
         return f"{len(self.failed)} of a batch failed: {', '.join(kinds)}"
-
-
-def batch_shape(handler: Callable[..., object], codec: str | Codec[Any] | None) -> Shape[Any] | None:
-    """Return the shape of the values of a handler of batches; None for a handler of messages.
-
-    Raises:
-        UsageError: the handler takes another argument, or the values cannot be decoded.
-    """
-    check_shape(
-        handler, "a handler of batches", "a list of messages, or a list of values and one of messages"
-    )
-    wanted = wanted_by(handler)
-    if not 1 <= len(wanted) <= 2 or not all(_is_list(each) for each in wanted):
-        raise UsageError(
-            f"{name_of(handler)} handles batches: it takes a list of messages, or a list of values and "
-            "optionally a list of messages, as in (orders: list[Order], messages: list[bmq.Message])"
-        )
-    of = (*get_args(wanted[0]), Message)[0]
-    if of is not Message:
-        return Shape(of, codec or "application/json")
-    if codec is not None or len(wanted) == 2:
-        raise UsageError(f"{name_of(handler)} takes messages: it takes one list, and codec is for values")
-    return None
-
-
-def _is_list(annotation: Any) -> bool:
-    if annotation is inspect.Parameter.empty:
-        return True
-    return (get_origin(annotation) or annotation) in (list, Sequence)
 
 
 def check_batches(
@@ -130,24 +100,24 @@ class Batches:
 
 async def feed_batches(
     consumer: Consumer,
-    handler: Callable[..., Any],
+    plan: Plan,
     batches: Batches,
     options: HandlerOptions,
     dead_letters: Queue | None,
+    around: Surroundings,
     *,
     grace: float,
     clock: Clock | None,
 ) -> None:
     """Call a function with batches of a consumer's messages; close the consumer at the end."""
-    both = batches.shape is not None and len(wanted_by(handler)) == 2
-    invoke = Invoker(_of_both(handler) if both else handler, options.timeout)
+    invoke = Invoker(plan, options.timeout, around, handling_of(consumer.queue.session))
     how = (invoke, options, dead_letters, clock or LoopClock())
 
     def make(consumer: Consumer, pace: Pace | None) -> Workers:
-        return _BatchWorkers(consumer, *how, pace, batches=batches, both=both)
+        return _BatchWorkers(consumer, *how, pace, batches=batches)
 
     def make_apart(consumer: Consumer, pace: Pace | None) -> Workers:
-        return _BatchWorkers(consumer, *how, pace, batches=Batches(1, 0, batches.shape), both=both)
+        return _BatchWorkers(consumer, *how, pace, batches=Batches(1, 0, batches.shape))
 
     try:
         await work_on(consumer, options, invoke.name, make, make_apart, close=True, grace=grace)
@@ -155,27 +125,12 @@ async def feed_batches(
         invoke.close()
 
 
-def _of_both(handler: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Convert a function of two arguments to a function of a pair."""
-
-    def call(lists: tuple[Any, Any]) -> Any:
-        return handler(*lists)
-
-    async def awaited(lists: tuple[Any, Any]) -> None:
-        await handler(*lists)
-
-    result = awaited if is_async(handler) else call
-    result.__qualname__ = name_of(handler)
-    return result
-
-
 class _BatchWorkers(Workers):
     """Tasks handling batches of one consumer; each task takes a single batch at a time."""
 
-    def __init__(self, *arguments: Any, batches: Batches, both: bool) -> None:
+    def __init__(self, *arguments: Any, batches: Batches) -> None:
         super().__init__(*arguments)
         self._batches = batches
-        self._both = both
         self._batches_held: dict[asyncio.Task[None], list[Message]] = {}
 
     def _at_work(self, task: asyncio.Task[None]) -> list[Message]:
@@ -247,14 +202,8 @@ class _BatchWorkers(Workers):
     ) -> dict[Message, BaseException]:
         """Call the handler; return the failed messages with errors."""
         messages = list(values)
-        found = list(values.values())
         try:
-            argument = (found, messages) if self._both else found
-            if self._around is None:
-                await self._invoke(argument)
-            else:
-                with self._around(Handling(tuple(messages), self._invoke.name, attempt)):
-                    await self._invoke(argument)
+            await self._invoke(messages, attempt, list(values.values()))
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise

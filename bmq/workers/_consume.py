@@ -8,9 +8,9 @@ import inspect
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Concatenate, TypeAlias, TypeVar
 
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
@@ -22,7 +22,7 @@ from bmq.client.consumer import Consumer, line_of
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp, described
 from bmq.client.delivered import push_of
 from bmq.client.in_hand import Feeding
-from bmq.client.interceptors import Handling
+from bmq.client.interceptors import handling_of
 from bmq.client.message import Message
 from bmq.client.poison import poison_of
 from bmq.client.queue import Queue
@@ -43,17 +43,20 @@ from bmq.wire.push import GUID
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import LONG, Steps
 from bmq.workers._clock import Clock, LoopClock
-from bmq.workers._handlers import Alarm, Handler, Invoker, too_late
+from bmq.workers._handlers import Alarm, too_late
+from bmq.workers._invoker import Invoker
 from bmq.workers._lanes import Lanes
 from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
 from bmq.workers._left import Left
+from bmq.workers._middleware import Middleware, check_middlewares
 from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError, checked_clock
 from bmq.workers._outcomes import Reject, RetryAfter
+from bmq.workers._plan import OnUndecodable, Plan, Surroundings, app_dependencies, planned
 from bmq.workers._quarantine import Quarantine, suspects_of
 from bmq.workers._retry import NoRetry, RetryPolicy
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
-from bmq.workers._typed import OnUndecodable, adapted, check_source
+from bmq.workers._typed import check_source
 
 __all__ = ["Work", "Workers", "consume", "feed", "open_dead_letters", "settled", "together", "work_on"]
 
@@ -61,12 +64,11 @@ logger = logging.getLogger("bmq.workers")
 
 V = TypeVar("V")
 
-#: A function of a message, of a value, or of a value and its message. All values have the same type.
+#: A function of a value or a message, and of further parameters. All values have the same type.
 HandlerOf: TypeAlias = (
-    Callable[[V], object]
-    | Callable[[V, Message], object]
-    | Callable[[TypedMessage[V]], object]
-    | Callable[[Message], object]
+    Callable[Concatenate[V, ...], object]
+    | Callable[Concatenate[TypedMessage[V], ...], object]
+    | Callable[Concatenate[Message, ...], object]
 )
 
 # Maximum number of error types and places to log with a traceback.
@@ -99,6 +101,7 @@ async def consume(
     rate: float | None = None,
     codec: str | Codec[Any] | None = None,
     undecodable: OnUndecodable | None = None,
+    middlewares: Iterable[Middleware] = (),
     grace: float = 30.0,
     on_error: OnError | None = None,
     clock: Clock | None = None,
@@ -120,8 +123,9 @@ async def consume(
         source: an open queue, on which the call creates a consumer; or a consumer, which stays open at the
             end. A typed source determines the type of the handler's values, and the codec.
         handler: takes the :class:`bmq.Message`. If the first parameter is annotated with another type, the
-            handler takes the message's value (see :meth:`bmq.Queue.typed`) and, as an optional second
-            argument, the message. An ``async def`` runs in the event loop. Any other function runs in a
+            handler takes the message's value (see :meth:`bmq.Queue.typed`). Further parameters are
+            annotated with ``bmq.Message``, :class:`bmq.Attempt`, :class:`bmq.Property` or
+            :class:`bmq.Depends`. An ``async def`` runs in the event loop. Any other function runs in a
             thread; at most ``concurrency`` threads exist.
         expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None for all messages.
         priority: priority of the subscription; None for the queue's.
@@ -152,6 +156,7 @@ async def consume(
             message cannot be decoded. If None, an undecodable message is not retried: the message becomes a
             dead letter if ``retry`` has a :class:`bmq.DeadLetter`; otherwise the message is confirmed, and
             lost.
+        middlewares: async functions around each attempt, the first outermost.
         grace: seconds for handlers to finish. Afterwards, or at a second cancellation, the handlers are
             cancelled.
         on_error: called with a :class:`Failure` after each unsuccessful attempt.
@@ -191,32 +196,33 @@ async def consume(
     grace = _checks.seconds("grace", grace)
     signals = _checks.boolean("signals", signals)
     clock = checked_clock(clock)
-    function, shape = adapted(handler, codec, undecodable)
-    check_source(handler, shape, of, codec)
-    if shape is not None and of is not None:
-        function, shape = adapted(handler, of.codec, undecodable)
-    if shape is not None and isinstance(whole, Consumer):
-        shape.check(whole.expression)
-    options.check_handler(function, shape)
-    if isinstance(whole, Queue):
-        consumer = options.subscribe(whole)
-    elif options.limited:
+    around = Surroundings(check_middlewares(middlewares))
+    plan = planned(handler, codec, undecodable)
+    check_source(handler, plan.shape, of, codec)
+    if plan.shape is not None and of is not None:
+        plan = plan.with_codec(of.codec)
+    if plan.shape is not None and isinstance(whole, Consumer):
+        plan.shape.check(whole.expression, plan.properties)
+    options.check_handler(handler, plan.shape, plan.properties)
+    if isinstance(whole, Consumer) and options.limited:
         raise UsageError(
             "a consumer already has a subscription and limits: give these arguments to "
             "queue.subscribe(...), or give the queue to consume(...)"
         )
-    else:
-        consumer = whole
-    origin = QueueUri.parse(consumer.queue.uri)
+    origin = QueueUri.parse((whole if isinstance(whole, Queue) else whole.queue).uri)
     check_durable(options.policy, origin)
     options.check_quarantine(origin)
     if quarantine is not None:
         open_dead_letters(whole, NoRetry(quarantine))
     dead_letters = open_dead_letters(whole, options.policy)
-    feeding = feed(
-        consumer, function, options, dead_letters, close=consumer is not whole, grace=grace, clock=clock
-    )
-    await (_until_a_signal(feeding) if signals else feeding)
+
+    async def fed() -> None:
+        async with app_dependencies((plan,), around) as around.values:
+            consumer = options.subscribe(whole) if isinstance(whole, Queue) else whole
+            own = consumer is not whole
+            await feed(consumer, plan, options, dead_letters, around, close=own, grace=grace, clock=clock)
+
+    await (_until_a_signal(fed()) if signals else fed())
 
 
 async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
@@ -243,9 +249,10 @@ async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
 
 async def feed(
     consumer: Consumer,
-    handler: Handler,
+    plan: Plan,
     options: HandlerOptions,
     dead_letters: Queue | None,
+    around: Surroundings,
     *,
     close: bool,
     grace: float,
@@ -255,8 +262,8 @@ async def feed(
 
     With ``close``, close the consumer at the end.
     """
-    invoke = Invoker(handler, options.timeout)
     key = options.key_of()
+    invoke = Invoker(plan, options.timeout, around, handling_of(consumer.queue.session), key)
     how = (invoke, options, dead_letters, clock or LoopClock())
 
     def make(consumer: Consumer, pace: Pace | None) -> Workers:
@@ -382,8 +389,6 @@ class Workers:
         self._limit = LogLimit(logger, clock=clock.time)
         # Type and place of the errors logged with a traceback.
         self._seen: set[tuple[type, tuple[str, int] | None]] = set()
-        session = consumer.queue.session
-        self._around = session.around_handle if session.interceptors else None
         self._pace = pace
         self._stopping = False
         self._left = Left(consumer, invoke.name, clock)
@@ -554,10 +559,10 @@ class Workers:
         task = asyncio.current_task()
         assert task is not None
         invoke = self._invoke
-        alarm = Alarm(task, invoke.timeout) if invoke.timeout is not None else None
+        alarm = Alarm(task, invoke.alarm) if invoke.alarm is not None else None
         # In most cases the message goes straight to its handler: each coroutine in between costs as much time
         # as taking the message.
-        straight = self._around is None and self._later is None and self._ack is AckPolicy.ON_SUCCESS
+        straight = self._later is None and self._ack is AckPolicy.ON_SUCCESS
         try:
             await self._take(task, invoke.direct if straight else None, alarm)
         finally:
@@ -736,8 +741,8 @@ class Workers:
         Args:
             failing: number of further messages to count as failing meanwhile.
         """
-        call = self._invoke.late()
-        if call is None:
+        ended = self._invoke.late()
+        if ended is None:
             return
         task, progress = asyncio.current_task(), self.progress
         assert task is not None
@@ -756,7 +761,7 @@ class Workers:
         )
         self._resting.add(task)
         try:
-            await asyncio.shield(call.ended)
+            await asyncio.shield(ended)
         finally:
             self._resting.discard(task)
             self._count_hung(-1)
@@ -799,11 +804,7 @@ class Workers:
     ) -> BaseException | None:
         """Call the handler; return its exception."""
         try:
-            if self._around is None:
-                await self._invoke(message)
-            else:
-                with self._around(Handling((message,), self._invoke.name, attempt)):
-                    await self._invoke(message)
+            await self._invoke((message,), attempt)
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise

@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a handler, with a deadline: async handlers in the event loop, others in threads."""
+"""Handlers: their names, and the deadline of their calls."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from bmq.client.message import Message
-from bmq.errors import UsageError
-from bmq.workers._blocking import BlockingCalls, Steps
-from bmq.workers._threads import Call, Threads
 
-__all__ = ["Alarm", "Handler", "Invoker", "is_async", "name_of", "too_late"]
-
-logger = logging.getLogger("bmq.workers")
+__all__ = ["Alarm", "Handler", "is_async", "name_of", "too_late"]
 
 #: An async function, or a function to run in a thread.
 Handler: TypeAlias = Callable[[Message], object]
@@ -89,84 +82,3 @@ class Alarm:
 def too_late(seconds: float) -> TimeoutError:
     """Return the error of an attempt beyond the deadline."""
     return TimeoutError(f"the handler was not done within its deadline of {seconds:g} s")
-
-
-class Invoker:
-    """Calls a handler. Each task makes one call at a time.
-
-    Attributes:
-        name: name of the handler.
-        direct: the handler, if it is async.
-        timeout: seconds for a call; None for no limit.
-        blocking: logs blocking of the event loop.
-    """
-
-    def __init__(self, handler: Callable[[Any], object], timeout: float | None) -> None:
-        self.name = name_of(handler)
-        self._handler: Callable[[Any], Any] = handler
-        self.timeout = timeout
-        self.blocking = BlockingCalls(logger, self.name)
-        self.direct: Callable[[Any], Awaitable[object]] | None = (
-            cast("Callable[[Any], Awaitable[object]]", handler) if is_async(handler) else None
-        )
-        # Separate threads: the loop's default threads are few, and shared with the rest of the program.
-        self._threads = None if self.direct is not None else Threads(self.name)
-        # Calls in threads still running after the deadline, by calling task.
-        self._late: dict[asyncio.Task[Any] | None, Call] = {}
-
-    async def __call__(self, message: Any) -> None:
-        """Call the handler with a message or a batch.
-
-        Raises:
-            TimeoutError: the deadline has passed.
-            BaseException: any exception of the handler.
-
-        Cancelling the call cancels an async handler. A thread continues, and its result is dropped.
-        """
-        if self.direct is None:
-            await self._in_thread(message)
-            return
-        timeout = self.timeout
-        if timeout is None:
-            await Steps(self.direct(message), self.blocking)
-            return
-        deadline = asyncio.timeout(timeout)
-        try:
-            async with deadline:
-                await Steps(self.direct(message), self.blocking)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-        if deadline.expired():
-            raise too_late(timeout)
-
-    async def _in_thread(self, message: Any) -> None:
-        assert self._threads is not None
-        call = self._threads.start(partial(self._handler, message))
-        timeout = self.timeout
-        if timeout is None:
-            await call.ended
-        else:
-            # The deadline starts with the function, whose start a busy process may delay.
-            while not call.ended.done():
-                left = call.left(timeout)
-                if left <= 0:
-                    self._late[asyncio.current_task()] = call
-                    raise too_late(timeout)
-                await asyncio.wait((call.ended,), timeout=left)
-        if call.error is not None:
-            raise call.error
-        if inspect.isawaitable(call.result):
-            if inspect.iscoroutine(call.result):
-                call.result.close()
-            raise UsageError(f"{self.name} ran in a thread and returned an awaitable: make it 'async def'")
-
-    def late(self) -> Call | None:
-        """Return, and forget, the current task's late call, if the thread still runs."""
-        call = self._late.pop(asyncio.current_task(), None) if self._late else None
-        return None if call is None or call.ended.done() else call
-
-    def close(self) -> None:
-        """Start no more threads; running threads are not waited for."""
-        if self._threads is not None:
-            self._threads.close()

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from bmq import _checks
@@ -184,15 +185,20 @@ class HandlerOptions:
             keyed=self.key is not None,
         )
 
-    def check_handler(self, handler: Callable[..., object], shape: Shape[Any] | None) -> None:
-        """Check the options together with a handler and its type of values.
+    def check_handler(
+        self,
+        handler: Callable[..., object],
+        shape: Shape[Any] | None,
+        properties: Mapping[str, type] = MappingProxyType({}),
+    ) -> None:
+        """Check the options together with a handler, its type of values, and its parameters of properties.
 
         Raises:
             UsageError: the options contradict the handler.
             InvalidExpression: the subscription or the key does not fit the type of the values.
         """
         if shape is not None:
-            shape.check(self.expression)
+            shape.check(self.expression, properties)
         if self.ack is AckPolicy.ON_RECEIPT and not isinstance(self.policy, NoRetry):
             raise UsageError(
                 "ON_RECEIPT confirms before the first attempt, so that no message is handled twice; a "
@@ -210,7 +216,7 @@ class HandlerOptions:
                     "key must be the name of a property, or a function of the message, and is empty"
                 )
             if shape is not None:
-                shape.check(f"exists({key})")
+                shape.check(f"exists({key})", properties)
         elif key is not None and not callable(key):
             raise UsageError(
                 f"key must be the name of a property, or a function of the message, not {_checks.shown(key)}"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
@@ -18,19 +18,23 @@ from bmq.delays import check_due
 from bmq.errors import UsageError
 from bmq.subscriptions import ExpressionInput
 from bmq.wire.uri import QueueUri
-from bmq.workers._batches import Batches, BatchHandler, batch_shape, check_batches
+from bmq.workers._batches import Batches, BatchHandler, check_batches
 from bmq.workers._later import is_durable
+from bmq.workers._middleware import Middleware, check_middleware, check_middlewares
 from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError
+from bmq.workers._parameters import BATCH
+from bmq.workers._plan import OnUndecodable, planned
 from bmq.workers._registry import Registration, Registry, Waiting, check_hook
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import NoRetry, RetryPolicy
-from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
+from bmq.workers._typed import AnyHandler
 
 __all__ = ["Registrar", "Step", "Target", "registry_of"]
 
 H = TypeVar("H", bound=AnyHandler)
 B = TypeVar("B", bound=BatchHandler)
 F = TypeVar("F", bound=Callable[[], object])
+M = TypeVar("M", bound=Middleware)
 R = TypeVar("R", bound=Respond)
 
 
@@ -41,10 +45,14 @@ class Target:
     Attributes:
         registry: register to add to.
         uri_of: returns the URI of a queue name.
+        state: class of the app's state; ``ANY_STATE`` for a router.
+        middlewares: middlewares of the included routers, the outermost router first.
     """
 
     registry: Registry
     uri_of: Callable[[str], str]
+    state: Any
+    middlewares: tuple[Middleware, ...] = ()
 
 
 #: A registration: adds a handler, a queue or a function to an app or a router. A router repeats its
@@ -55,8 +63,9 @@ Step: TypeAlias = Callable[[Target], None]
 class Registrar:
     """The decorators of an app and of a router. Registering opens nothing and needs no event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, middlewares: Iterable[Middleware] = ()) -> None:
         self._registry = Registry()
+        self._middlewares = [*check_middlewares(middlewares)]
 
     def _uri_of(self, queue: str) -> str:
         """Return the URI of a queue name."""
@@ -69,6 +78,33 @@ class Registrar:
             StateError: the app is running, or the router is a part of an app.
         """
         raise NotImplementedError
+
+    def middleware(self, function: M) -> M:
+        """Register the decorated function as the innermost middleware, and return the function unchanged.
+
+        ::
+
+            @app.middleware
+            async def measure(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> object:
+                began = time.monotonic()
+                try:
+                    return await call_next()
+                finally:
+                    print(attempt.handler, time.monotonic() - began)
+
+        A middleware surrounds each attempt of each handler. ``await call_next()`` runs the rest of the
+        attempt and returns the handler's result. A middleware may replace ``attempt.value``, translate or
+        suppress an exception, call ``call_next`` again, or return without a call: the message counts as
+        handled. An exception of the middleware fails the attempt.
+
+        Raises:
+            UsageError: the function is not an async function of two arguments.
+            StateError: the app is running, or the router is a part of an app.
+        """
+        check_middleware(function)
+        self._register(lambda _: None)
+        self._middlewares.append(function)
+        return function
 
     @renamed_arguments
     def consumer(
@@ -90,6 +126,7 @@ class Registrar:
         rate: float | None = None,
         codec: str | Codec[Any] | None = None,
         undecodable: OnUndecodable | None = None,
+        middlewares: Iterable[Middleware] = (),
         on_error: OnError | None = None,
     ) -> Callable[[H], H]:
         """Register the decorated function as a message handler, and return the function unchanged.
@@ -115,6 +152,7 @@ class Registrar:
             rate: maximum number of messages a second.
             codec: decodes messages without a content type, for a handler of values.
             undecodable: called instead of the handler with undecodable messages.
+            middlewares: async functions around each attempt, inside the middlewares of the app.
             on_error: called after each unsuccessful attempt, in place of the app's hook.
 
         Raises:
@@ -141,13 +179,15 @@ class Registrar:
         )
         options.checked_uri(self._uri_of(queue))
         options.definition  # noqa: B018  # raises if a limit is out of range
+        around = check_middlewares(middlewares)
 
         def register(handler: H) -> H:
             def step(target: Target) -> None:
-                function, shape = adapted(handler, codec, undecodable)
-                options.check_handler(function, shape)
+                plan = planned(handler, codec, undecodable, state=target.state)
+                options.check_handler(handler, plan.shape, plan.properties)
                 uri = options.checked_uri(target.uri_of(queue))
-                target.registry.add(Registration(uri, handler, function, options, shape))
+                middlewares = (*target.middlewares, *around)
+                target.registry.add(Registration(uri, handler, plan, options, middlewares=middlewares))
 
             self._register(step)
             return handler
@@ -173,6 +213,7 @@ class Registrar:
         timeout: float | None = None,
         rate: float | None = None,
         codec: str | Codec[Any] | None = None,
+        middlewares: Iterable[Middleware] = (),
         on_error: OnError | None = None,
     ) -> Callable[[B], B]:
         """Register the decorated function as a handler of batches, and return the function unchanged.
@@ -207,6 +248,7 @@ class Registrar:
             timeout: seconds for one batch.
             rate: maximum number of messages a second.
             codec: decodes messages without a content type, for a handler of values.
+            middlewares: async functions around each attempt with a batch.
             on_error: called for each message of an unsuccessful attempt, in place of the app's hook.
 
         Raises:
@@ -239,14 +281,16 @@ class Registrar:
             options = replace(options, max_unconfirmed_messages=room)
         options.checked_uri(self._uri_of(queue))
         options.definition  # noqa: B018  # raises if a limit is out of range
+        around = check_middlewares(middlewares)
 
         def register(handler: B) -> B:
             def step(target: Target) -> None:
-                shape = batch_shape(handler, codec)
-                options.check_handler(handler, shape)
-                batches = Batches(max_messages, max_wait, shape)
+                plan = planned(handler, codec, role=BATCH, state=target.state)
+                options.check_handler(handler, plan.shape)
+                batches = Batches(max_messages, max_wait, plan.shape)
                 uri = options.checked_uri(target.uri_of(queue))
-                target.registry.add(Registration(uri, handler, handler, options, shape, batches))
+                middlewares = (*target.middlewares, *around)
+                target.registry.add(Registration(uri, handler, plan, options, batches, middlewares))
 
             self._register(step)
             return handler
@@ -329,11 +373,13 @@ class Registrar:
         def register(function: R) -> R:
             def step(target: Target) -> None:
                 responder = Responder(function, allow=allow)
-                call, _ = adapted(responder, None, None)
+                plan = planned(responder)
                 uri = options.checked_uri(target.uri_of(queue))
                 for each in (options, cancelling):
-                    each.check_handler(call, None)
-                    target.registry.add(Registration(uri, responder, call, each))
+                    each.check_handler(responder, None)
+                    target.registry.add(
+                        Registration(uri, responder, plan, each, middlewares=target.middlewares)
+                    )
 
             self._register(step)
             return function

@@ -19,7 +19,9 @@ from bmq.wire.uri import QueueUri
 from bmq.workers._batches import Batches
 from bmq.workers._handlers import name_of
 from bmq.workers._later import is_durable
+from bmq.workers._middleware import Middleware
 from bmq.workers._options import HandlerOptions
+from bmq.workers._plan import Plan
 from bmq.workers._sweeper import Sweeper
 from bmq.workers._typed import alike
 
@@ -33,18 +35,25 @@ class Registration:
     Attributes:
         uri: URI of the queue.
         handler: decorated object.
-        function: function called with messages.
+        plan: the checked handler.
         options: options of the handler.
-        shape: type of the values; None for a handler of messages.
         batches: bounds of batches; None for a handler of single messages.
+        middlewares: middlewares of the routers and of the handler, the first outermost.
+        builtins: middlewares of the library, nearest to the handler.
     """
 
     uri: QueueUri
     handler: Callable[..., object]
-    function: Callable[..., Any]
+    plan: Plan
     options: HandlerOptions
-    shape: Shape[Any] | None = None
     batches: Batches | None = None
+    middlewares: tuple[Middleware, ...] = ()
+    builtins: tuple[Middleware, ...] = ()
+
+    @property
+    def shape(self) -> Shape[Any] | None:
+        """Type of the values; None for a handler of messages."""
+        return self.plan.shape
 
     def is_of(self, handler: object) -> bool:
         """Whether a handler is registered here.

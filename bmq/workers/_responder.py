@@ -27,7 +27,8 @@ from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import BlockingCalls, Steps
 from bmq.workers._handlers import is_async, name_of
-from bmq.workers._typed import check_shape, returned_by, wanted_by
+from bmq.workers._parameters import HANDLER, parameters_of, returned_by, shown_type
+from bmq.workers._typed import check_shape
 
 __all__ = ["Respond", "Responder"]
 
@@ -242,12 +243,11 @@ def _check_types(function: Callable[..., object]) -> None:
         UsageError: the function takes no message, or its return type is not a reply.
     """
     name = name_of(function)
-    for wanted in wanted_by(function)[:1]:
-        if wanted not in (inspect.Parameter.empty, Message, Any, object):
-            of = getattr(wanted, "__name__", None) or str(wanted)
+    for wanted in parameters_of(function, HANDLER)[:1]:
+        if wanted.of is not Message:
             raise UsageError(
-                f"{name} takes {of}, and requests are not decoded: a responder takes the bmq.Message itself, "
-                "and decodes message.data"
+                f"{name} takes {shown_type(wanted.of)}, and requests are not decoded: a responder takes "
+                "the bmq.Message itself, and decodes message.data"
             )
     reply = returned_by(function)
     parts = get_args(reply) if get_origin(reply) in (Union, UnionType) else (reply,)

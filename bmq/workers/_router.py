@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from bmq import _checks
 from bmq.errors import InvalidURI, StateError, UsageError
 from bmq.wire.uri import QueueUri
+from bmq.workers._middleware import Middleware
+from bmq.workers._parameters import ANY_STATE
 from bmq.workers._registrar import Registrar, Step, Target
 from bmq.workers._registry import Registry
 
@@ -44,6 +47,7 @@ class Router(Registrar):
             domain and the beginning of a queue name. Without ``bmq://``, the prefix is the beginning of a
             queue name, and the including router has the domain. Queues registered with a whole URI ignore
             the prefix.
+        middlewares: async functions around each attempt of each handler, inside the middlewares of the app.
 
     Raises:
         InvalidURI: ``prefix`` is not the beginning of a queue URI or of a queue name.
@@ -52,8 +56,8 @@ class Router(Registrar):
         prefix: the prefix.
     """
 
-    def __init__(self, prefix: str = "") -> None:
-        super().__init__()
+    def __init__(self, prefix: str = "", *, middlewares: Iterable[Middleware] = ()) -> None:
+        super().__init__(middlewares)
         self.prefix = _checked_prefix(prefix)
         self._steps: list[Step] = []
         self._routers: list[Router] = []
@@ -73,23 +77,32 @@ class Router(Registrar):
         """
         self._check_open()
         _checks.choice("router", router, Router)
-        self._registry = included(router, self._routers, Target(self._registry, self._uri_of), self)
+        self._registry = included(router, self._routers, self._target(), self)
         self._steps += map(self._prefixed, router._steps)
 
     def _uri_of(self, queue: str) -> str:
         uri = _joined(self.prefix, queue)
         return uri if _is_whole(uri) else _STAND_IN + uri
 
+    def _target(self) -> Target:
+        return Target(self._registry, self._uri_of, ANY_STATE)
+
     def _register(self, step: Step) -> None:
         self._check_open()
-        step(Target(self._registry, self._uri_of))
+        step(self._target())
         self._steps.append(self._prefixed(step))
 
     def _prefixed(self, step: Step) -> Step:
         """Return a registration of this router, for an app or another router."""
 
         def prefixed(target: Target) -> None:
-            step(replace(target, uri_of=lambda queue: target.uri_of(_joined(self.prefix, queue))))
+            step(
+                replace(
+                    target,
+                    uri_of=lambda queue: target.uri_of(_joined(self.prefix, queue)),
+                    middlewares=(*target.middlewares, *self._middlewares),
+                )
+            )
 
         return prefixed
 

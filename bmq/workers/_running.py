@@ -25,6 +25,7 @@ from bmq.workers._batches import feed_batches
 from bmq.workers._clock import Clock
 from bmq.workers._consume import feed
 from bmq.workers._options import HandlerOptions, OnError
+from bmq.workers._plan import Surroundings
 from bmq.workers._registry import Registration, Registry
 
 __all__ = ["Running", "Settings"]
@@ -71,6 +72,7 @@ class Running:
     Attributes:
         session: session of the handlers.
         consumers: registration, consumer and open dead-letter queue of each handler.
+        around: middlewares, state and dependencies of the app.
     """
 
     def __init__(self, settings: Settings, registry: Registry, session: Session) -> None:
@@ -81,6 +83,7 @@ class Running:
         # Sweepers close queues, so sweepers have a separate session.
         self._sweeping: Session | None = None
         self._movers: list[Mover] = []
+        self.around = Surroundings()
 
     @classmethod
     async def start(cls, settings: Settings, registry: Registry, closing: AsyncExitStack) -> Running:
@@ -170,9 +173,16 @@ class Running:
             each.options, quarantine=quarantine, on_error=settings.hook(each.options.on_error)
         )
         grace, clock = settings.grace, settings.clock
+        around = dataclasses.replace(
+            self.around,
+            middlewares=(*self.around.middlewares, *each.middlewares),
+            builtins=each.builtins,
+        )
         if each.batches is None:
-            await feed(consumer, each.function, options, dead_letters, close=True, grace=grace, clock=clock)
+            await feed(
+                consumer, each.plan, options, dead_letters, around, close=True, grace=grace, clock=clock
+            )
         else:
             await feed_batches(
-                consumer, each.function, each.batches, options, dead_letters, grace=grace, clock=clock
+                consumer, each.plan, each.batches, options, dead_letters, around, grace=grace, clock=clock
             )

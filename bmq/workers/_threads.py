@@ -34,9 +34,10 @@ class Call:
         ended: done when the function has ended.
         error: the exception of the function, or None.
         result: the return value of the function.
+        closing: closes the dependencies of the function after its end, if the call ended late.
     """
 
-    __slots__ = ("_context", "_loop", "_now", "_run", "began", "ended", "error", "result")
+    __slots__ = ("_context", "_loop", "_now", "_run", "began", "closing", "ended", "error", "result")
 
     def __init__(self, run: Callable[[], Any]) -> None:
         self._run = run
@@ -47,6 +48,7 @@ class Call:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.error: BaseException | None = None
         self.result: object = None
+        self.closing: asyncio.Task[None] | None = None
 
     def run(self, after: Callable[[], None]) -> None:
         """Call the function, in a thread; then ``after``, in the event loop."""

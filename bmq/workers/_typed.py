@@ -1,79 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers of values: reads the annotations and adds the decoding."""
+"""Checks of a handler's type of values, beside other handlers and beside a typed queue."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from collections.abc import Callable
+from typing import Any, Concatenate, TypeAlias
 
 from bmq import _checks
-from bmq.client.message import Message
-from bmq.client.typed import TypedMessage
-from bmq.codecs import Codec, Shape
-from bmq.errors import Undecodable, UsageError
-from bmq.workers._handlers import Handler, is_async, name_of
+from bmq.codecs import Shape
+from bmq.errors import UsageError
+from bmq.workers._handlers import name_of
 
-__all__ = [
-    "AnyHandler",
-    "OnUndecodable",
-    "adapted",
-    "alike",
-    "check_shape",
-    "check_source",
-    "returned_by",
-    "wanted_by",
-]
+__all__ = ["AnyHandler", "alike", "check_shape", "check_source"]
 
-#: A function of a message, of a value, or of a value and its message.
-AnyHandler: TypeAlias = Callable[[Any], object] | Callable[[Any, Message], object]
-#: Function called with messages not decodable to the handler's type.
-OnUndecodable: TypeAlias = Callable[[Message, Undecodable], object]
+#: A function of a message or a value, and of further parameters.
+AnyHandler: TypeAlias = Callable[Concatenate[Any, ...], object]
 
 _NOTHING: Any = inspect.Parameter.empty
-
-
-def wanted_by(handler: Callable[..., object]) -> list[Any]:
-    """Return the annotations of a handler's required parameters; ``empty`` for a missing annotation.
-
-    Raises:
-        UsageError: an annotation contains an unresolvable name.
-    """
-    function: Any = handler
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not inspect.isroutine(function):
-        function = type(function).__call__
-    parameters = _parameters_of(handler)
-    if parameters is None:
-        return []  # some functions written in C have no signature
-    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    # The handler receives the message or the value even if its first parameter has a default.
-    needed = [each for index, each in enumerate(places) if each.default is _NOTHING or not index]
-    if all(isinstance(each.annotation, str) and _says_message(each.annotation) for each in needed):
-        return [Message] * len(needed)  # the name may be imported for type checkers only
-    try:
-        hints = get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise UsageError(
-            f"{name_of(handler)} takes a value of a type that cannot be found: {error}. Annotations must "
-            "be names of the handler's module, not of a function, nor of an import for type checkers only"
-        ) from None
-    return [hints.get(each.name, _NOTHING) for each in needed]
-
-
-def returned_by(handler: Callable[..., object]) -> Any:
-    """Return the annotation of a handler's result; ``empty`` if missing or not resolvable."""
-    function: Any = handler
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not inspect.isroutine(function):
-        function = type(function).__call__
-    try:
-        return get_type_hints(function).get("return", _NOTHING)
-    except Exception:  # names resolvable only by type checkers
-        return _NOTHING
 
 
 def check_shape(handler: object, what: str, takes: str, most: int = 2) -> None:
@@ -135,88 +80,6 @@ def _is_generator(handler: Callable[..., object]) -> bool:
         for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
         for each in (function, type(function).__call__)
     )
-
-
-def _says_message(annotation: str) -> bool:
-    return annotation.rpartition(".")[2] == "Message"
-
-
-def adapted(
-    handler: AnyHandler, codec: str | Codec[Any] | None, undecodable: OnUndecodable | None
-) -> tuple[Handler, Shape[Any] | None]:
-    """Return a handler as a function of a message, and the shape of its values.
-
-    Args:
-        handler: takes a message, a value, a value and its message, or a :class:`bmq.TypedMessage`.
-        codec: decodes messages without a content type; None for JSON.
-        undecodable: called instead of the handler with undecodable messages; None to raise the
-            :class:`bmq.Undecodable`.
-
-    Raises:
-        UsageError: the parameters are of another kind, or the values cannot be decoded.
-    """
-    check_shape(handler, "a handler", "a message, a value, or a value and its bmq.Message")
-    if undecodable is not None:
-        _checks.function("undecodable", undecodable, 2)
-    wanted = wanted_by(handler)
-    first = wanted[0] if wanted else _NOTHING
-    if len(wanted) == 2 and wanted[1] not in (Message, _NOTHING, Any, object):
-        raise UsageError(
-            f"{name_of(handler)} takes {len(wanted)} arguments: a handler takes a message, a value, or a "
-            "value and its bmq.Message"
-        )
-    if len(wanted) == 2 and first in (_NOTHING, Message):
-        raise UsageError(
-            f"{name_of(handler)} takes two arguments, and the first has no annotation: annotate it with "
-            "the type of the value"
-        )
-    if first in (_NOTHING, Message, Any, object):
-        if codec is not None or undecodable is not None:
-            raise UsageError(
-                f"{name_of(handler)} takes messages: codec and undecodable require a handler whose first "
-                "parameter is annotated with a type of values"
-            )
-        return handler, None  # type: ignore[return-value]  # the handler takes one argument
-    if undecodable is not None and is_async(undecodable) is not is_async(handler):
-        raise UsageError(
-            f"{name_of(handler)} and {name_of(undecodable)} must both run in the event loop ('async def'), "
-            "or both in threads"
-        )
-    whole = get_origin(first) is TypedMessage
-    shape: Shape[Any] = Shape(get_args(first)[0] if whole else first, codec or "application/json")
-    return _decoding(handler, shape, undecodable, whole=whole, both=len(wanted) == 2), shape
-
-
-def _decoding(
-    handler: Callable[..., Any],
-    shape: Shape[Any],
-    undecodable: Callable[[Message, Undecodable], Any] | None,
-    *,
-    whole: bool,
-    both: bool,
-) -> Handler:
-    """Convert a function of a value to a function of a message."""
-
-    def call(message: Message) -> Any:
-        try:
-            if whole:
-                value: Any = TypedMessage(message, shape)
-                _ = value.value
-            else:
-                value = shape.decode(message)
-        except Undecodable as error:
-            if undecodable is None:
-                raise
-            return undecodable(message, error)
-        return handler(value, message) if both else handler(value)
-
-    async def awaited(message: Message) -> None:
-        result: Awaitable[object] = call(message)
-        await result
-
-    result = awaited if is_async(handler) else call
-    result.__qualname__ = name_of(handler)
-    return result
 
 
 def alike(one: Shape[Any], other: Shape[Any]) -> bool:

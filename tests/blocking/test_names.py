@@ -33,12 +33,6 @@ PAIRS = {
     bmq.groups.Group: bmq.blocking.Group,
     bmq.arrow.Tables: bmq.blocking.Tables,
 }
-#: For what calls handlers in the event loop.
-NOT_HERE = {"around_handle"}
-
-
-def public(cls: type) -> set[str]:
-    return current(cls) - NOT_HERE
 
 
 def without_asyncio(annotation: object) -> str:
@@ -62,8 +56,8 @@ def parameters(function: Any) -> list[tuple[str, Any, Any, str]]:
 
 @pytest.mark.parametrize(("there", "here"), PAIRS.items(), ids=lambda each: each.__name__)
 def test_names_arguments_and_types_are_the_same(there: Any, here: Any) -> None:
-    assert public(here) == public(there)
-    for name in public(there):
+    assert current(here) == current(there)
+    for name in current(there):
         one, other = inspect.getattr_static(there, name), inspect.getattr_static(here, name)
         if isinstance(one, property):
             assert isinstance(other, property), name
@@ -109,9 +103,9 @@ TYPED = {
 @pytest.mark.parametrize("typed", TYPED, ids=lambda each: each.__name__)
 def test_a_typed_class_has_the_names_and_arguments_of_its_messages(typed: Any) -> None:
     plain, _, elsewhere = TYPED[typed]
-    assert public(typed) == public(plain) - elsewhere
-    assert elsewhere <= public(plain)
-    for name in public(typed):
+    assert current(typed) == current(plain) - elsewhere
+    assert elsewhere <= current(plain)
+    for name in current(typed):
         one, other = inspect.getattr_static(plain, name), inspect.getattr_static(typed, name)
         if isinstance(one, property):
             assert isinstance(other, property), name

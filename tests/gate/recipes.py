@@ -373,7 +373,6 @@ COMMON: dict[str, Made] = {
     "function": lambda _: lambda: None,
     "give_up_after": lambda _: 10.0,
     "handler": lambda _: handler,
-    "handling": lambda _: bmq.interceptors.Handling((), "handler", 1),
     "items": lambda _: [b"x"],
     "key": lambda _: "x",
     "keys": lambda _: ["tag0"],
@@ -571,7 +570,6 @@ EXCLUDED: dict[str, str] = {
         [
             *("bmq.Ack", "bmq.CloseReport", "bmq.Consumer", "bmq.stats.ConsumerStats", "bmq.FailedPost"),
             *(
-                "bmq.interceptors.Handling",
                 "bmq.health.Health",
                 "bmq.stats.Histogram",
                 "bmq.Message",
@@ -645,13 +643,13 @@ EXCLUDED: dict[str, str] = {
     ),
     **dict.fromkeys(
         [
-            *("bmq.Interceptor.around_handle", "bmq.Interceptor.on_ack", "bmq.Interceptor.on_confirm"),
+            *("bmq.Interceptor.handle", "bmq.Interceptor.on_ack", "bmq.Interceptor.on_confirm"),
             *("bmq.Interceptor.on_post", "bmq.Interceptor.on_receive"),
             *("bmq.DeadLetter.post", "bmq.DeadLetter.post_once", "bmq.otel.BinaryCodec.*"),
-            *("bmq.otel.OpenTelemetry.around_handle", "bmq.otel.OpenTelemetry.on_ack"),
+            *("bmq.otel.OpenTelemetry.handle", "bmq.otel.OpenTelemetry.on_ack"),
             *("bmq.otel.OpenTelemetry.on_confirm", "bmq.otel.OpenTelemetry.on_post"),
             *("bmq.otel.OpenTelemetry.on_receive", "bmq.otel.TextCodec.*"),
-            *("bmq.testing.Recorder.around_handle", "bmq.testing.Recorder.on_ack"),
+            *("bmq.testing.Recorder.handle", "bmq.testing.Recorder.on_ack"),
             *("bmq.testing.Recorder.on_confirm", "bmq.testing.Recorder.on_event"),
             *("bmq.testing.Recorder.on_post", "bmq.testing.Recorder.on_receive"),
             *("bmq.Backoff.delay", "bmq.NoRetry.delay"),

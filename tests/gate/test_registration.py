@@ -33,7 +33,7 @@ async def three(first: object, second: object, third: object) -> None:
     """Takes too much."""
 
 
-async def keyword(message: bmq.Message, *, database: object) -> None:
+async def keyword(message: object, *, database: object) -> None:
     """Needs an argument without a value."""
 
 

@@ -18,7 +18,7 @@ import pytest
 import bmq
 from bmq.broker import Broker
 from bmq.testing import TestApp
-from bmq.workers._typed import wanted_by
+from bmq.workers._parameters import Source
 from tests.pages import at_broker
 from tests.waiting import eventually
 
@@ -52,9 +52,10 @@ async def give_each_handler_a_message(app: bmq.App) -> None:
     async with TestApp(app) as test:
         for each in test._all():
             for registered in each.app._registry.handlers:
-                kind = wanted_by(registered.handler)[0]
-                kind = get_args(kind)[0] if get_origin(kind) is list else kind
-                value = b"some bytes" if kind in (bmq.Message, inspect.Parameter.empty) else sample(kind)
+                values = [
+                    p.of for p in registered.plan.parameters if p.source in (Source.VALUE, Source.TYPED)
+                ]
+                value = sample(values[0]) if values else b"some bytes"
                 await each.post(registered.uri.canonical, value, properties=PROPERTIES)
         for each in test._all():
             await each.drained(*(str(registered.uri) for registered in each.app._registry.handlers))

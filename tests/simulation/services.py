@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import sqlalchemy
@@ -546,17 +546,12 @@ class Broken(bmq.Interceptor):
     def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
         self._fail()
 
-    def around_handle(self, handling: bmq.interceptors.Handling) -> Any:
-        @contextlib.contextmanager
-        def around() -> Iterator[None]:
-            self._fail()
-            try:
-                yield
-            finally:
-                self._fail()
-
+    async def handle(self, attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> Any:
         self._fail()
-        return around()
+        try:
+            return await call_next()
+        finally:
+            self._fail()
 
 
 @scene

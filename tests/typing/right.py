@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, assert_type
@@ -71,6 +72,7 @@ async def use(received: bmq.Message) -> None:
             await bmq.consume(orders, take_typed_message)
             await bmq.consume(orders, take_message)
             await bmq.consume(queue, take_order_and_message)
+            await bmq.consume(orders, take_everything, middlewares=[measure])
         session = await bmq.connect(broker.uri)
         assert_type(session, bmq.Session)
     app = bmq.App(broker.uri, grace=3, process_name="worker", on_event=print)
@@ -104,6 +106,16 @@ async def use(received: bmq.Message) -> None:
     app.include(outer)
     await handle(Order(1), received)  # a plain function still, with its own types
     app.consumer("bmq://d.e/q", codec=Reversed(), undecodable=cannot)(take)
+    app.consumer("bmq://d.e/q", middlewares=[measure])(take_everything)
+    app.middleware(measure)
+    app.overrides[get_name] = lambda: "fake"
+
+    @own.batch_consumer("bmq://d.e/q")
+    async def load_with_state(
+        orders: list[Order], shared: Shared, name: Annotated[str, bmq.Depends(get_name, scope="app")]
+    ) -> None:
+        assert_type(shared.shipped, int)
+        assert_type(name, str)
 
 
 async def load(rows: list[Order]) -> None: ...
@@ -117,6 +129,26 @@ class Order:
 
 class Shared:
     shipped: int = 0
+
+
+async def get_name(attempt: bmq.Attempt) -> AsyncIterator[str]:
+    assert_type(attempt.number, int)
+    yield attempt.handler
+
+
+async def take_everything(
+    order: Order,
+    attempt: bmq.Attempt,
+    customer: Annotated[int, bmq.Property("CustomerId")],
+    *,
+    name: Annotated[str, bmq.Depends(get_name)],
+) -> None:
+    assert_type(customer, int)
+    assert_type(name, str)
+
+
+async def measure(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> object:
+    return await call_next()
 
 
 class NotShipped(bmq.RequestFailed, type="not-shipped", title="Not shipped", retryable=True): ...

@@ -34,7 +34,17 @@ async def misuse(queue: bmq.Queue, session: bmq.Session, app: bmq.App) -> None:
     bmq.RequestFailed("x", kind="ValueError")  # wrong
 
     @app.consumer("bmq://d.e/q")  # wrong
-    async def handle(order: dict[str, int], number: int) -> None: ...
+    async def handle() -> None: ...
+
+    app.consumer("bmq://d.e/q", middlewares=[one_argument])  # wrong
+    app.middleware(not_async)  # wrong
+    bmq.Depends(of_numbers, scope="session")  # wrong
+    app.overrides["of_numbers"] = of_numbers  # wrong
+
+    @app.consumer("bmq://d.e/q")
+    async def ship(order: dict[str, int], state: Shared, attempt: bmq.Attempt) -> None:
+        print(state.shiped)  # wrong
+        attempt.number = "one"  # wrong
 
     app.consumer("bmq://d.e/q", undecodable=no_error)  # wrong
     router = bmq.Router(prefix=b"bmq://d.e/")  # wrong
@@ -50,6 +60,13 @@ async def misuse(queue: bmq.Queue, session: bmq.Session, app: bmq.App) -> None:
 
 class Shared:
     shipped: int = 0
+
+
+async def one_argument(attempt: bmq.Attempt) -> object: ...
+
+
+def not_async(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> int:
+    return 1
 
 
 async def of_numbers(number: int) -> None: ...

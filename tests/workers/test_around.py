@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import bmq
+from bmq.workers import CallNext
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import consuming, post
 
@@ -27,22 +27,22 @@ class Around(bmq.Interceptor):
     def __init__(self) -> None:
         self.log: list[Any] = []
 
-    @contextmanager
-    def around_handle(self, handling: bmq.interceptors.Handling) -> Iterator[None]:
-        (message,) = handling.messages
-        token = current.set(f"attempt {handling.attempt}")
+    async def handle(self, attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        token = current.set(f"attempt {attempt.number}")
         error = None
         try:
-            yield
+            return await call_next()
         except BaseException as caught:
             error = type(caught)
             raise
         finally:
             current.reset(token)
-            self.log.append((message.data, handling.handler, handling.attempt, error))
+            self.log.append((attempt.message.data, attempt.handler, attempt.number, error))
 
 
-async def test_around_handle_surrounds_every_attempt(broker_uri: str, fresh: Fresh, clock: FakeClock) -> None:
+async def test_an_interceptor_surrounds_every_attempt(
+    broker_uri: str, fresh: Fresh, clock: FakeClock
+) -> None:
     around, seen = Around(), asyncio.Queue[tuple[bytes, str]]()
 
     async def ship(message: bmq.Message) -> None:
@@ -80,15 +80,11 @@ class Failing(bmq.Interceptor):
     def __init__(self, when: str) -> None:
         self.when = when
 
-    def around_handle(self, handling: bmq.interceptors.Handling) -> AbstractContextManager[Any]:
+    async def handle(self, attempt: bmq.Attempt, call_next: CallNext) -> Any:
         if self.when == "before":
             raise RuntimeError("broken")
-        return self.swallowing()
-
-    @contextmanager
-    def swallowing(self) -> Iterator[None]:
         try:
-            yield
+            await call_next()
         except OSError:
             pass
         if self.when == "after":

@@ -217,7 +217,7 @@ def of_orders(orders: list[Order]) -> None: ...
     [
         (nothing, {}, "nothing takes no parameter: a handler of batches takes"),
         (one_value, {}, "one_value handles batches"),
-        (messages_twice, {}, "messages_twice takes messages"),
+        (messages_twice, {}, "messages_twice takes the messages twice, in parameters one and two"),
         (of_messages, {"codec": "application/json"}, "of_messages takes messages"),
         (of_orders, {"expression": "numbr == 1"}, "Order has no property numbr"),
         (

@@ -234,12 +234,12 @@ async def say(message: bmq.Message, error: bmq.Undecodable) -> None: ...
 @pytest.mark.parametrize(
     ("handler", "options", "why"),
     [
-        (nothing_said, {}, "nothing_said takes two arguments, and the first has no annotation"),
-        (three, {}, "three takes 3 arguments .*: a handler takes a message, a value, or a value and"),
+        (nothing_said, {}, "nothing_said takes 2 arguments .*: parameter .* has no annotation"),
+        (three, {}, "three takes 3 arguments .*, and a handler takes a message, a value, or a value and"),
         (wrong_second, {}, "wrong_second takes 2 arguments"),
-        (two_messages, {}, "the first has no annotation"),
+        (two_messages, {}, "two_messages takes the message twice, in parameters one and two"),
         (of_bytes, {}, "bytes are posted and received unchanged"),
-        (unknown, {}, "unknown takes a value of a type that cannot be found: name 'Unknown' is not defined"),
+        (unknown, {}, "unknown: the annotation of parameter order cannot be read: name 'Unknown' is"),
         (in_a_thread, {"undecodable": say}, "in_a_thread and say must both run"),
         (of_messages, {"undecodable": say}, "of_messages takes messages"),
         (of_messages, {"codec": "application/msgpack"}, "of_messages takes messages"),

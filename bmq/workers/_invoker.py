@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attempts of a handler: middlewares, a deadline, and a call in the event loop or in a thread.
+
+From the outside to the inside, an attempt runs the interceptors of the session, the middlewares of the app,
+of the routers and of the handler, the deadline, the middlewares of the library, the dependencies, and the
+handler. A handler of a message or a value without middlewares is called directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, cast
+
+from bmq.client.attempt import UNSET, HandlerInfo, attempt_of
+from bmq.client.message import Message
+from bmq.errors import UsageError
+from bmq.workers._blocking import BlockingCalls, Steps
+from bmq.workers._handlers import too_late
+from bmq.workers._middleware import Middleware, chained, timed
+from bmq.workers._plan import Plan, Surroundings
+from bmq.workers._threads import Call, Threads
+
+__all__ = ["Invoker"]
+
+logger = logging.getLogger("bmq.workers")
+
+
+class Invoker:
+    """Calls a handler. Each task makes one call at a time.
+
+    Args:
+        plan: the handler.
+        timeout: seconds for a call; None for no limit.
+        around: middlewares and dependencies.
+        observers: interceptors, as the outermost middlewares.
+        key_of: returns the ordering key of a message; None without a key.
+
+    Attributes:
+        name: name of the handler.
+        direct: makes the first attempt with a message, if the handler is async.
+        timeout: seconds for a call; None for no limit.
+        alarm: seconds that the caller of ``direct`` must enforce; None for no limit.
+        blocking: logs blocking of the event loop.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        timeout: float | None,
+        around: Surroundings,
+        observers: Sequence[Middleware] = (),
+        key_of: Callable[[Message], Hashable] | None = None,
+    ) -> None:
+        self.name = plan.name
+        self.timeout = self.alarm = timeout
+        self.blocking = BlockingCalls(logger, self.name)
+        # Separate threads: the loop's default threads are few, and shared with the rest of the program.
+        self._threads = None if plan.is_async else Threads(self.name)
+        # Calls in threads still running after the deadline, by calling task.
+        self._late: dict[asyncio.Task[Any] | None, Call] = {}
+        middlewares = (*observers, *around.middlewares)
+        self._plain = plan.plain if not middlewares and not around.builtins else None
+        self.direct: Callable[[Message], Awaitable[object]] | None = None
+        if self._plain is not None:
+            if plan.is_async:
+                self.direct = cast("Callable[[Message], Awaitable[object]]", self._plain)
+            return
+        decode = None if plan.shape is None or plan.role.batch else plan.shape.decode
+        self._info = info = HandlerInfo(self.name, around.state, key_of, decode)
+        call = chained(around.builtins, plan.bind(around, None if plan.is_async else self, timeout))
+        if middlewares and timeout is not None and plan.is_async:
+            call, self.alarm = timed(call, timeout), None
+        self._call = call = chained(middlewares, call)
+        if plan.is_async:
+            self.direct = lambda message: call(attempt_of((message,), 1, info))
+
+    async def __call__(self, messages: Sequence[Message], number: int, value: Any = UNSET) -> None:
+        """Make an attempt with a message or a batch.
+
+        Args:
+            messages: the message, or the messages of a batch.
+            number: number of the attempt.
+            value: list of values of a batch.
+
+        Raises:
+            TimeoutError: the deadline has passed.
+            BaseException: any exception of the handler.
+
+        Cancelling the call cancels an async handler. A thread continues, and its result is dropped.
+        """
+        if self._plain is None:
+            attempt: Any = self._call(attempt_of(messages, number, self._info, value))
+        elif self._threads is not None:
+            await self.run(partial(self._plain, messages[0]))
+            return
+        else:
+            attempt = self._plain(messages[0])
+        timeout = self.alarm
+        if timeout is None or self._threads is not None:
+            await Steps(attempt, self.blocking)
+            return
+        deadline = asyncio.timeout(timeout)
+        try:
+            async with deadline:
+                await Steps(attempt, self.blocking)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+        if deadline.expired():
+            raise too_late(timeout)
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """Run a function in a thread, and return its result.
+
+        Raises:
+            TimeoutError: the deadline has passed.
+            UsageError: the function returned an awaitable.
+            BaseException: any exception of the function.
+        """
+        assert self._threads is not None
+        task = asyncio.current_task()
+        if (earlier := self._late.get(task)) is not None and not earlier.ended.done():
+            # A middleware repeats an attempt: a message is never handled twice at once.
+            await asyncio.wait((earlier.ended,))
+        self._late[task] = call = self._threads.start(function)
+        # The deadline starts with the function, whose start a busy process may delay.
+        while not call.ended.done():
+            left = None if self.timeout is None else call.left(self.timeout)
+            if self.timeout is not None and left is not None and left <= 0:
+                raise too_late(self.timeout)
+            # Not awaited itself: a cancellation of the task must not cancel the future.
+            await asyncio.wait((call.ended,), timeout=left)
+        del self._late[task]
+        if call.error is not None:
+            raise call.error
+        if inspect.isawaitable(call.result):
+            if inspect.iscoroutine(call.result):
+                call.result.close()
+            raise UsageError(f"{self.name} ran in a thread and returned an awaitable: make it 'async def'")
+        return call.result
+
+    def afterwards(self, closing: Callable[[], Awaitable[None]]) -> bool:
+        """Call an async function once the current task's thread has ended; return False if no thread runs."""
+        call = self._late.get(asyncio.current_task())
+        if call is None or call.ended.done():
+            return False
+
+        async def close(call: Call = call) -> None:
+            await call.ended
+            await closing()
+
+        call.closing = asyncio.create_task(close())
+        return True
+
+    def late(self) -> Awaitable[object] | None:
+        """Return, and forget, the end of the current task's late call, if the thread still runs."""
+        call = self._late.pop(asyncio.current_task(), None) if self._late else None
+        if call is None or call.ended.done():
+            return None
+        return call.ended if call.closing is None else call.closing
+
+    def close(self) -> None:
+        """Start no more threads; running threads are not waited for."""
+        if self._threads is not None:
+            self._threads.close()

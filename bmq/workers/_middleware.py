@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Middlewares: functions around the attempts of handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from bmq import _checks
+from bmq.client.attempt import Attempt, CallNext
+from bmq.errors import UsageError
+from bmq.workers._handlers import is_async, name_of, too_late
+
+__all__ = ["Call", "Middleware", "chained", "check_middleware", "check_middlewares", "timed"]
+
+#: An async function of an attempt and of the rest of the attempt. The result is the result of the attempt.
+Middleware: TypeAlias = Callable[[Attempt, CallNext], Awaitable[Any]]
+
+#: The rest of an attempt.
+Call: TypeAlias = Callable[[Attempt], Awaitable[Any]]
+
+
+def check_middlewares(given: Iterable[Middleware] | None) -> tuple[Middleware, ...]:
+    """Return the checked middlewares.
+
+    Raises:
+        UsageError: an object is not an async function of two arguments.
+    """
+    if given is None:
+        return ()
+    found: list[Middleware] = _checks.items("middlewares", given, "async functions")
+    for each in found:
+        check_middleware(each)
+    return tuple(found)
+
+
+def check_middleware(given: object) -> None:
+    """Check a middleware.
+
+    Raises:
+        UsageError: the object is not an async function of two arguments.
+    """
+    wanted = "async def middleware(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> object"
+    if isinstance(given, type):
+        raise UsageError(
+            f"a middleware must be an async function, not the class {given.__name__}: give an object of the "
+            f"class with 'async def __call__', or {wanted}"
+        )
+    function: Callable[..., object] = _checks.function("a middleware", given, 2)
+    if not is_async(function):
+        raise UsageError(f"the middleware {name_of(function)} must be async: {wanted}")
+
+
+def chained(middlewares: Sequence[Middleware], call: Call) -> Call:
+    """Return a call surrounded by middlewares, the first middleware outermost."""
+    for middleware in reversed(middlewares):
+        call = _around(middleware, call)
+    return call
+
+
+def _around(middleware: Middleware, inner: Call) -> Call:
+    return lambda attempt: middleware(attempt, partial(inner, attempt))
+
+
+def timed(call: Call, seconds: float) -> Call:
+    """Return a call with a deadline."""
+
+    async def within(attempt: Attempt) -> Any:
+        deadline = asyncio.timeout(seconds)
+        try:
+            async with deadline:
+                return await call(attempt)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+        raise too_late(seconds)
+
+    return within

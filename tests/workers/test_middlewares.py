@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Middlewares around the attempts of handlers."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+
+import bmq
+from bmq.workers import CallNext
+from tests.workers.conftest import FakeClock
+from tests.workers.stage import Stage, consuming
+
+Fresh = Callable[..., str]
+
+
+@dataclass
+class Order:
+    number: Annotated[int, bmq.Property]
+
+
+async def test_middlewares_run_in_order_from_the_app_to_the_handler(broker_uri: str, fresh: Fresh) -> None:
+    log: list[str] = []
+
+    class Seen(bmq.Interceptor):
+        async def handle(self, attempt: bmq.Attempt, call_next: CallNext) -> Any:
+            return await noting("interceptor")(attempt, call_next)
+
+    def noting(name: str) -> Any:
+        async def note(attempt: bmq.Attempt, call_next: CallNext) -> Any:
+            log.append(name)
+            result = await call_next()
+            log.append(f"{name}: {result}")
+            return f"{name} {result}"
+
+        return note
+
+    app, uri = bmq.App(broker_uri, middlewares=[noting("app")], interceptors=[Seen()]), fresh()
+    app.middleware(noting("decorated"))
+
+    @app.consumer(uri, middlewares=[noting("handler")])
+    async def ship(message: bmq.Message) -> str:
+        log.append("ship")
+        app.stop()
+        return "result"
+
+    async with bmq.connect(broker_uri) as session:
+        await (await session.open_queue(uri, write=True)).post(b"1")
+    await app.run(signals=False)
+    assert log == [
+        *("interceptor", "app", "decorated", "handler", "ship", "handler: result"),
+        *("decorated: handler result", "app: decorated handler result"),
+        "interceptor: app decorated handler result",
+    ]
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_middleware_replaces_the_value(stage: Stage, threads: bool) -> None:
+    loop, seen = asyncio.get_running_loop(), asyncio.Queue[Any]()
+
+    async def double(attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        attempt.value = Order(attempt.value.number * 2)
+        attempt.context["by"] = "double"
+        return await call_next()
+
+    async def ship(order: Order, attempt: bmq.Attempt) -> None:
+        seen.put_nowait((order.number, attempt.context["by"]))
+
+    def in_thread(order: Order, attempt: bmq.Attempt) -> None:
+        loop.call_soon_threadsafe(seen.put_nowait, (order.number, attempt.context["by"]))
+
+    await stage.queue.typed(Order).post(Order(2))
+    async with consuming(stage.queue, in_thread if threads else ship, middlewares=[double]):
+        assert await seen.get() == (4, "double")
+
+
+async def test_a_middleware_ends_translates_and_repeats_attempts(stage: Stage, clock: FakeClock) -> None:
+    calls, failures = list[bytes](), asyncio.Queue[Any]()
+
+    async def decide(attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        kind = attempt.message.data
+        if kind == b"skip":
+            return None
+        if kind == b"reject":
+            raise bmq.Reject("not for us")
+        try:
+            return await call_next()
+        except OSError:
+            if kind == b"swallow":
+                return None
+            if kind == b"again":
+                return await call_next()
+            raise bmq.Reject("translated") from None
+
+    async def ship(message: bmq.Message) -> None:
+        calls.append(message.data)
+        if message.data == b"last":
+            failures.put_nowait(None)
+        elif calls.count(message.data) == 1:
+            raise OSError("no")
+
+    await stage.queue.post_many([b"skip", b"reject", b"swallow", b"translate", b"again", b"last"])
+    async with consuming(stage.queue, ship, middlewares=[decide], on_error=failures.put_nowait, clock=clock):
+        found = [await failures.get() for _ in range(3)]
+    assert [str(each.error) for each in found[:2]] == ["not for us", "translated"]
+    assert calls == [b"swallow", b"translate", b"again", b"again", b"last"]
+    assert stage.queue.stats().confirmed == 6
+
+
+async def test_a_middleware_sees_the_deadline_of_the_handler(stage: Stage) -> None:
+    seen = asyncio.Queue[Any]()
+
+    async def watch(attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        try:
+            return await call_next()
+        except TimeoutError as error:
+            seen.put_nowait(str(error))
+            raise bmq.Reject("too slow") from error
+
+    async def ship(message: bmq.Message) -> None:
+        await asyncio.Event().wait()
+
+    await stage.queue.post(b"x")
+    async with consuming(stage.queue, ship, middlewares=[watch], timeout=0.05, on_error=seen.put_nowait):
+        assert await seen.get() == "the handler was not done within its deadline of 0.05 s"
+        assert isinstance((await seen.get()).error, bmq.Reject)
+
+
+async def test_a_repeated_call_waits_for_the_thread_of_the_earlier_call(stage: Stage) -> None:
+    loop, done, go = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    running: list[int] = [0, 0]
+
+    async def again(attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        try:
+            return await call_next()
+        except TimeoutError:
+            go.set()
+            return await call_next()
+
+    def ship(message: bmq.Message) -> None:
+        running[0] += 1
+        running[1] = max(running)
+        go.wait()
+        running[0] -= 1
+        if go.is_set():
+            loop.call_soon_threadsafe(done.set)
+
+    await stage.queue.post(b"x")
+    async with consuming(stage.queue, ship, middlewares=[again], timeout=0.05, retry=bmq.NoRetry()):
+        await done.wait()
+    assert running[1] == 1
+
+
+async def test_a_middleware_sees_a_batch_with_its_values(broker_uri: str, fresh: Fresh) -> None:
+    app, uri, seen = bmq.App(broker_uri), fresh(), asyncio.Queue[Any]()
+
+    @app.middleware
+    async def first_only(attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        with pytest.raises(bmq.UsageError, match=r"a batch of 2: use attempt.messages"):
+            _ = attempt.message
+        attempt.value = attempt.value[:1]
+        return await call_next()
+
+    @app.batch_consumer(uri, max_messages=2)
+    async def load(orders: list[Order], messages: list[bmq.Message]) -> None:
+        seen.put_nowait((orders, len(messages)))
+
+    async with bmq.connect(broker_uri) as session:
+        queue = await session.open_queue(uri, write=True)
+        await queue.typed(Order).post_many([Order(1), Order(2)])
+        async with app:
+            assert await seen.get() == ([Order(1)], 2)
+
+
+async def test_an_attempt_has_the_key_the_number_and_the_state(broker_uri: str, fresh: Fresh) -> None:
+    state, seen, uri = object(), asyncio.Queue[Any](), fresh()
+    app = bmq.App(broker_uri, state=state, clock=FakeClock())
+
+    @app.consumer(uri, key="number", retry=bmq.Backoff(every=1))
+    async def ship(message: bmq.Message, attempt: bmq.Attempt) -> None:
+        seen.put_nowait(
+            (attempt.key, attempt.number, attempt.state is state, attempt.handler, attempt.queue_uri)
+        )
+        if attempt.number < 3:
+            raise OSError("not yet")
+
+    async with bmq.connect(broker_uri) as session:
+        await (await session.open_queue(uri, write=True)).post(b"x", properties={"number": 7})
+    async with app:
+        assert [await seen.get() for _ in range(3)] == [(7, n, True, "ship", uri) for n in (1, 2, 3)]
+
+
+async def test_an_attempt_for_a_test_of_a_middleware(stage: Stage) -> None:
+    await stage.queue.post(b"x")
+    async with stage.queue.subscribe() as consumer:
+        message = await consumer.receive(timeout=10)
+    attempt = bmq.Attempt([message], 2, handler="ship", value=3, state="state")
+    assert (attempt.number, attempt.handler, attempt.value, attempt.state) == (2, "ship", 3, "state")
+    assert bmq.Attempt([message]).value is message
+    assert attempt.context == {}
+    with pytest.raises(bmq.UsageError, match="messages must contain at least one message"):
+        bmq.Attempt([])
+
+
+def plain(attempt: bmq.Attempt, call_next: CallNext) -> Any: ...
+async def short(attempt: bmq.Attempt) -> Any: ...
+
+
+class Whole:
+    async def __call__(self, attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        return await call_next()
+
+
+@pytest.mark.parametrize(
+    ("middleware", "why"),
+    [
+        (plain, "the middleware plain must be async: async def middleware"),
+        (short, "a middleware is called with 2 arguments, and .*short.* does not accept the call"),
+        (Whole, "a middleware must be an async function, not the class Whole"),
+        (7, "a middleware must be a function that takes 2 arguments, not 7"),
+    ],
+)
+def test_a_middleware_that_cannot_be_called_is_refused(middleware: Any, why: str) -> None:
+    for register in (
+        lambda: bmq.App(middlewares=[middleware]),
+        lambda: bmq.App().middleware(middleware),
+        lambda: bmq.App().consumer("bmq://d.e/q", middlewares=[middleware]),
+        lambda: bmq.App().batch_consumer("bmq://d.e/q", middlewares=[middleware]),
+    ):
+        with pytest.raises(bmq.UsageError, match=why):
+            register()
+    bmq.App(middlewares=[Whole()])
+
+
+def test_an_interceptor_with_the_former_method_is_refused() -> None:
+    class Former(bmq.Interceptor):
+        def around_handle(self, handling: Any) -> Any: ...
+
+    class Plain(bmq.Interceptor):
+        def handle(self, attempt: bmq.Attempt, call_next: CallNext) -> Any: ...  # type: ignore[override]
+
+    with pytest.raises(bmq.UsageError, match=r"Former.around_handle is never called: override async"):
+        bmq.App(interceptors=[Former()])
+    with pytest.raises(bmq.UsageError, match=r"Plain.handle must be async"):
+        bmq.App(interceptors=[Plain()])

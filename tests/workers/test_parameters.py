@@ -1,0 +1,649 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of handlers: their sources, the life of dependencies, and refused signatures."""
+
+import asyncio
+import enum
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+import pytest
+
+import bmq
+from tests.workers.conftest import FakeClock
+from tests.workers.stage import Stage, consuming
+
+if TYPE_CHECKING:
+    from bmq import Attempt
+
+QUEUE = "bmq://bmq.test.mem.priority/orders"
+
+
+@dataclass
+class Order:
+    number: Annotated[int, bmq.Property]
+
+
+class Kind(enum.Enum):
+    EXPRESS = "EXPRESS"
+
+
+class Repo:
+    def __init__(self, name: str = "repo") -> None:
+        self.name = name
+
+
+class Shared:
+    shipped = 0
+
+
+def get_repo() -> Repo:
+    return Repo()
+
+
+async def get_name(repo: Annotated[Repo, bmq.Depends(get_repo)], attempt: bmq.Attempt) -> str:
+    return f"{repo.name} {attempt.number}"
+
+
+async def one(stage: Stage, handler: Any, *, properties: Any = None, **options: Any) -> list[Any]:
+    """Post an order, let a handler receive it, and return the arguments of the handler's call of ``seen``."""
+    await stage.queue.typed(Order).post(Order(1), properties=properties)
+    async with consuming(stage.queue, handler, **options):
+        return await seen.get()
+
+
+seen: asyncio.Queue[list[Any]] = asyncio.Queue()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    global seen
+    seen = asyncio.Queue()
+
+
+def say(*values: Any) -> None:
+    seen.put_nowait(list(values))
+
+
+# ---- sources
+
+
+async def test_a_handler_receives_each_source_by_its_annotation(stage: Stage) -> None:
+    async def ship(
+        order: Order,
+        message: bmq.Message,
+        attempt: bmq.Attempt,
+        customer: Annotated[int, bmq.Property("CustomerId")],
+        kind: Annotated[Kind | None, bmq.Property("OrderType")],
+        missing: Annotated[str | None, bmq.Property("Missing")],
+        weight: Annotated[int, bmq.Property] = 7,
+        *,
+        name: Annotated[str, bmq.Depends(get_name)],
+        repo: Annotated[Repo, bmq.Depends(Repo)],
+        plain: str = "default",
+    ) -> None:
+        say(order, message.data, attempt.message is message, customer, kind, missing, weight, name, plain)
+
+    found = await one(stage, ship, properties={"CustomerId": 5, "OrderType": "EXPRESS"})
+    assert found == [Order(1), b'{"number":1}', True, 5, Kind.EXPRESS, None, 7, "repo 1", "default"]
+
+
+async def test_a_handler_without_a_value_has_only_markers(stage: Stage) -> None:
+    async def ship(repo: Annotated[Repo, bmq.Depends(get_repo)], message: bmq.Message) -> None:
+        say(repo.name, message.data)
+
+    assert await one(stage, ship) == ["repo", b'{"number":1}']
+
+
+async def test_a_name_imported_for_type_checkers_is_found(stage: Stage) -> None:
+    async def ship(order: Order, attempt: "Attempt") -> None:
+        say(order, attempt.number)
+
+    assert await one(stage, ship) == [Order(1), 1]
+
+
+async def test_a_handler_in_a_thread_receives_dependencies_made_in_the_event_loop(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+
+    def make() -> Iterator[threading.Thread]:
+        yield threading.current_thread()
+        loop.call_soon(say, "closed", threading.current_thread())
+
+    def ship(order: Order, made: Annotated[threading.Thread, bmq.Depends(make)]) -> None:
+        loop.call_soon_threadsafe(say, order, made, threading.current_thread())
+
+    await stage.queue.typed(Order).post(Order(1))
+    async with consuming(stage.queue, ship):
+        order, made, ran = await seen.get()
+        assert await seen.get() == ["closed", threading.current_thread()]
+    assert order == Order(1)
+    assert made is threading.current_thread()
+    assert ran is not made
+
+
+async def test_a_typed_message_comes_beside_other_parameters(stage: Stage) -> None:
+    async def ship(message: bmq.TypedMessage[Order], name: Annotated[str, bmq.Depends(get_name)]) -> None:
+        say(message.value, message.guid, name)
+
+    ack = await stage.queue.typed(Order).post(Order(1))
+    async with consuming(stage.queue, ship):
+        assert await seen.get() == [Order(1), ack.guid, "repo 1"]
+
+
+async def test_methods_partials_and_objects_are_handlers_and_dependencies(stage: Stage) -> None:
+    class Service:
+        async def ship(self, order: Order, repo: Annotated[Repo, bmq.Depends(get_repo)]) -> None:
+            say(order, repo.name)
+
+        async def __call__(self, order: Order, repo: Annotated[Repo, bmq.Depends(get_repo)]) -> None:
+            say(order, repo.name)
+
+        async def session(self) -> AsyncIterator[str]:
+            yield "session"
+
+    service = Service()
+
+    async def named(
+        name: str, order: Order, session: Annotated[str, bmq.Depends(service.session)], *, more: int
+    ) -> None:
+        say(name, order, session, more)
+
+    async def lambdas(order: Order, value: Annotated[Any, bmq.Depends(lambda: 7)]) -> None:
+        say(order, value)
+
+    assert await one(stage, service.ship) == [Order(1), "repo"]
+    assert await one(stage, service) == [Order(1), "repo"]
+    assert await one(stage, functools.partial(named, "n", more=3)) == ["n", Order(1), "session", 3]
+    assert await one(stage, lambdas) == [Order(1), 7]
+
+
+async def test_a_dependency_is_made_once_in_an_attempt_and_anew_in_the_next(
+    stage: Stage, clock: FakeClock
+) -> None:
+    made: list[Repo] = []
+
+    def make() -> Repo:
+        made.append(Repo())
+        return made[-1]
+
+    def other(repo: Annotated[Repo, bmq.Depends(make)]) -> Repo:
+        return repo
+
+    async def ship(
+        order: Order, one: Annotated[Repo, bmq.Depends(make)], two: Annotated[Repo, bmq.Depends(other)]
+    ) -> None:
+        say(one is two)
+        if len(made) == 1:
+            raise OSError("not yet")
+
+    await stage.queue.typed(Order).post(Order(1))
+    async with consuming(stage.queue, ship, retry=bmq.Backoff(every=1), clock=clock):
+        assert [await seen.get(), await seen.get()] == [[True], [True]]
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({}, "the message has no property CustomerId"),
+        ({"CustomerId": "x"}, "the property CustomerId is 'x', and the handler takes int"),
+        ({"CustomerId": True}, "the property CustomerId is True"),
+        ({"CustomerId": 1, "Level": "low"}, "the property Level is 'low'"),
+    ],
+)
+async def test_a_missing_or_wrong_property_is_given_up_as_undecodable(
+    stage: Stage, clock: FakeClock, properties: dict[str, Any], why: str
+) -> None:
+    async def ship(
+        message: bmq.Message,
+        customer: Annotated[int, bmq.Property("CustomerId")],
+        level: Annotated[Literal["high"], bmq.Property("Level")] = "high",
+    ) -> None:
+        say("called")
+
+    await stage.queue.post(b"x", properties=properties)
+    async with consuming(stage.queue, ship, on_error=lambda failure: say(failure), clock=clock):
+        ((failure,),) = [await seen.get()]
+    assert isinstance(failure.error, bmq.Undecodable)
+    assert why in str(failure.error)
+    assert failure.retry_in is None
+
+
+async def test_the_hook_for_undecodable_messages_replaces_handler_and_dependencies(stage: Stage) -> None:
+    async def ship(order: Order, name: Annotated[str, bmq.Depends(get_name)]) -> None:
+        say(order)
+
+    async def cannot(message: bmq.Message, error: bmq.Undecodable) -> None:
+        say("cannot", message.data)
+
+    await stage.queue.post(b"no JSON")
+    await stage.queue.typed(Order).post(Order(1))
+    async with consuming(stage.queue, ship, undecodable=cannot):
+        assert [await seen.get(), await seen.get()] == [["cannot", b"no JSON"], [Order(1)]]
+
+
+async def test_an_expression_may_use_the_properties_of_parameters() -> None:
+    app = bmq.App()
+
+    @app.consumer(QUEUE, expression="CustomerId > 1 && number > 0")
+    async def ship(order: Order, customer: Annotated[int, bmq.Property("CustomerId")]) -> None: ...
+
+    with pytest.raises(bmq.InvalidExpression, match="Order has no property CustomerI"):
+        app.consumer(QUEUE, expression="CustomerI > 1")(ship)
+
+
+# ---- an app
+
+
+async def test_app_state_batches_and_app_scope(broker_uri: str, fresh: Callable[..., str]) -> None:
+    uri, log = fresh(), []
+    app = bmq.App(broker_uri, state=Shared())
+
+    async def connect(shared: Shared) -> AsyncIterator[Repo]:
+        log.append(f"connect {shared.shipped}")
+        yield Repo("database")
+        log.append("close")
+
+    def table(repo: Annotated[Repo, bmq.Depends(connect, scope="app")]) -> str:
+        return f"{repo.name}.orders"
+
+    @app.on_startup
+    def start() -> None:
+        app.state.shipped = 7
+
+    @app.on_shutdown
+    def stop() -> None:
+        log.append("shutdown")
+
+    @app.batch_consumer(uri, max_messages=2)
+    async def load(
+        orders: list[Order],
+        shared: Shared,
+        messages: list[bmq.Message],
+        attempt: bmq.Attempt,
+        name: Annotated[str, bmq.Depends(table)],
+        repo: Annotated[Repo, bmq.Depends(connect, scope="app")],
+    ) -> None:
+        say(orders, shared.shipped, len(messages), len(attempt.messages), attempt.value is orders, name, repo)
+
+    async with bmq.connect(broker_uri) as session:
+        queue = await session.open_queue(uri, write=True)
+        await queue.typed(Order).post_many([Order(1), Order(2)])
+        async with app:
+            first = await seen.get()
+            await queue.typed(Order).post_many([Order(3), Order(4)])
+            second = await seen.get()
+    assert first[:-1] == [[Order(1), Order(2)], 7, 2, 2, True, "database.orders"]
+    assert first[-1] is second[-1]
+    assert log == ["connect 7", "close", "shutdown"]
+
+
+async def test_overrides_replace_a_dependency_from_the_next_start_on(
+    broker_uri: str, fresh: Callable[..., str]
+) -> None:
+    uri, app = fresh(), bmq.App(broker_uri)
+
+    @app.consumer(uri)
+    async def ship(message: bmq.Message, name: Annotated[str, bmq.Depends(get_name)]) -> None:
+        say(name)
+
+    async def fake() -> AsyncIterator[Repo]:
+        yield Repo("fake")
+
+    async with bmq.connect(broker_uri) as session:
+        queue = await session.open_queue(uri, write=True)
+        for overrides, expected in (({get_repo: fake}, "fake 1"), ({}, "repo 1")):
+            app.overrides = dict(overrides)
+            await queue.post(b"x")
+            async with app:
+                assert await seen.get() == [expected]
+
+
+async def test_a_failing_app_dependency_ends_the_start_and_closes_earlier_ones(
+    broker_uri: str, fresh: Callable[..., str]
+) -> None:
+    log: list[str] = []
+    app = bmq.App(broker_uri)
+
+    def opened() -> Iterator[str]:
+        yield "first"
+        log.append("closed")
+
+    async def broken(first: Annotated[str, bmq.Depends(opened, scope="app")]) -> int:
+        raise OSError(f"no database after {first}")
+
+    @app.consumer(fresh())
+    async def ship(
+        message: bmq.Message, number: Annotated[int, bmq.Depends(broken, scope="app")]
+    ) -> None: ...
+
+    with pytest.raises(OSError, match="no database after first"):
+        await app.run(signals=False)
+    assert log == ["closed"]
+
+
+# ---- the life of a dependency
+
+
+def watching(log: list[Any], name: str, at_end: Callable[[], None] = lambda: None) -> Any:
+    """A dependency that notes its life."""
+
+    async def watched() -> AsyncIterator[str]:
+        try:
+            yield name
+        except BaseException as error:
+            log.append((name, type(error).__name__))
+            at_end()
+            raise
+        log.append((name, "end"))
+        at_end()
+
+    return watched
+
+
+def swallowing(log: list[Any]) -> Any:
+    def swallows() -> Iterator[int]:
+        try:
+            yield 1
+        except BaseException as error:
+            log.append(("swallowed", type(error).__name__))
+
+    return swallows
+
+
+async def test_generators_end_in_reverse_order_and_cannot_swallow_an_exception(
+    stage: Stage, clock: FakeClock
+) -> None:
+    log: list[Any] = []
+    outer, inner, swallows = watching(log, "outer"), watching(log, "inner"), swallowing(log)
+
+    async def ship(
+        order: Order,
+        one: Annotated[str, bmq.Depends(outer)],
+        two: Annotated[int, bmq.Depends(swallows)],
+        three: Annotated[str, bmq.Depends(inner)],
+        attempt: bmq.Attempt,
+    ) -> None:
+        if attempt.number == 1:
+            raise OSError("not yet")
+        say("done")
+
+    await stage.queue.typed(Order).post(Order(1))
+    async with consuming(stage.queue, ship, retry=bmq.Backoff(every=1), clock=clock) as task:
+        await seen.get()
+        task.cancel()
+        await asyncio.wait([task])
+    failed = [("inner", "OSError"), ("swallowed", "OSError"), ("outer", "OSError")]
+    assert log == [*failed, ("inner", "end"), ("outer", "end")]
+
+
+@pytest.mark.parametrize("fails", ["when made", "after the handler", "instead of the handler's error"])
+async def test_a_failing_dependency_fails_the_attempt(stage: Stage, clock: FakeClock, fails: str) -> None:
+    log: list[Any] = []
+    times = iter([1])
+
+    def once() -> None:
+        for _ in times:
+            raise ConnectionError(fails)
+
+    outer = watching(log, "outer")
+    ending = watching(log, "ending", once if fails != "when made" else lambda: None)
+
+    async def made(outer: Annotated[str, bmq.Depends(outer)]) -> str:
+        if fails == "when made":
+            once()
+        return outer
+
+    async def ship(
+        order: Order,
+        value: Annotated[str, bmq.Depends(made)],
+        last: Annotated[str, bmq.Depends(ending)],
+        attempt: bmq.Attempt,
+    ) -> None:
+        if fails.startswith("instead") and attempt.number == 1:
+            raise ValueError("replaced")
+        say("handled", attempt.number)
+
+    failures: list[Any] = []
+    await stage.queue.typed(Order).post(Order(1))
+    policy = bmq.Backoff(every=1)
+    async with consuming(stage.queue, ship, retry=policy, clock=clock, on_error=failures.append):
+        while (await seen.get())[1] == 1:
+            pass
+    (failure,) = failures
+    assert isinstance(failure.error, ConnectionError)
+    assert failure.retry_in == 1
+    assert ("outer", "ConnectionError") in log
+    assert stage.queue.stats().confirmed == 1
+
+
+async def test_a_deadline_covers_dependencies_and_closes_them(stage: Stage) -> None:
+    log: list[Any] = []
+    outer = watching(log, "outer")
+
+    async def hangs(outer: Annotated[str, bmq.Depends(outer)]) -> str:
+        await asyncio.Event().wait()
+        return outer
+
+    async def ship(order: Order, value: Annotated[str, bmq.Depends(hangs)]) -> None: ...
+    def in_a_thread(order: Order, value: Annotated[str, bmq.Depends(hangs)]) -> None: ...
+
+    for handler, seen_error in ((ship, "CancelledError"), (in_a_thread, "TimeoutError")):
+        await stage.queue.typed(Order).post(Order(1))
+        async with consuming(stage.queue, handler, timeout=0.05, retry=bmq.NoRetry("discard"), on_error=say):
+            (failure,) = await seen.get()
+        assert isinstance(failure.error, TimeoutError)
+        assert "not done within its deadline of 0.05 s" in str(failure.error)
+        assert log.pop() == ("outer", seen_error)
+
+
+async def test_a_cancelled_handler_closes_its_dependencies(stage: Stage) -> None:
+    log: list[Any] = []
+    watched = watching(log, "watched")
+
+    async def ship(order: Order, value: Annotated[str, bmq.Depends(watched)]) -> None:
+        say("begun")
+        await asyncio.Event().wait()
+
+    await stage.queue.typed(Order).post(Order(1))
+    async with consuming(stage.queue, ship, grace=0):
+        await seen.get()
+    assert log == [("watched", "CancelledError")]
+    assert stage.queue.stats().confirmed == 0
+
+
+async def test_dependencies_of_a_late_thread_stay_open_until_the_thread_ends(stage: Stage) -> None:
+    log: list[Any] = []
+    watched, go, loop = (
+        watching(log, "watched", lambda: say("closed")),
+        threading.Event(),
+        asyncio.get_running_loop(),
+    )
+
+    def ship(order: Order, value: Annotated[str, bmq.Depends(watched)]) -> None:
+        go.wait()
+        loop.call_soon_threadsafe(log.append, "thread ended")
+
+    await stage.queue.typed(Order).post(Order(1))
+    async with consuming(stage.queue, ship, timeout=0.05, retry=bmq.NoRetry("discard"), on_error=say):
+        (failure,) = await seen.get()
+        assert isinstance(failure.error, TimeoutError)
+        assert log == []
+        go.set()
+        assert await seen.get() == ["closed"]
+    assert log == ["thread ended", ("watched", "TimeoutError")]
+
+
+async def test_generators_that_do_not_yield_once_are_reported(stage: Stage) -> None:
+    def never() -> Iterator[int]:
+        yield from ()
+
+    async def twice() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    def lazy() -> Any:
+        async def made() -> int:
+            return 1
+
+        return made()
+
+    for function, why in (
+        (never, "never did not yield: a generator yields its result once"),
+        (twice, "twice yielded twice: a generator yields its result once"),
+        (lazy, "returned the coroutine made: make the function of bmq.Depends 'async def'"),
+    ):
+
+        async def ship(order: Order, value: Annotated[Any, bmq.Depends(function)]) -> None: ...
+
+        await stage.queue.typed(Order).post(Order(1))
+        async with consuming(stage.queue, ship, on_error=say, retry=bmq.NoRetry("discard")):
+            (failure,) = await seen.get()
+        assert isinstance(failure.error, bmq.UsageError)
+        assert why in str(failure.error)
+
+
+# ---- refused signatures
+
+
+def text() -> str:
+    return ""
+
+
+def needs_more(url) -> str:  # type: ignore[no-untyped-def]
+    return str(url)
+
+
+def of_message(message: bmq.Message) -> str:
+    return ""
+
+
+@contextmanager
+def managed() -> Iterator[str]:
+    yield ""
+
+
+@asynccontextmanager
+async def async_managed() -> AsyncIterator[str]:
+    yield ""
+
+
+def circle(value: Annotated[str, bmq.Depends(lambda: "")]) -> str:
+    return value
+
+
+def first_of_two(value: Annotated[str, bmq.Depends(circle)]) -> str:
+    return value
+
+
+circle.__annotations__["value"] = Annotated[str, bmq.Depends(first_of_two)]
+
+
+class Fits(Protocol):
+    def upper(self) -> str: ...
+
+
+async def second_type(order: Order, repo: Repo) -> None: ...
+async def late_value(message: bmq.Message, order: Order) -> None: ...
+async def no_annotation(order: Order, message: bmq.Message, more) -> None: ...  # type: ignore[no-untyped-def]
+async def keyword(order: Order, *, repo: Repo) -> None: ...
+async def two_markers(order: Order, x: Annotated[str, bmq.Depends(text), bmq.Property("x")]) -> None: ...
+async def no_function(order: Order, x: Annotated[str, bmq.Depends]) -> None: ...
+async def as_default(order: Order, x: Repo = bmq.Depends(get_repo)) -> None: ...  # type: ignore[assignment]  # noqa: B008
+async def property_default(order: Order, x: str = bmq.Property("x")) -> None: ...  # type: ignore[assignment]
+async def wrong_result(order: Order, repo: Annotated[Repo, bmq.Depends(text)]) -> None: ...
+async def needy(order: Order, url: Annotated[str, bmq.Depends(needs_more)]) -> None: ...
+async def context(order: Order, x: Annotated[str, bmq.Depends(managed)]) -> None: ...
+async def async_context(order: Order, x: Annotated[str, bmq.Depends(async_managed)]) -> None: ...
+async def circular(order: Order, x: Annotated[str, bmq.Depends(circle)]) -> None: ...
+async def short_lived(order: Order, x: Annotated[str, bmq.Depends(of_message, scope="app")]) -> None: ...
+async def no_property(order: Order, x: Annotated[float, bmq.Property("x")]) -> None: ...
+async def reserved(order: Order, x: Annotated[str, bmq.Property("bmq_x")]) -> None: ...
+async def unknown(order: Order, x: "Annotated[Nowhere, bmq.Depends(text)]") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+async def no_such(order: "bmq.Messag") -> None: ...  # type: ignore[name-defined]
+async def attempts(order: Order, a: bmq.Attempt, b: bmq.Attempt) -> None: ...
+async def typed_late(order: Order, message: bmq.TypedMessage[Order]) -> None: ...
+async def both_scopes(
+    order: Order, a: Annotated[str, bmq.Depends(text)], b: Annotated[str, bmq.Depends(text, scope="app")]
+) -> None: ...
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (second_type, "second_type takes 2 arguments .*: parameter repo is annotated with Repo.*bmq.Depends"),
+    (late_value, "parameter order is annotated with Order.*Only the first parameter takes the value"),
+    (no_annotation, r"parameter more has no annotation.*bmq.Attempt.*Annotated\[..., bmq.Property"),
+    (keyword, "keyword: parameter repo is annotated with Repo"),
+    (functools.partial(second_type, repo=Repo()), ""),
+    (two_markers, "two_markers: parameter x has 2 markers of bmq: keep a single marker"),
+    (no_function, "parameter x has bmq.Depends without a function: .*bmq.Depends.get_x"),
+    (as_default, r"parameter x has bmq.Depends as its default: .*x: Annotated\[..., bmq.Depends"),
+    (property_default, r"parameter x has bmq.Property as its default: .*x: Annotated\[..., bmq.Property"),
+    (wrong_result, "parameter repo is annotated with Repo, and text returns str: use the same type"),
+    (needy, "needy: dependency needs_more: parameter url has no annotation, which has no source"),
+    (context, "dependency managed is a context manager: remove @contextmanager"),
+    (async_context, "dependency async_managed is a context manager: remove"),
+    (circular, "depends on itself: circle -> first_of_two -> circle. Move the shared part"),
+    (
+        short_lived,
+        r"of_message has the scope 'app', and its parameter message \(message\) belongs to a single",
+    ),
+    (no_property, "no_property: parameter x cannot be a property: .* not <class 'float'>"),
+    (reserved, "reserved: parameter x: names that begin with bmq_ are reserved"),
+    (unknown, "unknown: the annotation of parameter x cannot be read: name 'Nowhere' is not defined"),
+    (no_such, "no_such: the annotation of parameter order cannot be read"),
+    (attempts, "attempts takes the attempt twice, in parameters a and b: remove a parameter"),
+    (typed_late, r"parameter message is annotated with bmq.*TypedMessage.*Only the first parameter"),
+    (both_scopes, "text is a dependency with scope='message' and with scope='app'"),
+]
+
+
+@pytest.mark.parametrize(("handler", "why"), REFUSED, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_signature_that_cannot_work_is_refused(handler: Any, why: str) -> None:
+    app = bmq.App(state=Shared())
+    if not why:
+        app.consumer(QUEUE)(handler)
+        return
+    with pytest.raises(bmq.UsageError, match=why):
+        app.consumer(QUEUE)(handler)
+    assert app._registry.handlers == []
+
+
+async def batch_message(orders: list[Order], message: bmq.Message) -> None: ...
+async def batch_property(orders: list[Order], x: Annotated[str, bmq.Property("x")]) -> None: ...
+async def batch_dependency(orders: list[Order], x: Annotated[str, bmq.Depends(of_message)]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "why"),
+    [
+        (batch_message, r"batch_message handles batches: annotate message with list\[bmq.Message\]"),
+        (batch_property, "batch_property: parameter x is a property, and a batch has many messages"),
+        (batch_dependency, "dependency of_message handles batches: annotate message with list"),
+    ],
+)
+def test_a_batch_has_no_single_message(handler: Any, why: str) -> None:
+    with pytest.raises(bmq.UsageError, match=why):
+        bmq.App().batch_consumer(QUEUE)(handler)
+
+
+def test_a_result_is_compared_with_classes_only() -> None:
+    async def right(
+        order: Order,
+        base: Annotated[object, bmq.Depends(text)],
+        fits: Annotated[Fits, bmq.Depends(text)],
+        either: Annotated[str | None, bmq.Depends(text)],
+        number: Annotated[float, bmq.Depends(lambda: 1)],
+    ) -> None: ...
+
+    bmq.App().consumer(QUEUE)(right)
+
+
+@pytest.mark.parametrize("given", [7, None, bmq.Depends(text)])
+def test_depends_needs_a_function(given: Any) -> None:
+    with pytest.raises(bmq.UsageError, match=r"the function of bmq.Depends must be a function"):
+        bmq.Depends(given)
+    with pytest.raises(bmq.UsageError, match="scope must be one of 'message', 'app', not 'session'"):
+        bmq.Depends(text, scope="session")  # type: ignore[arg-type]
