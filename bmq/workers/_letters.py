@@ -11,7 +11,7 @@ from bmq import _checks
 from bmq.client.dead_letters import OF_LETTERS, of_letter
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage
-from bmq.conventions import DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW, derived_guid
+from bmq.conventions import DEAD_GUID, DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW, ORIGIN, derived_guid, is_guid
 from bmq.errors import UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
@@ -23,8 +23,9 @@ __all__ = ["original_of"]
 def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMessage]:
     """Return the destination and the original message of a dead letter.
 
-    Payload and properties are those of the original. The GUID derives from the GUID of the dead letter, so
-    that a message restored twice within the broker's deduplication window is stored once. ::
+    Payload and properties are those of the original, with one more property: ``bmq_origin``, the GUID of the
+    original, by which an inbox knows a message that was handled before. The GUID derives from the GUID of the
+    dead letter, so that a message restored twice within the broker's deduplication window is stored once. ::
 
         uri, original = bmq.workers.original_of(letter)
         (await (await session.open_output(uri)).post_many([original])).raise_for_failures()
@@ -59,6 +60,9 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
     for name, value in _rest(of_letter(properties, DEAD_PROPERTIES)):
         if len(restored) < MAX_PROPERTIES and _legal(name, value):
             restored[name] = value
+    first = of_letter(properties, DEAD_GUID)
+    if is_guid(first) and len(restored) < MAX_PROPERTIES:
+        restored[ORIGIN] = first
     return uri, PutMessage(letter.data, restored or None, derived_guid(letter.guid, uri, "back"))
 
 

@@ -61,15 +61,21 @@ def test_dead_lists_and_shows_letters(run: Bmq, letters: tuple[str, str]) -> Non
 
 def test_dead_returns_one_letter_or_all(run: Bmq, letters: tuple[str, str]) -> None:
     uri, dead = letters
-    one, two = (letter["guid"] for letter in run("dead", dead, "--json").json)
+    found = run("dead", dead, "--json").json
+    one, two = (letter["guid"] for letter in found)
+    first = found[1]["properties"]["bmq_dead_guid"]
     assert run("dead", dead, two, "--back").lines == [f"{two}  {uri}"]
     (back,) = run("tail", uri, "--json").json
-    assert (back["properties"], back["types"]) == ({"CustomerId": 7}, {"CustomerId": "short"})
+    assert (back["properties"], back["types"]) == (
+        {"CustomerId": 7, "bmq_origin": first},
+        {"CustomerId": "short", "bmq_origin": "string"},
+    )
     assert [letter["guid"] for letter in run("dead", dead, "--json").json] == [one]
     ran = run("dead", dead, "--all", "--back")
     assert "1 dead letter put back" in ran.err
     restored = run("tail", uri, "--json").json[-1]
-    assert restored["properties"] == {f"p{n}": n for n in range(254)}
+    origin = found[0]["properties"]["bmq_dead_guid"]
+    assert restored["properties"] == {**{f"p{n}": n for n in range(254)}, "bmq_origin": origin}
     assert restored["data"] == "one\nline two"
     assert run("dead", dead).out == ""
 
@@ -101,7 +107,10 @@ def test_dead_letters_with_the_old_names_are_read(run: Bmq, bmq_new_queue_uri: N
     assert "has         CustomerId=7\n" in shown
     assert run("dead", dead, "--all", "--back").lines == [f"{letter['guid']}  {uri}"]
     (back,) = run("tail", uri, "--json").json
-    assert (back["data"], back["properties"]) == ("payload", {"CustomerId": 7})
+    assert (back["data"], back["properties"]) == (
+        "payload",
+        {"CustomerId": 7, "bmq_origin": "A" * 32},
+    )
 
 
 @pytest.mark.parametrize(
