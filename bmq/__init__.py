@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bmq import errors, events
     from bmq import groups as groups
     from bmq import health as health
+    from bmq import inbox as inbox
     from bmq import interceptors as interceptors
     from bmq import spark as spark
     from bmq import stats as stats
@@ -234,6 +235,7 @@ _MODULES = (
     "events",
     "groups",
     "health",
+    "inbox",
     "interceptors",
     "spark",
     "stats",

@@ -41,6 +41,7 @@ import bmq.errors
 import bmq.events
 import bmq.groups
 import bmq.health
+import bmq.inbox
 import bmq.interceptors
 import bmq.otel
 import bmq.prometheus
@@ -490,6 +491,7 @@ MODULES: dict[str, ModuleType] = {
         bmq.subscriptions,
         bmq.groups,
         bmq.delays,
+        bmq.inbox,
         bmq.conventions,
         bmq.blocking,
         bmq.broker,

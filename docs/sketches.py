@@ -124,7 +124,21 @@ def house() -> None:
         ("your program", ["services", "scripts", "notebooks", "jobs", "tests"], "in"),
         (
             "public names only",
-            ["workers", "groups", "delays", "blocking", "taskiq", "arrow", "spark", "otel", "cli", "console"],
+            [
+                *(
+                    "workers",
+                    "groups",
+                    "delays",
+                    "inbox",
+                    "blocking",
+                    "taskiq",
+                    "arrow",
+                    "spark",
+                    "otel",
+                    "cli",
+                ),
+                "console",
+            ],
             "box",
         ),
         ("asyncio", ["client: connect, Session, Queue, Consumer", "broker: for tests", "admin"], "box"),

@@ -29,6 +29,7 @@ SHARED = {"bmq.broker._builtin"}
 NOT_ON_IMPORT = {
     "aiohttp",
     "anyio",
+    "asyncpg",
     "blazingmq",
     "click",
     "construct",
@@ -42,6 +43,7 @@ NOT_ON_IMPORT = {
     "pyspark",
     "pytest",
     "rich",
+    "sqlalchemy",
     "taskiq",
     "trio",
     "typer",
@@ -74,6 +76,7 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
         "client/queue.py": "from bmq import Session",
         "client/_line.py": "from bmq.client import queue",
         "blocking/_line.py": "from bmq.blocking import _queue",
+        "inbox/_inbox.py": "from bmq.client import session",
         "newcomer.py": "",
     }
     shutil.copytree(PACKAGE, tmp_path / "bmq", ignore=shutil.ignore_patterns("__pycache__"))
@@ -95,6 +98,7 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
         ("bmq.client.queue", "bmq"),
         ("bmq.client._line", "bmq.client.queue"),
         ("bmq.blocking._line", "bmq.blocking._queue"),
+        ("bmq.inbox._inbox", "bmq.client.session"),
     ]:
         assert re.search(rf"\b{importer} ->\s+{imported} \(l", run.stdout), (importer, run.stdout)
     assert "newcomer" in run.stdout, "every module has its place among the layers"

@@ -21,6 +21,7 @@ import bmq.arrow
 import bmq.console
 import bmq.conventions
 import bmq.health
+import bmq.inbox
 import bmq.interceptors
 import bmq.otel
 import bmq.prometheus
@@ -46,6 +47,7 @@ PARTS = (
     bmq.delays,
     bmq.groups,
     bmq.health,
+    bmq.inbox,
     bmq.interceptors,
     bmq.otel,
     bmq.prometheus,

@@ -7,10 +7,11 @@ import asyncio
 import dataclasses
 import itertools
 from collections.abc import Awaitable, Callable
-from tempfile import gettempdir
-from typing import Any
+from tempfile import gettempdir, mkdtemp
+from typing import Any, cast
 
 import pyarrow as pa
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 import bmq
 import bmq.admin
@@ -21,6 +22,7 @@ import bmq.codecs
 import bmq.console
 import bmq.delays
 import bmq.groups
+import bmq.inbox
 import bmq.otel
 import bmq.prometheus
 import bmq.spark
@@ -226,6 +228,18 @@ class World:
         """Return encoded posts."""
         return list((await self.queue()).encode_table(pa.table({"value": [b"1"]})))
 
+    async def inbox(self) -> bmq.inbox.Inbox[Any]:
+        """Return a started inbox."""
+
+        async def make() -> bmq.inbox.Inbox[Any]:
+            engine = _engine()
+            inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
+            await inbox.start()
+            self._closing += [engine.dispose, inbox.close]
+            return inbox
+
+        return cast("bmq.inbox.Inbox[Any]", await self._keep("inbox", make))
+
     async def _keep(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
         kept = self._kept.get(name)
         if kept is None or getattr(kept, "closed", False) is True:
@@ -236,6 +250,10 @@ class World:
         """Close what was made."""
         for close in reversed(self._closing):
             await close()
+
+
+def _engine() -> AsyncEngine:
+    return create_async_engine(f"sqlite+aiosqlite:///{mkdtemp(prefix='bmq-odd-')}/odd.db")
 
 
 Made = Callable[[World], Any]
@@ -266,6 +284,10 @@ MAKERS: dict[type, Made] = {
     bmq.codecs.Shape: lambda _: bmq.codecs.Shape(Order),
     bmq.delays.DueMessages: World.due,
     bmq.groups.Group: World.group,
+    bmq.inbox.AsyncpgInbox: lambda world: world.inbox(),  # all methods are those of Inbox
+    bmq.inbox.Inbox: lambda world: world.inbox(),
+    bmq.inbox.SqlAlchemyInbox: lambda world: world.inbox(),
+    bmq.inbox.Transaction: lambda _: bmq.inbox.Transaction(None, {("odd", "A" * 32): cast("Any", None)}),
     bmq.prometheus.SessionCollector: lambda _: bmq.prometheus.SessionCollector(),
     bmq.subscriptions.Complement: lambda _: bmq.subscriptions.complement("x == 1"),
     bmq.subscriptions.Operand: lambda _: bmq.P("x"),
@@ -428,6 +450,11 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.QueueUri.parse": {"text": lambda world: world.uri},
     "bmq.subscriptions.RoutingTable": {"routes": lambda _: []},
     "bmq.Session.open_queue": {"read": lambda _: True},
+    "bmq.inbox.SqlAlchemyInbox": {"database": lambda _: _engine(), "keep": lambda _: 10.0},
+    "bmq.inbox.SqlAlchemyInbox.forget": {"guid": lambda _: "A" * 32, "consumer": lambda world: world.uri},
+    "bmq.inbox.AsyncpgInbox.forget": {"guid": lambda _: "A" * 32, "consumer": lambda world: world.uri},
+    "bmq.inbox.Inbox.forget": {"guid": lambda _: "A" * 32, "consumer": lambda world: world.uri},
+    "bmq.inbox.Transaction.post": {"message": lambda _: b"x"},
     "bmq.PartlyFailed": {"failed": lambda _: {0: ValueError()}},
     "bmq.consume": {"source": World.queue, "grace": lambda _: 0.0},
     "bmq.console.Console": {"source": lambda world: bmq.console.Embedded(world.broker)},
@@ -615,6 +642,7 @@ EXCLUDED: dict[str, str] = {
                 "bmq.groups.GroupEvent",
                 "bmq.groups.Lost",
             ),
+            "bmq.inbox.Transaction",
             *("bmq.spark.PartitionReport", "bmq.spark.QueryStats", "bmq.spark.Summary"),
             *("bmq.subscriptions.AppOutcome", "bmq.subscriptions.Complement", "bmq.subscriptions.Decision"),
             *("bmq.subscriptions.Doubt", "bmq.subscriptions.Evaluation"),
@@ -667,6 +695,8 @@ EXCLUDED: dict[str, str] = {
         _SPARK,
     ),
     "bmq.blocking.*": _BLOCKING,
+    "bmq.inbox.Inbox": "it is abstract",
+    "bmq.inbox.AsyncpgInbox": "it needs PostgreSQL; a test of its own has odd values for it",
     "bmq.run": "it starts an event loop; a test of its own has odd values for it",
     "bmq.arrow.reader": "it hands its arguments to bmq.arrow.Source",
     "bmq.arrow.Source": "it blocks the thread; its options are those of Tables and connect, which are walked",

@@ -32,6 +32,7 @@ MODULES = (
     "bmq.errors",
     "bmq.groups",
     "bmq.health",
+    "bmq.inbox",
     "bmq.interceptors",
     "bmq.otel",
     "bmq.prometheus",

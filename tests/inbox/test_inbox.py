@@ -1,0 +1,576 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One effect for each message, on every database: repeated, concurrent, failed and copied messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+import bmq
+import bmq.inbox
+from bmq.inbox import _inbox
+from bmq.workers import original_of
+from tests.inbox.conftest import Database, Message
+
+Inbox = bmq.inbox.Inbox[Any]
+Another = Callable[[], Any]
+GUID, OTHER = "A" * 32, "B" * 32
+
+
+async def handle(database: Database, inbox: Inbox, message: bmq.Message, name: str = "x") -> bool:
+    """Handle a message; return whether the message had an effect."""
+    async with inbox.once(message) as transaction:
+        if transaction is None:
+            return False
+        await database.effect(transaction, name)
+        return True
+
+
+async def attempt(
+    database: Database,
+    inbox: Inbox,
+    messages: list[bmq.Message],
+    error: BaseException | None = None,
+    outputs: Sequence[tuple[str, bytes]] = (),
+    skipping: Collection[bytes] = (),
+) -> None:
+    """Handle new messages: have an effect for each, post messages, and fail."""
+    async with inbox.batch(messages) as transaction:
+        assert transaction
+        for each in transaction.messages:
+            if each.data not in skipping:
+                await database.effect(transaction, each.data.decode())
+        for uri, data in outputs:
+            transaction.post(uri, data)
+        if error is not None:
+            raise error
+
+
+async def test_a_message_has_one_effect(
+    another: Another, database: Database, inbox: Inbox, delivered: Message
+) -> None:
+    message = await delivered()
+    assert await handle(database, inbox, message)
+    assert not await handle(database, inbox, message)
+    restarted = await another()
+    async with restarted.inbox() as other:
+        assert not await handle(restarted, other, message)
+    assert await database.effects() == ["x"]
+
+
+async def test_an_error_leaves_neither_effect_nor_guid(
+    database: Database, inbox: Inbox, delivered: Message
+) -> None:
+    message = await delivered()
+    for number in range(3):
+        with pytest.raises(KeyError, match=str(number)):
+            await attempt(database, inbox, [message], KeyError(number))
+    assert await database.effects() == []
+    assert await handle(database, inbox, message)
+    assert await database.effects() == ["x"]
+
+
+async def test_two_workers_with_the_same_messages_have_one_effect_each(
+    another: Another, delivered: Message
+) -> None:
+    workers = [await another() for _ in range(3)]
+    messages = [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(15)]
+    inboxes = [each.inbox() for each in workers]
+    await asyncio.gather(*(each.start() for each in inboxes))  # all create the table
+
+    async def work(number: int) -> int:
+        return sum(
+            [
+                await handle(workers[number], inboxes[number], message, message.data.decode())
+                for message in messages
+            ]
+        )
+
+    counts = await asyncio.gather(*map(work, range(len(workers))))
+    assert sum(counts) == len(messages)
+    assert sorted(map(int, await workers[0].effects())) == list(range(len(messages)))
+    for each in inboxes:
+        await each.close()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_second_delivery_waits_for_the_first_transaction(
+    another: Another, database: Database, inbox: Inbox, delivered: Message, commits: bool
+) -> None:
+    message = await delivered()
+    other = await another()
+    begun = asyncio.Event()
+
+    async def second() -> bool:
+        begun.set()
+        async with other.inbox() as its:
+            return await handle(other, its, message, "second")
+
+    async def first() -> None:
+        nonlocal waiting
+        async with inbox.once(message) as transaction:
+            assert transaction
+            waiting = asyncio.create_task(second())
+            await begun.wait()
+            await database.effect(transaction, "first")
+            if not commits:
+                raise KeyError
+
+    waiting: asyncio.Task[bool]
+    try:
+        await first()
+    except KeyError:
+        assert not commits
+    assert await waiting != commits
+    assert await database.effects() == ["first" if commits else "second"]
+
+
+async def test_a_commit_that_fails_leaves_nothing(
+    database: Database, inbox: Inbox, delivered: Message
+) -> None:
+    """A deferred constraint fails at the commit; tests of the driver's steps have SQLite's commit fail."""
+    if not database.is_postgresql:
+        return
+    message = await delivered()
+    await database.run("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
+    await database.run(
+        "CREATE TABLE children (parent INTEGER REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)"
+    )
+
+    async def child() -> None:
+        async with inbox.once(message) as transaction:
+            assert transaction
+            await database.execute(transaction.connection, "INSERT INTO children VALUES (1)")
+
+    with pytest.raises(Exception, match="foreign key"):
+        await child()
+    await database.run("INSERT INTO parents VALUES (1)")
+    await child()
+    assert await database.run("SELECT parent FROM children") == [(1,)]
+
+
+async def test_a_handler_cannot_end_the_transaction(
+    database: Database, inbox: Inbox, delivered: Message
+) -> None:
+    if database.kind == "asyncpg":
+        return  # no such methods
+
+    async def ending(message: bmq.Message, end: str) -> None:
+        async with inbox.once(message) as transaction:
+            assert transaction
+            await database.effect(transaction, end)
+            await getattr(transaction.connection, end)()
+
+    for end in ("commit", "rollback"):
+        message = await delivered(GUID if end == "commit" else OTHER)
+        with pytest.raises(bmq.UsageError, match=r"ended the inbox's transaction: leave commit\(\)"):
+            await ending(message, end)
+    assert await database.effects() == ["commit"]
+
+
+async def test_a_transaction_inside_another_is_refused(
+    database: Database, inbox: Inbox, delivered: Message
+) -> None:
+    first, second = await delivered(GUID), await delivered(OTHER)
+    async with inbox.once(first) as transaction:
+        assert transaction
+        with pytest.raises(bmq.UsageError, match="inside a transaction of this inbox already"):
+            await handle(database, inbox, second)
+        await database.effect(transaction)
+    assert await handle(database, inbox, second)
+
+
+async def test_an_inbox_serves_messages_only_while_started(database: Database, delivered: Message) -> None:
+    message = await delivered()
+    inbox = database.inbox()
+    with pytest.raises(bmq.UsageError, match=r"not started: 'async with inbox', or app\.on_startup"):
+        await handle(database, inbox, message)
+    await inbox.start()
+    await inbox.start()
+    assert await handle(database, inbox, message)
+    await inbox.close()
+    await inbox.close()
+    with pytest.raises(bmq.UsageError, match="not started"):
+        await handle(database, inbox, message)
+
+
+async def test_the_key_is_the_consumer_and_the_guid(
+    database: Database, inbox: Inbox, bmq_session: bmq.Session, bmq_new_queue_uri: Callable[..., str]
+) -> None:
+    for _ in range(2):
+        queue = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+        await queue.post(b"x", guid=GUID)
+        assert await handle(database, inbox, await queue.receive(timeout=20))
+    fanout = bmq_new_queue_uri("bmq.test.mem.fanout")
+    apps = [await bmq_session.open_queue(f"{fanout}?id={app_id}", read=True) for app_id in ("foo", "bar")]
+    await (await bmq_session.open_queue(fanout, write=True)).post(b"x", guid=GUID)
+    messages = [await app.receive(timeout=20) for app in apps]
+    for message in messages:
+        assert await handle(database, inbox, message)
+        assert not await handle(database, inbox, message)
+    named = database.inbox(consumer="billing")
+    async with named:
+        assert [await handle(database, named, message) for message in messages] == [True, False]
+    assert len(await database.effects()) == 5
+
+
+async def test_a_copy_of_a_message_has_no_second_effect(
+    database: Database, inbox: Inbox, delivered: Message, queue: bmq.Queue
+) -> None:
+    """Copies by durable retries, and restored dead letters, name the first GUID."""
+    first = await delivered(GUID)
+    copy = await delivered(OTHER, bmq_origin=GUID)
+    assert await handle(database, inbox, first)
+    assert not await handle(database, inbox, copy)
+    assert await handle(database, inbox, await delivered("C" * 32, bmq_origin="no GUID"))
+
+
+async def test_a_restored_dead_letter_is_known(
+    database: Database,
+    inbox: Inbox,
+    bmq_session: bmq.Session,
+    bmq_new_queue_uri: Callable[..., str],
+) -> None:
+    """The effect is committed, and the handler fails behind the block: the message is given up."""
+    uri, dead = bmq_new_queue_uri(), bmq_new_queue_uri()
+    queue = await bmq_session.open_queue(uri, read=True, write=True, default_subscription=False)
+    letters = await bmq_session.open_queue(dead, read=True, write=True)
+    seen: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def work(message: bmq.Message) -> None:
+        new = await handle(database, inbox, message)
+        seen.put_nowait(new)
+        if new:
+            raise KeyError
+
+    working = asyncio.create_task(bmq.consume(queue, work, retry=bmq.NoRetry(bmq.DeadLetter(letters))))
+    await queue.post(b"x", guid=GUID)
+    letter = await letters.receive(timeout=20)
+    uri, original = original_of(letter)
+    (await queue.post_many([original])).raise_for_failures()
+    letter.confirm()
+    assert [await seen.get() for _ in range(2)] == [True, False]
+    working.cancel()
+    await asyncio.wait([working])
+    assert await database.effects() == ["x"]
+
+
+async def test_a_forgotten_guid_has_an_effect_again(
+    database: Database, inbox: Inbox, delivered: Message, queue: bmq.Queue
+) -> None:
+    message = await delivered(GUID)
+    assert not await inbox.forget(GUID, queue.uri)
+    assert await handle(database, inbox, message)
+    assert await inbox.forget(GUID, queue.uri)
+    assert await handle(database, inbox, message)
+    assert await database.effects() == ["x", "x"]
+
+
+# batches
+
+
+async def test_a_batch_has_only_unhandled_messages(
+    another: Another, database: Database, inbox: Inbox, delivered: Message
+) -> None:
+    messages = [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(6)]
+    assert await handle(database, inbox, messages[2])
+    async with inbox.batch([*messages[:4], messages[0]]) as transaction:
+        assert transaction
+        assert [each.data for each in transaction.messages] == [b"0", b"1", b"3"]
+        for each in transaction.messages:
+            await database.effect(transaction, each.data.decode())
+    async with inbox.batch(messages[:4]) as transaction:
+        assert transaction is None
+    async with inbox.batch([]) as transaction:
+        assert transaction is None
+    assert await database.effects() == ["0", "1", "3", "x"]
+
+
+async def test_two_batches_with_shared_messages_do_not_lock_each_other(
+    another: Another, delivered: Message
+) -> None:
+    messages = [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(20)]
+    workers = [await another() for _ in range(2)]
+
+    async def work(database: Database, own: list[bmq.Message]) -> None:
+        async with database.inbox() as inbox, inbox.batch(own) as transaction:
+            for each in transaction.messages if transaction else ():
+                await database.effect(transaction, each.data.decode())
+
+    await asyncio.gather(work(workers[0], messages), work(workers[1], messages[::-1]))
+    assert sorted(map(int, await workers[0].effects())) == list(range(20))
+
+
+async def test_a_partly_failed_batch_keeps_the_rest(
+    database: Database, inbox: Inbox, delivered: Message, bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    messages = [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(4)]
+    out = f"{bmq_queue_uri}-out"
+    for failing in ({0: KeyError(), 2: KeyError()}, {0: KeyError()}):
+        with pytest.raises(bmq.PartlyFailed):
+            await attempt(
+                database,
+                inbox,
+                messages,
+                bmq.PartlyFailed(failing),
+                [(out, b"%d failed" % len(failing))],
+                [messages[index].data for index in failing],
+            )
+    output = await bmq_session.open_queue(out, read=True)
+    assert [(await output.receive(timeout=20)).data for _ in range(2)] == [b"2 failed", b"1 failed"]
+    assert await database.effects() == ["1", "2", "3"]
+    with pytest.raises(bmq.PartlyFailed):  # nothing is left to commit
+        await attempt(database, inbox, messages, bmq.PartlyFailed({0: KeyError()}))
+    assert await database.effects() == ["1", "2", "3"]
+    assert await handle(database, inbox, messages[0], "0")
+
+
+# messages posted by a transaction
+
+
+@pytest.fixture
+async def output(bmq_session: bmq.Session, bmq_new_queue_uri: Callable[..., str]) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+
+
+async def everything(queue: bmq.Queue) -> list[bmq.Message]:
+    """Return the messages in a queue, and nothing else."""
+    await queue.post(b"end")
+    found = [await queue.receive(timeout=20)]
+    while found[-1].data != b"end":
+        found.append(await queue.receive(timeout=20))
+    for each in found:
+        each.confirm()
+    return found[:-1]
+
+
+async def test_messages_are_posted_after_the_commit(
+    database: Database, inbox: Inbox, delivered: Message, output: bmq.Queue
+) -> None:
+    message = await delivered(GUID, bmq_attempts=2, customer=7)
+    with pytest.raises(KeyError):
+        await attempt(database, inbox, [message], KeyError(), [(output.uri, b"never")])
+    async with inbox.once(message) as transaction:
+        assert transaction
+        await database.effect(transaction)
+        guids = [
+            transaction.post(output.uri, b"one"),
+            transaction.post(
+                output.uri,
+                bmq.PutMessage(
+                    b"two" * 1000,
+                    {**message.properties.typed(), "raw": b"\0\xff"},
+                    key="k",
+                    tags=["red"],
+                    compression=bmq.Compression.ZLIB,
+                ),
+            ),
+            transaction.post(output.uri, bmq.PutMessage(b"three", guid=OTHER)),
+        ]
+    assert not await handle(database, inbox, message)
+    one, two, three = await everything(output)
+    assert [one.guid, two.guid, three.guid] == guids
+    assert guids[2] == OTHER
+    assert (one.data, dict(one.properties)) == (b"one", {})
+    assert two.data == b"two" * 1000
+    assert dict(two.properties) == {
+        "customer": 7,
+        "raw": b"\0\xff",
+        **bmq.subscriptions.tag_properties(["red"]),
+        "bmq_bucket": bmq.groups.key_bucket("k"),
+    }
+    assert await database.run("SELECT count(*) FROM bmq_inbox WHERE outputs IS NOT NULL") == [(0,)]
+
+
+async def test_the_next_delivery_posts_what_a_dead_worker_did_not(
+    another: Another,
+    database: Database,
+    inbox: Inbox,
+    delivered: Message,
+    output: bmq.Queue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    message = await delivered()
+
+    async def die(*arguments: object) -> None:
+        raise KeyError("killed")
+
+    monkeypatch.setattr(inbox, "_post", die)
+    for _ in range(2):
+        with pytest.raises(KeyError):  # the second time before the block
+            await attempt(database, inbox, [message], None, [(output.uri, b"out")])
+    restarted = await another()
+    async with restarted.inbox(keep=1e-3) as other:
+        assert await other.purge() == 0  # the row waits for its post
+        assert not await handle(restarted, other, message)
+    assert [each.data for each in await everything(output)] == [b"out"]
+    assert await database.effects() == ["x"]
+
+
+async def test_a_refused_message_is_posted_by_the_next_delivery(
+    database: Database,
+    inbox: Inbox,
+    delivered: Message,
+    output: bmq.Queue,
+    bmq_broker: bmq.broker.Broker,
+) -> None:
+    message = await delivered()
+    bmq_broker.faults.nack(bmq.AckStatus.LIMIT_MESSAGES, 2)
+    with pytest.raises(bmq.PostError, match="LIMIT_MESSAGES"):
+        await attempt(database, inbox, [message], None, [(output.uri, b"out")])
+    with pytest.raises(bmq.PostError, match="LIMIT_MESSAGES"):
+        await handle(database, inbox, message)
+    assert not await handle(database, inbox, message)
+    assert [each.data for each in await everything(output)] == [b"out"]
+    assert await database.effects() == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "message", "error"),
+    [
+        ("bmq://bmq.test.mem.priority/x", b"", bmq.InvalidPayload),
+        ("no URI", b"x", bmq.InvalidURI),
+        ("bmq://bmq.test.mem.priority/x", "text", bmq.UsageError),
+        ("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x", {"a": 1.5}), bmq.InvalidProperty),  # type: ignore[dict-item]
+        ("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x", guid="a"), bmq.UsageError),
+        ("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x", delay=-1), bmq.UsageError),
+    ],
+)
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+async def test_a_message_that_can_never_be_posted_fails_before_the_commit(
+    inbox: Inbox, delivered: Message, uri: str, message: Any, error: type[Exception]
+) -> None:
+    async with inbox.once(await delivered()) as transaction:
+        assert transaction
+        with pytest.raises(error):
+            transaction.post(uri, message)
+    with pytest.raises(bmq.UsageError, match="open transaction"):
+        transaction.post("bmq://bmq.test.mem.priority/x", b"x")
+
+
+# purging
+
+
+async def test_a_purge_deletes_only_old_guids(
+    database: Database, delivered: Message, queue: bmq.Queue
+) -> None:
+    async with database.inbox(keep=1000) as inbox:
+        message = await delivered()
+        assert await handle(database, inbox, message)
+        await database.run("UPDATE bmq_inbox SET handled_at = handled_at - 900000")
+        assert await inbox.purge() == 0
+        assert not await handle(database, inbox, message)
+        await database.run("UPDATE bmq_inbox SET handled_at = handled_at - 200000")
+        assert await inbox.purge() == 1
+        assert await handle(database, inbox, message)
+
+
+async def test_a_purge_beside_messages_keeps_every_recent_guid(
+    another: Another, database: Database, delivered: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_inbox, "PURGED_AT_ONCE", 3)
+    messages = [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(15)]
+    other = await another()
+    async with database.inbox(keep=1000) as inbox, other.inbox(keep=1000) as second:
+        async with inbox.batch(messages[:10]) as transaction:
+            assert transaction
+        await database.run("UPDATE bmq_inbox SET handled_at = handled_at - 2000000")
+        purging = asyncio.gather(inbox.purge(), second.purge())
+        assert all([await handle(database, inbox, message) for message in messages[10:]])
+        await purging
+        await inbox.purge()
+        assert await database.run("SELECT count(*) FROM bmq_inbox") == [(5,)]
+        assert not any([await handle(database, inbox, message) for message in messages[10:]])
+
+
+async def test_one_clock_that_jumps_deletes_no_guid_early(
+    database: Database, delivered: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL has a clock besides the worker's."""
+    if not database.is_postgresql:
+        return
+    real = _inbox._now
+    message = await delivered()
+    async with database.inbox(keep=3600) as inbox:
+        with monkeypatch.context() as patched:
+            patched.setattr(_inbox, "_now", lambda: real() - 10 * 86_400_000)
+            assert await handle(database, inbox, message)
+        assert await inbox.purge() == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(_inbox, "_now", lambda: real() + 10 * 86_400_000)
+            assert await inbox.purge() == 0
+        assert not await handle(database, inbox, message)
+
+
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+async def test_a_started_inbox_purges_and_survives_the_database(
+    database: Database, delivered: Message, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 2
+
+    async def purge(inbox: Inbox) -> int:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise OSError("the database is gone")
+        done.set()
+        return 0
+
+    done = asyncio.Event()
+    monkeypatch.setattr(_inbox.Inbox, "purge", purge)
+    with caplog.at_level(logging.WARNING, "bmq.inbox"):
+        async with database.inbox(keep=0.001):
+            await asyncio.wait_for(done.wait(), 20)
+    assert caplog.messages == [
+        "the table bmq_inbox cannot be purged, and grows: OSError: the database is gone"
+    ]
+
+
+async def test_the_check_compares_keep_with_the_life_of_messages(
+    bmq_broker: bmq.broker.Broker, bmq_domain: Callable[..., str]
+) -> None:
+    inbox = bmq.inbox.SqlAlchemyInbox(create_async_engine("sqlite+aiosqlite://"), keep=1000)
+    async with bmq.admin.connect(bmq_broker.uri) as admin:
+        assert await inbox.check(admin, f"bmq://{bmq_domain(message_ttl=999)}/q") == []
+        (short,) = await inbox.check(admin, f"bmq://{bmq_domain(message_ttl=1000)}/q")
+        assert "GUIDs are purged after 1000 s" in short
+        assert "Raise keep above 1000" in short
+        (broadcast,) = await inbox.check(admin, f"bmq://{bmq_domain(mode='broadcast', message_ttl=999)}/q")
+        assert "consumer=" in broadcast
+
+
+# the database's settings
+
+
+async def test_a_database_that_commits_each_statement_is_refused(
+    kind: str, tmp_path: Any, request: pytest.FixtureRequest
+) -> None:
+    if kind == "asyncpg":
+        return
+    if kind.startswith("sqlite"):
+        url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
+    else:
+        url = request.getfixturevalue("server").replace("psycopg", kind.partition("-")[2])
+    engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
+    with pytest.raises(bmq.UsageError, match="Remove isolation_level='AUTOCOMMIT'"):
+        await bmq.inbox.SqlAlchemyInbox(engine, keep=10).start()
+    await engine.dispose()
+
+
+def test_wrong_arguments_are_refused() -> None:
+    engine = create_async_engine("sqlite+aiosqlite://")
+    with pytest.raises(bmq.UsageError, match="needs an AsyncEngine"):
+        bmq.inbox.SqlAlchemyInbox(engine.sync_engine, keep=10)  # type: ignore[call-overload]
+    with pytest.raises(bmq.UsageError, match="bound to an AsyncEngine"):
+        bmq.inbox.SqlAlchemyInbox(async_sessionmaker(), keep=10)
+    with pytest.raises(bmq.UsageError, match="keep"):
+        bmq.inbox.SqlAlchemyInbox(engine, keep=0)
+    with pytest.raises(bmq.UsageError, match="table"):
+        bmq.inbox.SqlAlchemyInbox(engine, keep=1, table="a; b")
+    with pytest.raises(bmq.UsageError, match=r"asyncpg\.create_pool"):
+        bmq.inbox.AsyncpgInbox(engine, keep=10)
