@@ -17,6 +17,8 @@ __all__ = ["exit_on_sigterm", "on_interrupts", "on_signals"]
 
 # Seconds within which interrupts count as one: a terminal and a supervisor may both send a SIGINT.
 _TOGETHER: Final = 0.5
+# Seconds between the effects of two signals.
+_APART: Final = 0.05
 # Number of signals treated as requests; the next signal ends the process, even if the program ignores
 # cancellation.
 _REQUESTS: Final = 2
@@ -41,7 +43,11 @@ def on_signals(
         received += 1
         if received > _REQUESTS:
             _end(number)
-        loop.call_soon_threadsafe(stop)
+        loop.call_soon_threadsafe(stop if received == 1 else later)
+
+    def later() -> None:
+        # A task receives two cancellations at once as one. The event loop may see both signals together.
+        loop.call_later(_APART, stop)
 
     if threading.current_thread() is not threading.main_thread():
         yield

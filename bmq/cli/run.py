@@ -7,24 +7,31 @@ import asyncio
 import importlib
 import logging
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 import bmq
+from bmq.cli.child import Child
 from bmq.cli.messages import BadInput
 from bmq.cli.output import log_to_stderr, note
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
+from bmq.workers import probes_of
+from bmq.workers._probe import address_of
+
+if TYPE_CHECKING:
+    from bmq.cli.supervisor import Supervisor
 
 __all__ = ["changes", "command", "find_app"]
 
 # Seconds between two checks of the files.
 _LOOK_EVERY: Final = 0.3
+_MOST: Final = 256
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
@@ -41,6 +48,18 @@ async def command(
     reload: Annotated[
         bool, typer.Option("--reload", help="Restart when a Python file in DIR changes; for development.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", "-n", metavar="N", min=1, max=_MOST, help="Number of processes.")
+    ] = 1,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            "--health",
+            metavar="HOST:PORT",
+            help="Address for /livez, /readyz and /metrics, in place of the app's own.",
+            show_default=False,
+        ),
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option(
@@ -56,32 +75,66 @@ async def command(
     APP is a bmq.App, or a function without arguments that returns an App; the default is "app". After the
     first signal running handlers may finish; the second signal cancels the handlers.
 
+    With --processes, a supervisor runs N processes of the app, restarts processes that fail, answers for all
+    processes at the health address, and labels their output by number. BMQ_PROCESS is the number, from 1.
+    SIGHUP restarts the processes one after another.
+
     A program that configures logging at import keeps its configuration. Otherwise log lines go to standard
     error with time, level and logger.
 
     The exit status is 0 after an orderly end, 2 without an app, 3 without a broker, 4 if the broker refuses,
-    and 1 if the app fails otherwise.
+    and 1 if the app fails otherwise. With --processes, these failures end the run only if no process starts.
 
     [bold]Examples[/]
 
     $ bmq run shop.orders
 
     $ bmq run shop.orders:app --reload --log-level debug
+
+    $ bmq run shop.orders:app --processes 4 --health 0.0.0.0:8080
     """
     if log_level is not None and log_level not in _LEVELS:
         raise BadInput(f"--log-level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
-    if reload:
-        return await _supervise(target, directory, log_level)
-    app = find_app(target, directory)
-    _configure_logging(log_level)
-    note(f"bmq run: {target}, until Ctrl-C")
+    address = address_of(health) if health is not None else None
+    child = Child.adopt() if os.name == "posix" else None
+    if child is None and (reload or processes > 1):
+        if os.name != "posix":
+            raise BadInput("--processes and --reload need Linux, macOS or WSL")
+        supervisor = _supervisor(target, directory, processes, reload, address, log_level)
+        note(f"bmq run: {target} in {processes} process{'es' if processes > 1 else ''}, until Ctrl-C")
+        return await supervisor.run()
     try:
+        app = find_app(target, directory)
+    except (BadInput, bmq.Error):
+        raise
+    except Exception as error:
+        _configure_logging(log_level)
+        error.__traceback__ = _outside(error.__traceback__)
+        logging.getLogger("bmq").exception("%s cannot be imported", target)
+        return ExitStatus.FAILED
+    _configure_logging(log_level)
+    if address is not None:
+        probes_of(app)[0].address = address
+    try:
+        if child is not None:
+            return await child.run(app)
+        note(f"bmq run: {target}, until Ctrl-C")
         await app.run()
     except bmq.Error:
         raise
     except Exception:
         logging.getLogger("bmq").exception("the app has failed")
         return ExitStatus.FAILED
+    return None
+
+
+def _outside(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback after the frames of this module and of the import."""
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if file not in (__file__, importlib.__file__) and not file.startswith("<frozen importlib"):
+            return traceback
+        traceback = traceback.tb_next
     return None
 
 
@@ -116,32 +169,24 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
     return app  # pyright: ignore[reportUnknownVariableType]
 
 
-async def _supervise(target: str, directory: Path, log_level: str | None) -> int:
-    """Run the app in a separate process, and in a new process after every change."""
+def _supervisor(
+    target: str,
+    directory: Path,
+    processes: int,
+    reload: bool,
+    health: tuple[str, int] | None,
+    log_level: str | None,
+) -> Supervisor:
+    """Return the supervisor of the app's processes."""
+    from bmq.cli.supervisor import Supervisor
+
     arguments = ["-m", "bmq", "run", target, "--dir", str(directory)]
     if log_level is not None:
         arguments += ["--log-level", log_level]
-    changed = changes(directory)
-    change = asyncio.ensure_future(anext(changed))
-    while True:
-        # A separate session: Ctrl-C reaches this process, and this process signals the app once.
-        process = await asyncio.create_subprocess_exec(sys.executable, *arguments, start_new_session=True)
-        ended = asyncio.ensure_future(process.wait())
-        try:
-            await asyncio.wait({ended, change}, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                if not ended.result():
-                    return ExitStatus.OK
-                note(f"bmq run: ended with status {ended.result()}; waiting for a change")
-                await asyncio.wait({change})
-        finally:
-            if not ended.done():
-                process.send_signal(signal.SIGTERM)
-                await asyncio.shield(ended)
-            if not change.done():
-                change.cancel()
-        note(f"bmq run: {change.result()} has changed, restarting")
-        change = asyncio.ensure_future(anext(changed))
+    level = logging.getLevelNamesMapping()[(log_level or "info").upper()]
+    return Supervisor(
+        arguments, processes, health=health, changes=changes(directory) if reload else None, level=level
+    )
 
 
 async def changes(directory: Path) -> AsyncIterator[Path]:

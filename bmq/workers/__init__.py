@@ -10,7 +10,9 @@ from bmq._renamed import old_names
 from bmq.client.attempt import CallNext
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
+from bmq.workers._app import grace_of as grace_of
 from bmq.workers._app import parts_of as parts_of
+from bmq.workers._app import probes_of as probes_of
 from bmq.workers._app import trial_of as trial_of
 from bmq.workers._batches import PartlyFailed
 from bmq.workers._clock import Clock, LoopClock

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from types import TracebackType
 from typing import Any, Generic, Unpack
 
@@ -117,9 +117,10 @@ class App(Registrar, Generic[S]):
             _checks.function("on_error", on_error, 1)
         if metrics is not None:
             _checks.function("metrics", metrics, 0, plain=True)
-        self._probe = Probe(*address_of(health), self._health, metrics) if health is not None else None
-        if self._probe is None and metrics is not None:
+        address = address_of(health) if health is not None else None
+        if address is None and metrics is not None:
             raise UsageError("metrics needs health='HOST:PORT', where the metrics are served")
+        self._probe = Probe(address, self._health, metrics)
         self.state: S = checked_state(state)
         self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._settings = Settings(broker, options, grace, on_error, clock)
@@ -267,8 +268,16 @@ class App(Registrar, Generic[S]):
 
     @property
     def health_uri(self) -> str | None:
-        """Address of the HTTP server, for example ``http://127.0.0.1:8080``; None if not running."""
-        return self._probe.uri if self._probe is not None else None
+        """Address of the HTTP server, for example ``http://127.0.0.1:8080``; None if not running.
+
+        None under ``bmq run --processes``, too: the supervisor runs the server for all processes.
+        """
+        return self._probe.uri
+
+    def _probes(self) -> list[Probe]:
+        """The probe of the app, and the probes of its parts that have an address."""
+        rest = [each._probe for each in self._all() if each is not self]
+        return [self._probe, *(each for each in rest if each.address is not None)]
 
     def _health(self) -> Health | None:
         if self._life.state is AppState.DRAINING:
@@ -279,6 +288,10 @@ class App(Registrar, Generic[S]):
                 return None
             found.append(each._running.session.health())
         return worst(found)
+
+    def _grace(self) -> float:
+        """Seconds for handlers to finish, with those of the parts."""
+        return max(each._settings.grace for each in self._all())
 
     async def queue(self, uri: str) -> Queue:
         """Return a queue for posting, for use in handlers. The first call opens the queue.
@@ -432,8 +445,7 @@ class App(Registrar, Generic[S]):
             with on_signals(self.stop) if signals else nullcontext():
                 async with AsyncExitStack() as closing:
                     for each in apps:
-                        if each._probe is not None:
-                            await closing.enter_async_context(each._probe.serving())
+                        await closing.enter_async_context(each._probe.serving())
                     async with AsyncExitStack() as ending:
                         await self._start(apps, closing, ending)
                         if life.state is AppState.STARTING:
@@ -509,6 +521,10 @@ async def _called(function: Callable[[], object]) -> None:
 
 #: The included apps, for :class:`bmq.testing.TestApp`.
 parts_of: Callable[[App[Any]], list[App[Any]]] = attrgetter("_parts")
+#: The probes of an app and its parts, the app's own first, for :mod:`bmq.cli`.
+probes_of: Callable[[App[Any]], list[Probe]] = methodcaller("_probes")
+#: Seconds for the handlers of an app and its parts to finish, for :mod:`bmq.cli`.
+grace_of: Callable[[App[Any]], float] = methodcaller("_grace")
 #: A function to run an app with a test's broker and clock. Returns an undo function.
 trial_of: Callable[[App[Any]], Callable[[str, Clock, Callable[[Failure], None]], Callable[[], None]]] = (
     attrgetter("_try_out")

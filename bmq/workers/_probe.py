@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,7 +18,17 @@ from bmq.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-__all__ = ["Metrics", "Probe", "address_of", "worst"]
+__all__ = [
+    "AGES",
+    "METRICS_TYPE",
+    "TEXT_TYPE",
+    "Metrics",
+    "Page",
+    "PageServer",
+    "Probe",
+    "address_of",
+    "worst",
+]
 
 logger = logging.getLogger("bmq.workers")
 
@@ -26,9 +36,9 @@ logger = logging.getLogger("bmq.workers")
 Metrics: TypeAlias = Callable[[], str | bytes]
 
 # The fields of :class:`bmq.health.Health` that are ages.
-_AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
-_TEXT = "text/plain; charset=utf-8"
-_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
+TEXT_TYPE = "text/plain; charset=utf-8"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Limits of a connection: seconds for the request, bytes of the request, and seconds in all.
 _SILENCE = 1.0
 _PATIENCE = 5.0
@@ -66,7 +76,7 @@ def worst(found: list[Health]) -> Health:
         # All sessions are ready once the last session is ready. Trouble begins with the first session in
         # trouble.
         (max if ready and not degraded else min)(each.since for each in alike),
-        *(_largest(getattr(each, name) for each in found) for name in _AGES),
+        *(_largest(getattr(each, name) for each in found) for name in AGES),
     )
 
 
@@ -74,28 +84,30 @@ def _largest(ages: Iterable[float | None]) -> float | None:
     return max((age for age in ages if age is not None), default=None)
 
 
-class Probe:
-    """Answers /livez, /readyz and /metrics.
+#: Status, body and content type of a page.
+Page: TypeAlias = tuple[HTTPStatus, str | bytes, str]
 
-    The server runs in the app's event loop: a blocked loop does not answer, and the orchestrator notices.
+
+class PageServer:
+    """A small HTTP server.
 
     Args:
         host: host name or address of the listening socket.
         port: port of the listening socket; 0 for any free port.
-        health: returns the health of the session; None if no session exists.
-        metrics: returns the body of /metrics.
+        page: returns the page of a path.
+        patience: seconds for a request with its answer.
 
     Attributes:
         uri: address of the server, while the server runs.
     """
 
     def __init__(
-        self, host: str, port: int, health: Callable[[], Health | None], metrics: Metrics | None
+        self, host: str, port: int, page: Callable[[str], Awaitable[Page]], patience: float = _PATIENCE
     ) -> None:
         self._host = host
         self._port = port
-        self._health = health
-        self._metrics = metrics
+        self._page = page
+        self._patience = patience
         self._asking: dict[asyncio.Task[Any], None] = {}
         # Connections without a request so far, the oldest first.
         self._silent: dict[asyncio.Task[Any], None] = {}
@@ -128,11 +140,11 @@ class Probe:
             del self._silent[oldest]
             oldest.cancel()
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(self._patience):
                 async with asyncio.timeout(_SILENCE):
                     request = await reader.readuntil(b"\r\n\r\n")
                 self._silent.pop(task, None)
-                writer.write(self._answer(request))
+                writer.write(await self._answer(request))
                 await writer.drain()
         except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
             pass  # the peer has gone, or the request is unknown
@@ -141,34 +153,85 @@ class Probe:
             self._silent.pop(task, None)
             writer.close()
 
-    def _answer(self, request: bytes) -> bytes:
+    async def _answer(self, request: bytes) -> bytes:
         words = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return _response(HTTPStatus.BAD_REQUEST, "only HTTP/1.1 is supported\n")
         method, path = words[0], words[1].partition("?")[0]
         if method not in ("GET", "HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is supported\n", allow="GET, HEAD")
-        status, text, kind = self._page(path)
+        status, text, kind = await self._page(path)
         return _response(status, text, kind, head=method == "HEAD")
 
-    def _page(self, path: str) -> tuple[HTTPStatus, str | bytes, str]:
+
+class Probe:
+    """The pages /livez, /readyz and /metrics of an app.
+
+    The server runs in the app's event loop: a blocked loop does not answer, and the orchestrator notices.
+
+    Args:
+        address: host and port of the server; None for no server. Port 0 selects a free port.
+        health: returns the health of the session; None if no session exists.
+        metrics: returns the body of /metrics.
+
+    Attributes:
+        address: see above. Under ``bmq run --processes`` the supervisor serves the address, and each process
+            has None.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int] | None,
+        health: Callable[[], Health | None],
+        metrics: Metrics | None,
+    ) -> None:
+        self.address = address
+        self._health = health
+        self._metrics = metrics
+        self._server: PageServer | None = None
+
+    @property
+    def uri(self) -> str | None:
+        """Address of the server, while the server runs."""
+        return self._server.uri if self._server is not None else None
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncGenerator[None]:
+        """Run the server inside the block, if the probe has an address.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        if self.address is None:
+            yield
+            return
+
+        async def answer(path: str) -> Page:
+            return self.page(path)
+
+        self._server = PageServer(*self.address, answer)
+        async with self._server.serving():
+            yield
+
+    def page(self, path: str) -> Page:
+        """Return the page of a path."""
         match path:
             case "/livez":
-                return HTTPStatus.OK, "alive\n", _TEXT
+                return HTTPStatus.OK, "alive\n", TEXT_TYPE
             case "/readyz":
                 return self._ready()
             case "/metrics":
                 return self._measured()
             case _:
-                return HTTPStatus.NOT_FOUND, "the paths are /livez, /readyz and /metrics\n", _TEXT
+                return HTTPStatus.NOT_FOUND, "the paths are /livez, /readyz and /metrics\n", TEXT_TYPE
 
-    def _ready(self) -> tuple[HTTPStatus, str, str]:
+    def _ready(self) -> Page:
         health = self._health()
         ready = health is not None and health.ready
         answer: dict[str, Any] = {"ready": ready, "degraded": health is not None and health.degraded}
         if health is not None:
             answer["since"] = health.since.isoformat(timespec="milliseconds")
-            for name in _AGES:
+            for name in AGES:
                 age = getattr(health, name)
                 answer[name] = None if age is None else round(age, 3)
             answer["troubles"] = [
@@ -180,19 +243,19 @@ class Probe:
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
         return status, json.dumps(answer, indent=1) + "\n", "application/json"
 
-    def _measured(self) -> tuple[HTTPStatus, str | bytes, str]:
+    def _measured(self) -> Page:
         if self._metrics is None:
             text = "no metrics are configured: App(..., metrics=...) takes a function that returns them\n"
-            return HTTPStatus.NOT_FOUND, text, _TEXT
+            return HTTPStatus.NOT_FOUND, text, TEXT_TYPE
         try:
-            return HTTPStatus.OK, self._metrics(), _METRICS
+            return HTTPStatus.OK, self._metrics(), METRICS_TYPE
         except Exception:
             logger.exception("the function that returns metrics failed")
-            return HTTPStatus.INTERNAL_SERVER_ERROR, "the function that returns metrics failed\n", _TEXT
+            return HTTPStatus.INTERNAL_SERVER_ERROR, "the function that returns metrics failed\n", TEXT_TYPE
 
 
 def _response(
-    status: HTTPStatus, text: str | bytes, kind: str = _TEXT, *, allow: str = "", head: bool = False
+    status: HTTPStatus, text: str | bytes, kind: str = TEXT_TYPE, *, allow: str = "", head: bool = False
 ) -> bytes:
     body = text.encode() if isinstance(text, str) else text
     headers = [

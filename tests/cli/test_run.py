@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,11 +44,13 @@ def broker() -> Iterator[str]:
         yield broker.uri
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, detached: bool = False) -> subprocess.Popen[str]:
+    """Start the command, without a controlling terminal if detached."""
     command = [sys.executable, "-W", "error", "-m", "bmq", "run", "--dir", str(folder), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = {name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"}
-    return subprocess.Popen(command, text=True, env=environment, **pipes)  # type: ignore[call-overload,no-any-return]
+    more: dict[str, Any] = {**pipes, "start_new_session": detached}
+    return subprocess.Popen(command, text=True, env=environment, **more)
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
@@ -116,7 +119,17 @@ def test_reload_restarts_the_app_after_a_change(tmp_path: Path, broker: str) -> 
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert output == "ended\n"
-    assert process.returncode == 130, errors
+    assert process.returncode == 0, errors
+
+
+def test_module_that_cannot_be_imported_is_shown_without_the_frames_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("import other")
+    (tmp_path / "other.py").write_text("1 / 0")
+    status, _, errors = run(tmp_path, "shop")
+    assert status == 1
+    assert "ERROR bmq: shop cannot be imported" in errors
+    assert re.findall(r'File ".*/(\w+\.py)"', errors) == ["shop.py", "other.py"]
+    assert "ZeroDivisionError" in errors
 
 
 LOGS = """

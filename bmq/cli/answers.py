@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Health and metrics of several processes, as one service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, Final
+
+from bmq.cli.process import Process, Slot, State
+from bmq.cli.sums import MetricSums
+from bmq.workers._probe import AGES, METRICS_TYPE, TEXT_TYPE, Page
+
+__all__ = ["LONGEST_ANSWER", "Answers"]
+
+logger = logging.getLogger("bmq.run")
+
+# Seconds that a process has for an answer. The prober's own timeout usually decides, as with one process.
+_LIVEZ: Final = 30.0
+_READYZ: Final = 5.0
+_METRICS: Final = 5.0
+#: Seconds of the longest answer.
+LONGEST_ANSWER: Final = _LIVEZ
+_NOT_FOUND: Final = "the paths are /livez, /readyz and /metrics\n"
+_NO_JSON: Final = "the answer of the process is malformed"
+
+
+class Answers:
+    """Asks all processes, and makes one page of their answers.
+
+    Args:
+        slots: slots of the processes.
+    """
+
+    def __init__(self, slots: list[Slot]) -> None:
+        self._slots = slots
+        self._sums: dict[int, MetricSums] = {}
+        self._malformed: set[int] = set()
+
+    def ended(self, number: int) -> None:
+        """Keep the counts of a process that has ended."""
+        for sums in self._sums.values():
+            sums.ended(number)
+
+    async def page(self, probe: int, path: str) -> Page:
+        """Return a page for a probe of the app; 0 is the app's own, and others are those of its parts."""
+        match path:
+            case "/livez":
+                return await self._livez(probe)
+            case "/readyz":
+                return await self._readyz(probe)
+            case "/metrics":
+                return await self._metrics(probe)
+            case _:
+                return HTTPStatus.NOT_FOUND, _NOT_FOUND, TEXT_TYPE
+
+    async def _ask(
+        self, probe: int, page: str, timeout: float
+    ) -> list[tuple[Slot, Process, tuple[int, bytes] | None]]:
+        """Ask all processes that can answer."""
+        asked = [(slot, slot.process) for slot in self._slots if slot.asked and slot.process is not None]
+        answers = await asyncio.gather(*(process.ask(f"/{probe}{page}", timeout) for _, process in asked))
+        # A process that has ended meanwhile, or was asked to stop, owes no answer.
+        return [
+            (slot, process, answer)
+            for (slot, process), answer in zip(asked, answers, strict=True)
+            if slot.process is process and slot.asked
+        ]
+
+    async def _livez(self, probe: int) -> Page:
+        answers = await self._ask(probe, "/livez", _LIVEZ)
+        silent = [slot for slot, _, answer in answers if answer is None or answer[0] != HTTPStatus.OK]
+        if not silent:
+            return HTTPStatus.OK, "alive\n", TEXT_TYPE
+        lines = "".join(f"process {slot.number} does not answer\n" for slot in silent)
+        return HTTPStatus.SERVICE_UNAVAILABLE, lines, TEXT_TYPE
+
+    async def _readyz(self, probe: int) -> Page:
+        answers = {slot.number: answer for slot, _, answer in await self._ask(probe, "/readyz", _READYZ)}
+        found = [self._condition(slot, answers.get(slot.number)) for slot in self._slots]
+        ready = all(each["ready"] for each in found)
+        degraded = ready and any(each["degraded"] for each in found)
+        alike = [each["since"] for each in found if (each["ready"], each["degraded"]) == (ready, degraded)]
+        troubles = [
+            {"process": each["process"], **trouble} for each in found for trouble in each.pop("troubles")
+        ]
+        answer: dict[str, Any] = {
+            "ready": ready,
+            "degraded": degraded,
+            "since": (max if ready and not degraded else min)(alike),
+            **{name: _largest(each[name] for each in found) for name in AGES},
+            "troubles": sorted(troubles, key=lambda trouble: str(trouble.get("since", ""))),
+            "processes": found,
+        }
+        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return status, json.dumps(answer, indent=1) + "\n", "application/json"
+
+    def _condition(self, slot: Slot, answer: tuple[int, bytes] | None) -> dict[str, Any]:
+        """Return the part of one process in /readyz."""
+        since = slot.since.isoformat(timespec="milliseconds")
+        condition: dict[str, Any] = {
+            "process": slot.number,
+            "pid": slot.process.pid if slot.process is not None else None,
+            "state": slot.state.value,
+            "restarts": slot.restarts,
+            "ready": slot.state is State.FINISHED,
+            "degraded": False,
+            "since": since,
+            **dict.fromkeys(AGES),
+            "troubles": [],
+        }
+        if slot.state is State.FINISHED:
+            return condition
+        if answer is None:
+            what = {
+                State.STARTING: "the process is starting",
+                State.RUNNING: "the process does not answer",
+                State.STOPPING: "the process is stopping",
+            }.get(slot.state, f"{slot.why}; waiting before a restart")
+            condition["troubles"] = [{"what": what, "since": since}]
+            return condition
+        try:
+            told: Any = json.loads(answer[1])
+            condition["ready"], condition["degraded"] = bool(told["ready"]), bool(told["degraded"])
+            condition["since"] = str(told.get("since", since))
+            for name in AGES:
+                age = told.get(name)
+                condition[name] = age if age is None else float(age)
+            condition["troubles"] = [dict(each) for each in told["troubles"]]
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            condition["ready"] = condition["degraded"] = False
+            condition["troubles"] = [{"what": _NO_JSON, "since": since}]
+        return condition
+
+    async def _metrics(self, probe: int) -> Page:
+        sums = self._sums.setdefault(probe, MetricSums())
+        for slot, _, answer in await self._ask(probe, "/metrics", _METRICS):
+            if answer is None or answer[0] != HTTPStatus.OK:
+                continue  # the latest values count
+            line = sums.update(slot.number, answer[1])
+            if line is not None and slot.number not in self._malformed:
+                self._malformed.add(slot.number)
+                logger.warning("line %d of the metrics of process %d is malformed", line, slot.number)
+        states = [slot.state for slot in self._slots]
+        own = ["# HELP bmq_processes Processes by state\n# TYPE bmq_processes gauge\n"]
+        own += [f'bmq_processes{{state="{state.value}"}} {states.count(state)}\n' for state in State]
+        own += ["# HELP bmq_process_restarts_total Restarts of a process\n"]
+        own += ["# TYPE bmq_process_restarts_total counter\n"]
+        own += [
+            f'bmq_process_restarts_total{{process="{each.number}"}} {each.restarts}\n' for each in self._slots
+        ]
+        return HTTPStatus.OK, "".join([*own, sums.text()]), METRICS_TYPE
+
+
+def _largest(ages: Iterable[float | None]) -> float | None:
+    return max((age for age in ages if age is not None), default=None)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A supervised process as seen from outside, and the slot of such processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final
+
+from bmq import _world
+from bmq.cli.child import GRACE, inherited
+from bmq.cli.lines import copy_lines, locks
+
+__all__ = ["Process", "Slot", "State"]
+
+logger = logging.getLogger("bmq.run")
+
+# Bytes of an answer.
+_LONGEST: Final = 16 * 1024 * 1024
+
+
+class State(Enum):
+    """The states of a slot."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING = "waiting"
+    FINISHED = "finished"
+
+
+class Process:
+    """A process of the operating system, with its channel.
+
+    Attributes:
+        ended: result is the exit status; negative for a signal.
+        started: result is whether the app has started; False if the process has ended before.
+        hello: the first message of the process; None so far.
+    """
+
+    def __init__(self, command: list[str], environment: dict[str, str], label: str | None) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.started: asyncio.Future[bool] = self._loop.create_future()
+        self.hello: dict[str, Any] | None = None
+        self.on_hello: Callable[[Process], None] = lambda _: None
+        self._questions: dict[str, asyncio.Future[tuple[int, bytes] | None]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._kill: asyncio.TimerHandle | None = None
+        # Number of outputs that are still copied.
+        self._copying = 0
+        self._copied = asyncio.Event()
+        self._channel, channel = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        pipe = subprocess.PIPE if label is not None else None
+        try:
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL if label is not None else None,
+                stdout=pipe,
+                stderr=pipe,
+                env={**environment, **inherited(channel.fileno(), lifeline, piped=label is not None)},
+                pass_fds=(channel.fileno(), lifeline),
+                start_new_session=True,
+            )
+        except OSError:
+            self._channel.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            channel.close()
+            os.close(lifeline)
+        self.pid = self._popen.pid
+        if label is not None:
+            self._copy(label)
+        else:
+            self._copied.set()
+        self._listening = asyncio.create_task(self._listen(), name=f"listen to {self.pid}")
+        threading.Thread(target=self._wait, name=f"wait for {self.pid}", daemon=True).start()
+
+    def _copy(self, label: str) -> None:
+        for stream, output, lock in zip(
+            (self._popen.stdout, self._popen.stderr), (1, 2), locks(1, 2), strict=True
+        ):
+            assert stream is not None
+            self._copying += 1
+            copy_lines(os.dup(stream.fileno()), output, label, lock, self._threadsafe(self._one_copied))
+            stream.close()
+
+    def _threadsafe(self, function: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: object) -> None:
+            try:
+                self._loop.call_soon_threadsafe(function, *arguments)
+            except RuntimeError:
+                pass  # the loop is closed
+
+        return call
+
+    def _one_copied(self) -> None:
+        self._copying -= 1
+        if not self._copying:
+            self._copied.set()
+
+    def _wait(self) -> None:
+        self._threadsafe(self._end)(self._popen.wait())
+
+    def _end(self, status: int) -> None:
+        if self._kill is not None:
+            self._kill.cancel()
+        os.close(self._lifeline)
+        self.ended.set_result(status)
+
+    async def finished(self, timeout: float) -> int:
+        """Wait for the end, and then at most this number of seconds for the last lines and messages.
+
+        A program that the process has started may keep both open.
+
+        Returns:
+            The exit status; negative for a signal.
+        """
+        status = await self.ended
+        try:
+            async with asyncio.timeout(timeout):
+                await self._copied.wait()
+                await asyncio.wait([self._listening])
+        except TimeoutError:
+            pass
+        self._listening.cancel()
+        if not self.started.done():
+            self.started.set_result(False)
+        return status
+
+    async def _listen(self) -> None:
+        try:
+            reader, self._writer = await asyncio.open_unix_connection(sock=self._channel)
+            while line := await reader.readline():
+                path, status, length = line.decode().split()
+                if not 0 <= int(length) <= _LONGEST:
+                    raise ValueError(length)
+                self._take(path, int(status), await reader.readexactly(int(length)))
+        except (OSError, EOFError, TypeError, ValueError, RecursionError) as error:
+            logger.warning("the process %d sends malformed data, and is no longer asked: %s", self.pid, error)
+        finally:
+            (self._writer or self._channel).close()
+            self._writer = None
+            for future in self._questions.values():
+                if not future.done():
+                    future.set_result(None)
+
+    def _take(self, path: str, status: int, body: bytes) -> None:
+        if path == "/hello" and self.hello is None:
+            self.hello = dict(json.loads(body))
+            self.on_hello(self)
+        elif path == "/started" and not self.started.done():
+            self.started.set_result(True)
+        elif (future := self._questions.pop(path, None)) is not None and not future.done():
+            future.set_result((status, body))
+
+    async def ask(self, path: str, timeout: float) -> tuple[int, bytes] | None:
+        """Return status and body of a page; None without an answer in time.
+
+        A further question about the same page waits for the same answer.
+        """
+        if self._writer is None:
+            return None
+        future = self._questions.get(path)
+        if future is None:
+            future = self._questions[path] = self._loop.create_future()
+            self._writer.write(path.encode() + b"\n")
+        await asyncio.wait([future], timeout=timeout)
+        return future.result() if future.done() else None
+
+    @property
+    def grace(self) -> float:
+        """Seconds that the app takes to stop."""
+        grace = self.hello.get("grace") if self.hello is not None else None
+        return float(grace) if isinstance(grace, int | float) and 0 <= grace < 1e6 else GRACE
+
+    def signal(self, number: int) -> None:
+        """Send a signal; no effect after the end."""
+        self._popen.send_signal(number)
+
+    def kill_after(self, delay: float, name: str) -> None:
+        """Kill the process after this number of seconds; no effect after the end and on a second call."""
+        if self._kill is None and not self.ended.done():
+            self._kill = self._loop.call_later(delay, self._force, delay, name)
+
+    def _force(self, delay: float, name: str) -> None:
+        logger.warning("%s has not ended within %g s, and is killed", name, delay)
+        self.signal(signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class Slot:
+    """A numbered place for a process, over all restarts.
+
+    Attributes:
+        number: number from 1.
+        state: see :class:`State`.
+        since: start of the state, in UTC.
+        process: present process, or the last one.
+        failures: failures in a row.
+        why: reason of the latest failure.
+        restarts: number of restarts.
+        recycled: set to replace the process, or to start the next one at once.
+    """
+
+    number: int
+    state: State = State.STARTING
+    since: datetime = field(default_factory=_world.now)
+    process: Process | None = None
+    failures: int = 0
+    why: str = ""
+    restarts: int = 0
+    recycled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def name(self) -> str:
+        """The name in log lines."""
+        pid = f" (pid {self.process.pid})" if self.process is not None else ""
+        return f"process {self.number}{pid}"
+
+    @property
+    def asked(self) -> bool:
+        """Whether the process can answer questions about the app."""
+        process = self.process
+        return (
+            self.state in (State.STARTING, State.RUNNING)
+            and process is not None
+            and process.hello is not None
+        )
+
+    def enter(self, state: State) -> None:
+        """Change the state."""
+        if state is not self.state:
+            self.state, self.since = state, _world.now()

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes of one app: starts, restarts, signals, and one address for health and metrics.
+
+The problem: an event loop uses one core. A service on a machine with eight cores needs eight processes, and
+these processes need what a single process gets from its orchestrator: a restart after a failure, an end after
+a signal, one probe.
+
+Invariants:
+
+- The supervisor imports no app, and starts each process by exec, never by fork. No lock, socket or thread of
+  the supervisor is copied, and a module that cannot be imported fails in a process only.
+- The supervisor's event loop never waits for a process: every question has a deadline, at most one question
+  for each page is under way, and outputs are copied in threads.
+- Each process has a session of the operating system, so Ctrl-C in a terminal reaches only the supervisor. The
+  supervisor passes each signal on once.
+- A process ends with the supervisor, also if the supervisor is killed: see :mod:`bmq.cli.child`.
+- A slot (number 1, 2, ...) has at most one process at a time, so a name derived from the number is unique.
+
+Rejected: a listening socket of the app shared by all processes. The operating system chooses the process that
+answers a probe, so a probe would see one process by chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+from bmq import _world
+from bmq._backoff import backoff
+from bmq.cli.answers import LONGEST_ANSWER, Answers
+from bmq.cli.child import FORCED_AFTER, NUMBER
+from bmq.cli.lines import Aside, locks
+from bmq.cli.output import LogFormatter
+from bmq.cli.process import Process, Slot, State
+from bmq.cli.status import ExitStatus
+from bmq.workers._probe import PageServer
+
+__all__ = ["Pauses", "Supervisor"]
+
+logger = logging.getLogger("bmq.run")
+
+# Seconds for the last lines of an ended process.
+_LAST_LINES: Final = 1.0
+# Signals passed on to the processes; the next signal kills the processes.
+_REQUESTS: Final = 2
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_ORDERLY: Final = frozenset(
+    {ExitStatus.OK, ExitStatus.INTERRUPTED, ExitStatus.TERMINATED, *(-each for each in _SIGNALS)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Times of the supervisor, in seconds.
+
+    Attributes:
+        first: pause before the second of several restarts; the first restart is immediate.
+        longest: longest pause; each pause is twice as long as the pause before.
+        stable: a process that has run for this time has no earlier failures.
+        forced: time after the app's grace in which a stopping process is killed.
+    """
+
+    first: float = 1.0
+    longest: float = 30.0
+    stable: float = 60.0
+    forced: float = FORCED_AFTER
+
+
+class Supervisor:
+    """Runs several processes of one app.
+
+    Args:
+        command: arguments of a process, without the interpreter.
+        processes: number of processes.
+        health: host and port of the server for health and metrics; None for the address of the app.
+        changes: changed files; None for no restart after a change. With this argument a process that has
+            failed starts again after a change only.
+        level: lowest level of the supervisor's log lines.
+        pauses: times.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        processes: int,
+        *,
+        health: tuple[str, int] | None = None,
+        changes: AsyncIterator[Path] | None = None,
+        level: int = logging.INFO,
+        pauses: Pauses | None = None,
+    ) -> None:
+        flags = _interpreter_flags()
+        if processes > 1 and sys.stdout.isatty():
+            flags.append("-u")  # lines appear at once, as they do without a pipe in between
+        self._command = [sys.executable, *flags, *command]
+        self._labelled = processes > 1
+        self._health = health
+        self._changes = changes
+        self._level = level
+        self._pauses = pauses or Pauses()
+        self._slots = [Slot(number) for number in range(1, processes + 1)]
+        self._answers = Answers(self._slots)
+        self._servers: dict[int, tuple[str, int]] = {}
+        self._serving = AsyncExitStack()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._signals = 0
+        self._first: signal.Signals | None = None
+        # Whether a process has started its app, in the supervisor's life.
+        self._proven = False
+        self._stopping = False
+        self._rolling = False
+        self._status: int = ExitStatus.OK
+
+    async def run(self) -> int:
+        """Run the processes until a signal, or until all have finished.
+
+        Returns:
+            The exit status: OK after an orderly end; otherwise the status of the processes.
+
+        Cancelling the call kills the processes.
+        """
+        aside = Aside(locks(1, 2)[1])
+        aside.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(aside)
+        logger.setLevel(self._level)
+        logger.propagate = False
+        loop = asyncio.get_running_loop()
+        try:
+            for number in _SIGNALS:
+                loop.add_signal_handler(number, self._stop, number)
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
+                handler = self._stop if _has_terminal() else self._hang_up
+                loop.add_signal_handler(signal.SIGHUP, handler, signal.SIGHUP)
+            if self._health is not None:
+                await self._serve(0, self._health)
+            if self._changes is not None:
+                self._spawn(self._reload(self._changes))
+            await asyncio.gather(*(self._keep(slot) for slot in self._slots))
+            return self._status
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await self._serving.aclose()
+            for slot in self._slots:
+                if slot.process is not None and not slot.process.ended.done():
+                    slot.process.signal(signal.SIGKILL)
+            for number in (*_SIGNALS, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+            aside.end(_LAST_LINES)
+            logger.removeHandler(aside)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- processes
+
+    async def _keep(self, slot: Slot) -> None:
+        """Run one process after another in a slot."""
+        while True:
+            slot.recycled.clear()
+            began = _world.monotonic()
+            status = await self._run_one(slot)
+            self._answers.ended(slot.number)
+            if self._stopping:
+                self._note_end(slot, status)
+                return
+            if slot.recycled.is_set():
+                slot.restarts += 1
+                continue
+            if status == ExitStatus.OK:
+                logger.info("%s has finished", slot.name)
+                slot.enter(State.FINISHED)
+                return
+            if _world.monotonic() - began >= self._pauses.stable:
+                slot.failures = 0
+            if status is not None:
+                slot.why = f"{slot.name} {_ended(status)}"
+            if status in _ORDERLY and slot.process is not None and slot.process.started.result():
+                logger.info("%s; restarting now", slot.why)  # an operator has stopped the process
+                slot.restarts += 1
+                continue
+            slot.failures += 1
+            if not self._proven and self._changes is None and all(each.failures for each in self._slots):
+                self._give_up(slot, status)
+                return
+            await self._pause(slot)
+            slot.restarts += 1
+
+    async def _run_one(self, slot: Slot) -> int | None:
+        """Run a process, and return its exit status; None if it cannot be started."""
+        label = f"[{slot.number}] " if self._labelled else None
+        slot.process = None
+        if self._stopping:
+            return ExitStatus.OK
+        slot.enter(State.STARTING)
+        try:
+            process = Process(self._command, {**os.environ, NUMBER: str(slot.number)}, label)
+        except OSError as error:
+            slot.why = f"process {slot.number} cannot be started: {error}"
+            return None
+        slot.process = process
+        process.on_hello = partial(self._greet, slot)
+        process.started.add_done_callback(partial(self._note_start, slot, process))
+        return await process.finished(_LAST_LINES)
+
+    def _note_start(self, slot: Slot, process: Process, started: asyncio.Future[bool]) -> None:
+        if started.result():
+            self._proven = True
+            if slot.state is State.STARTING and slot.process is process:
+                slot.enter(State.RUNNING)
+
+    async def _pause(self, slot: Slot) -> None:
+        """Wait before a restart."""
+        if self._changes is not None:
+            logger.warning("%s; waiting for a change", slot.why)
+            pause = None
+        else:
+            pauses = self._pauses
+            pause = backoff(slot.failures - 1, pauses.first, pauses.longest) if slot.failures > 1 else 0.0
+            logger.warning("%s; restarting %s", slot.why, f"in {pause:g} s" if pause else "now")
+        slot.enter(State.WAITING)
+        try:
+            async with asyncio.timeout(pause):
+                await slot.recycled.wait()
+        except TimeoutError:
+            pass
+
+    def _give_up(self, slot: Slot, status: int | None) -> None:
+        """End, because no process can start."""
+        logger.error("%s; no process could start, giving up", slot.why)
+        self._status = status if status is not None and status > 0 else ExitStatus.FAILED
+        self._stop(signal.SIGTERM)
+
+    def _note_end(self, slot: Slot, status: int | None) -> None:
+        """Take the exit status of a process that was asked to stop."""
+        if status is None or status in _ORDERLY or self._signals > _REQUESTS:
+            return
+        logger.warning("%s, in the shutdown: %s", slot.name, _ended(status))
+        status = status if status > 0 else ExitStatus.FAILED
+        if self._status not in (ExitStatus.OK, status):
+            status = ExitStatus.FAILED
+        self._status = status
+
+    def _end_process(self, slot: Slot, number: int) -> None:
+        """Ask the process of a slot to stop, or end the pause of the slot."""
+        slot.recycled.set()
+        process = slot.process
+        if process is not None and not process.ended.done():
+            slot.enter(State.STOPPING)
+            process.signal(number)
+            process.kill_after(process.grace + self._pauses.forced, slot.name)
+        elif slot.state is State.WAITING:
+            slot.enter(State.STARTING)
+
+    # ---- signals and changes
+
+    def _stop(self, number: int) -> None:
+        """Pass a signal on; the third signal kills the processes.
+
+        An app handles SIGTERM and SIGINT alike. The second signal has the other number: a process that has
+        not yet handled the first signal would receive two equal signals as one.
+        """
+        self._stopping = True
+        self._signals += 1
+        if self._first is None:
+            self._first = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        other = signal.SIGTERM if self._first == signal.SIGINT else signal.SIGINT
+        for slot in self._slots:
+            if self._signals > _REQUESTS:
+                self._status = 128 + number
+                if slot.process is not None:
+                    slot.process.signal(signal.SIGKILL)
+            else:
+                self._end_process(slot, self._first if self._signals == 1 else other)
+
+    def _hang_up(self, number: int) -> None:
+        """Restart the processes one after another."""
+        if not self._stopping and not self._rolling:
+            self._rolling = True
+            self._spawn(self._roll())
+
+    async def _roll(self) -> None:
+        logger.info("SIGHUP: restarting the processes one after another")
+        try:
+            for slot in self._slots:
+                before = slot.process
+                if slot.state is State.FINISHED or self._stopping:
+                    continue
+                self._end_process(slot, signal.SIGTERM)
+                if not await self._replaced(slot, before):
+                    if not self._stopping:
+                        logger.error("process %d does not start again; the other processes stay", slot.number)
+                    return
+            logger.info("all processes have restarted")
+        finally:
+            self._rolling = False
+
+    async def _replaced(self, slot: Slot, before: Process | None) -> bool:
+        """Wait until the next process of a slot has started, or has ended."""
+        if before is not None:
+            await asyncio.wait([before.ended])
+        while slot.process is before or slot.process is None:
+            if self._stopping or slot.state in (State.WAITING, State.FINISHED):
+                return False
+            await asyncio.sleep(0.01)
+        await asyncio.wait([slot.process.started])
+        return slot.process.started.result()
+
+    async def _reload(self, changes: AsyncIterator[Path]) -> None:
+        async for path in changes:
+            logger.info("%s has changed, restarting", path)
+            for slot in self._slots:
+                slot.failures = 0
+                self._end_process(slot, signal.SIGTERM)
+
+    # ---- health and metrics
+
+    def _greet(self, slot: Slot, process: Process) -> None:
+        """Serve the addresses of the app."""
+        addresses = process.hello.get("addresses") if process.hello is not None else None
+        for probe, address in enumerate(
+            cast("list[object]", addresses) if isinstance(addresses, list) else ()
+        ):
+            match address:
+                case [str(host), int(port)] if probe or self._health is None:
+                    if probe not in self._servers:
+                        self._servers[probe] = host, port
+                        self._spawn(self._serve_app(probe, (host, port)))
+                    elif self._servers[probe] != (host, port):
+                        logger.warning(
+                            "process %d names %s:%d for health, and another process %s:%d: the first counts",
+                            *(slot.number, host, port, *self._servers[probe]),
+                        )
+                case _:
+                    pass
+
+    async def _serve_app(self, probe: int, address: tuple[str, int]) -> None:
+        try:
+            await self._serve(probe, address)
+        except OSError as error:
+            logger.error("the address for health cannot be used: %s", error)  # noqa: TRY400 - no traceback
+            if not self._stopping:
+                self._status = ExitStatus.FAILED
+                self._stop(signal.SIGTERM)
+
+    async def _serve(self, probe: int, address: tuple[str, int]) -> None:
+        page = partial(self._answers.page, probe)
+        server = PageServer(*address, page, patience=LONGEST_ANSWER + 5.0)
+        await self._serving.enter_async_context(server.serving())
+        logger.info("health and metrics of all processes: %s", server.uri)
+
+
+def _ended(status: int | None) -> str:
+    if status is None:
+        return "could not be started"
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
+
+
+def _interpreter_flags() -> list[str]:
+    """Return the options of this interpreter, such as -W and -X."""
+    flags: Callable[[], list[str]] = getattr(subprocess, "_args_from_interpreter_flags")  # noqa: B009
+    return flags()
+
+
+def _has_terminal() -> bool:
+    """Whether the process belongs to a terminal, whose end is a SIGHUP."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR))
+    except OSError:
+        return False
+    return True

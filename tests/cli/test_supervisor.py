@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supervisor of several processes, with small programs in place of apps: failing, silent, hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmq.cli.supervisor import Pauses, Supervisor
+from tests.waiting import eventually
+from tests.workers.test_probe import ask
+
+# A process without bmq, so that a start takes milliseconds.
+PROGRAM = """
+import json, os, signal, socket, sys
+channel, lifeline, _ = map(int, os.environ["_BMQ_SUPERVISOR"].split(","))
+number = os.environ["BMQ_PROCESS"]
+channel = socket.socket(fileno=channel)
+def send(path, status=200, body=b""):
+    channel.sendall(b"%s %d %d\\n" % (path.encode(), status, len(body)) + body)
+def hello(**more):
+    send("/hello", body=json.dumps({{"addresses": [None], "grace": 0, **more}}).encode())
+def requests():
+    rest = b""
+    while data := channel.recv(4096):
+        rest += data
+        *lines, rest = rest.split(b"\\n")
+        yield from (line.decode() for line in lines)
+READY = b'{{"ready": true, "degraded": false, "since": "2026-01-01T00:00:00.000+00:00", "troubles": []}}'
+ANSWERS = {{"/0/livez": b"alive\\n", "/0/readyz": READY, "/0/metrics": b"handled_total 5\\n"}}
+def serve():
+    for path in requests():
+        send(path, 200, ANSWERS[path])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+{code}
+"""
+SERVE = "hello(); send('/started'); serve()"
+QUICK = Pauses(first=0.01, longest=0.04, forced=0.1)
+Log = Callable[[], str]
+
+
+def supervisor(code: str, processes: int = 2, **options: Any) -> Supervisor:
+    program = PROGRAM.format(code=code)
+    health = ("127.0.0.1", 0)
+    return Supervisor(["-S", "-c", program], processes, **{"health": health, "pauses": QUICK, **options})
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    """The lines of the supervisor so far."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def __init__(self, lock: threading.Lock) -> None:
+            super().__init__()
+
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+        def end(self, timeout: float) -> None:
+            pass
+
+    monkeypatch.setattr("bmq.cli.supervisor.Aside", Lines)
+    return lambda: "\n".join(re.sub(r" \(pid \d+\)", "", line) for line in lines)
+
+
+@asynccontextmanager
+async def running(log: Log, code: str, processes: int = 2, **options: Any) -> AsyncIterator[str]:
+    """Run a supervisor until the end of the block; the value is the address of its server."""
+    task = asyncio.create_task(supervisor(code, processes, **options).run())
+    try:
+        found = await eventually(lambda: re.search(r"http://\S+", log()) or task.done())
+        yield found[0]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await task == 0
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def get(uri: str, path: str) -> tuple[int, str]:
+    status, _, body = await ask(uri, f"GET {path} HTTP/1.1\r\nHost: me\r\n\r\n")
+    return status, body
+
+
+async def until_ready(uri: str) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        while (answer := await get(uri, "/readyz"))[0] != 200:
+            pass
+    ready: dict[str, Any] = json.loads(answer[1])
+    return ready
+
+
+async def test_one_address_answers_for_all_processes(log: Log) -> None:
+    async with running(log, SERVE, 3) as uri:
+        ready = await until_ready(uri)
+        assert (ready["ready"], ready["degraded"], ready["troubles"]) == (True, False, [])
+        assert [(each["process"], each["state"]) for each in ready["processes"]] == [
+            (1, "running"),
+            (2, "running"),
+            (3, "running"),
+        ]
+        assert await get(uri, "/livez") == (200, "alive\n")
+        status, metrics = await get(uri, "/metrics")
+        assert status == 200
+        assert "handled_total 15.0\n" in metrics
+        assert 'bmq_processes{state="running"} 3\n' in metrics
+        assert (await get(uri, "/"))[0] == 404
+
+
+async def test_worst_process_decides_and_is_named(log: Log) -> None:
+    code = """
+if number == "2":
+    trouble = {"what": "the connection was lost", "since": "2026-02-01T00:00:00.000+00:00"}
+    worse = {"ready": False, "degraded": False, "since": trouble["since"], "troubles": [trouble]}
+    ANSWERS["/0/readyz"] = json.dumps(worse).encode()
+hello(); send("/started"); serve()
+"""
+    async with running(log, code) as uri:
+        async with asyncio.timeout(30):
+            while True:
+                status, body = await get(uri, "/readyz")
+                found = json.loads(body)
+                if [each["state"] for each in found["processes"]] == ["running", "running"]:
+                    break
+        assert (status, found["ready"]) == (503, False)
+        assert found["troubles"] == [
+            {"process": 2, "what": "the connection was lost", "since": "2026-02-01T00:00:00.000+00:00"}
+        ]
+        assert found["since"] == "2026-02-01T00:00:00.000+00:00"
+
+
+async def test_silent_process_is_named_and_delays_no_other_answer(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_LIVEZ", "_READYZ", "_METRICS"):
+        monkeypatch.setattr(f"bmq.cli.answers.{name}", 0.3)
+    code = """
+hello(); send("/started")
+if number == "1":
+    signal.pause()
+serve()
+"""
+    async with running(log, code) as uri:
+        async with asyncio.timeout(30):
+            while True:
+                text = (await get(uri, "/metrics"))[1]
+                if 'state="running"} 2' in text and "handled_total 5.0\n" in text:
+                    break
+        assert await get(uri, "/livez") == (503, "process 1 does not answer\n")
+        status, body = await get(uri, "/readyz")
+        found = json.loads(body)
+        assert (status, found["troubles"][0]["process"]) == (503, 1)
+        assert found["troubles"][0]["what"] == "the process does not answer"
+        assert [each["ready"] for each in found["processes"]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "send('/hello', 200, b'[1]')",
+        "hello(); channel.sendall(b'nonsense\\n')",
+        "hello(); channel.sendall(b'/0/livez 200 99999999999\\n')",
+        "hello(); channel.sendall(b'x' * 1000000)",
+        "hello(); channel.shutdown(socket.SHUT_RDWR)",
+        "hello(addresses=[['x', 'y'], [1], 7], grace='long'); ANSWERS['/0/readyz'] = b'[[['; serve()",
+        'hello(); ANSWERS[\'/0/readyz\'] = b\'{"ready": 1, "degraded": 0, "troubles": 7}\'; serve()',
+        "hello(); ANSWERS['/0/metrics'] = b'\\xff{'; send('/unasked', 200, b'x'); serve()",
+    ],
+)
+async def test_hostile_process_breaks_no_answer(
+    log: Log, monkeypatch: pytest.MonkeyPatch, hostile: str
+) -> None:
+    for name in ("_LIVEZ", "_READYZ", "_METRICS"):
+        monkeypatch.setattr(f"bmq.cli.answers.{name}", 0.3)
+    code = f"""
+if number == "1":
+    try:
+        {hostile}
+    except OSError:
+        pass
+    signal.pause()
+hello(); send("/started"); serve()
+"""
+    async with running(log, code) as uri:
+        async with asyncio.timeout(30):
+            while not json.loads((await get(uri, "/readyz"))[1])["processes"][1]["ready"]:
+                pass
+        assert (await get(uri, "/livez"))[0] in (200, 503)
+        assert re.search(r"^handled_total (5|10)\.0$", (await get(uri, "/metrics"))[1], re.MULTILINE)
+
+
+async def test_restarts_pause_longer_after_each_failure(log: Log, tmp_path: Path) -> None:
+    code = f"""
+hello(); send("/started")
+with open({str(tmp_path / "starts")!r}, "ab") as starts:
+    starts.write(b".")
+    count = starts.tell()
+sys.exit(0 if count == 7 else 9)
+"""
+    assert await supervisor(code, 1).run() == 0
+    reasons = re.findall(r"process 1 ended with status 9; restarting (.*)", log())
+    assert reasons == ["now", "in 0.01 s", "in 0.02 s", "in 0.04 s", "in 0.04 s", "in 0.04 s"]
+    assert log().endswith("process 1 has finished")
+
+
+async def test_stable_process_starts_again_at_once(log: Log, tmp_path: Path) -> None:
+    code = f"""
+hello(); send("/started")
+with open({str(tmp_path / "starts")!r}, "ab") as starts:
+    starts.write(b".")
+    count = starts.tell()
+sys.exit(0 if count == 4 else 9)
+"""
+    assert await supervisor(code, 1, pauses=Pauses(first=100, stable=0)).run() == 0
+    assert re.findall(r"restarting (.*)", log()) == ["now", "now", "now"]
+
+
+async def test_processes_that_cannot_start_end_the_run(log: Log) -> None:
+    assert await supervisor("sys.exit(4)", 3, pauses=Pauses(first=100)).run() == 4
+    assert log().splitlines()[-1] in {
+        f"process {number} ended with status 4; no process could start, giving up" for number in (1, 2, 3)
+    }
+
+
+async def test_one_process_that_cannot_start_does_not_end_the_others(log: Log) -> None:
+    code = "sys.exit(4) if number == '1' else None; hello(); send('/started'); serve()"
+    async with running(log, code) as uri:
+        async with asyncio.timeout(30):
+            while 'bmq_process_restarts_total{process="1"} 3' not in (await get(uri, "/metrics"))[1]:
+                pass
+        found = json.loads((await get(uri, "/readyz"))[1])
+        assert [each["ready"] for each in found["processes"]] == [False, True]
+        assert (await get(uri, "/livez"))[0] == 200
+
+
+async def test_restarts_leave_no_descriptor_thread_or_task(log: Log, tmp_path: Path) -> None:
+    before = (len(os.listdir("/dev/fd")), threading.active_count(), len(asyncio.all_tasks()))
+    code = f"""
+print("a line from", number, flush=True)
+hello(); send("/started")
+with open({str(tmp_path / "starts")!r} + number, "ab") as starts:
+    starts.write(b".")
+    count = starts.tell()
+sys.exit(0 if count == 10 else 9)
+"""
+    assert await supervisor(code, 2, pauses=Pauses(first=0)).run() == 0
+    assert log().count("restarting") == 18
+    await eventually(
+        lambda: (len(os.listdir("/dev/fd")), threading.active_count(), len(asyncio.all_tasks())) == before
+    )
+
+
+async def test_lines_of_processes_are_labelled(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
+    code = (
+        "print('out', end=''); print('put'); print('complaint', file=sys.stderr); hello(); send('/started')"
+    )
+    assert await supervisor(code).run() == 0
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["[1] output", "[2] output"]
+    assert sorted(err.splitlines()) == ["[1] complaint", "[2] complaint"]
+
+
+async def test_process_that_ignores_the_signal_is_killed(log: Log) -> None:
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); hello(); send('/started'); serve(); signal.pause()"
+    run = asyncio.create_task(supervisor(code, 1).run())
+    await eventually(lambda: "http://" in log())
+    uri = re.findall(r"http://\S+", log())[0]
+    await until_ready(uri)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await run == 1
+    assert log().splitlines()[-2:] == [
+        "process 1 has not ended within 0.1 s, and is killed",
+        "process 1, in the shutdown: was ended by SIGKILL",
+    ]
+
+
+async def test_each_signal_is_passed_on_once_and_the_third_kills(
+    log: Log, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = """
+def note(number, _):
+    print(signal.Signals(number).name, flush=True)
+for each in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(each, note)
+hello(grace=1000); send('/started'); serve(); signal.pause()
+"""
+    run = asyncio.create_task(supervisor(code, 1).run())
+    await eventually(lambda: "http://" in log())
+    await until_ready(re.findall(r"http://\S+", log())[0])
+    printed = ""
+
+    def has(text: str) -> bool:
+        nonlocal printed
+        printed += capfd.readouterr().out
+        return text in printed
+
+    os.kill(os.getpid(), signal.SIGTERM)
+    await eventually(lambda: has("SIGTERM\n"))
+    os.kill(os.getpid(), signal.SIGTERM)
+    await eventually(lambda: has("SIGINT\n"))  # equal signals could be received as one
+    assert printed == "SIGTERM\nSIGINT\n"
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await run == 130
+
+
+async def test_counts_of_a_killed_process_are_kept(log: Log) -> None:
+    async with running(log, SERVE) as uri:
+        ready = await until_ready(uri)
+        assert "handled_total 10.0\n" in (await get(uri, "/metrics"))[1]
+        os.kill(ready["processes"][0]["pid"], signal.SIGKILL)
+        await eventually(lambda: "was ended by SIGKILL; restarting now" in log())
+        await until_ready(uri)
+        assert "handled_total 15.0\n" in (await get(uri, "/metrics"))[1]
