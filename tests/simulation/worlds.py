@@ -16,6 +16,7 @@ from bmq.broker import DomainConfig, Mode
 from bmq.delays import Mover
 from bmq.testing import SimulatedBroker, SimulatedProcess, Simulation, Verdict, check
 from tests.simulation.books import unsettled
+from tests.simulation.transactions import Desk
 
 __all__ = ["WORLDS", "World"]
 
@@ -257,6 +258,88 @@ async def workers(sim: Simulation) -> Verdict:
     # A worker that had no turn for a while may have posted its own dead letter of such a message.
     await empty()
     await stop(undertaker)
+    return judged(sim, broker)
+
+
+@world
+async def transactions(sim: Simulation) -> Verdict:
+    """Handlers with dependencies and middlewares: no confirmation without the commit of the effect."""
+    draw_options(sim)
+    broker = start_broker(sim)
+    count = sim.draw("count", 20, 3, 50)
+    every = sim.draw("retry every", 1.0, 0.0, 30.0)
+    retries = sim.draw("retries", 2, 0, 5)
+    concurrency = sim.draw("concurrency", 5, 1, 50)
+    timeout = sim.draw("timeout", 5.0, 0.15, None)
+    kinds = sim.draw("middlewares", "", "p", "rp", "ptr", "psr")
+    committed: set[int] = set()
+    dead: set[int] = set()
+    desks: list[Desk] = []
+
+    async def produce() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("work"), write=True)
+            for number in range(count):
+                await queue.post(b"%d" % number)
+                await asyncio.sleep(sim.random.expovariate(count / 4))
+
+    async def work() -> None:
+        desk = Desk(sim, committed)
+        desks.append(desk)
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(
+                uri("work"), read=True, max_unconfirmed_messages=sim.drawn["max_unconfirmed_messages"]
+            )
+            letters = await session.open_queue(uri("dead"), write=True)
+            retry = bmq.Backoff(every=every, retries=retries, then=bmq.DeadLetter(letters))
+            try:
+                await bmq.consume(
+                    queue,
+                    desk.handler(),
+                    concurrency=concurrency,
+                    retry=retry,
+                    timeout=timeout,
+                    middlewares=desk.middlewares(kinds),
+                )
+            finally:
+                assert not desk.open, f"{desk.open} transactions are open behind the worker"
+                assert not desk.connected
+
+    async def bury() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("dead"), read=True)
+            async for message in queue:
+                dead.add(int(message.data))
+                message.confirm()
+
+    producer = sim.process("producer", produce)
+    victims = [sim.process(f"worker-{number}", work) for number in range(2)]
+    undertaker = sim.process("undertaker", bury)
+    await sim.faults(6.0, victims=victims)
+    await producer.wait()
+    wanted = set(range(count))
+    bound = BOUND + count * retries * (every + 1)
+
+    def queues() -> list[Any]:
+        known = broker.broker.queues
+        return [known[each] for each in (uri("work"), uri("dead")) if each in known]
+
+    async def empty(within: float = BOUND) -> None:
+        await settle(
+            sim,
+            lambda: not any(len(queue) for queue in queues()) and not sim.history.pending(),
+            lambda: "; ".join(f"{len(queue)} messages are left in {queue.uri}" for queue in queues()),
+            within,
+        )
+
+    await settle(
+        sim, lambda: committed | dead >= wanted, lambda: sorted(wanted - committed - dead)[:5], bound
+    )
+    await empty()
+    await stop(*victims)
+    await empty()
+    await stop(undertaker)
+    assert wanted == committed | dead
     return judged(sim, broker)
 
 
