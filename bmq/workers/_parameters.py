@@ -217,6 +217,15 @@ def target_of(function: Callable[..., Any]) -> Any:
     return found if inspect.isroutine(found) else type(found).__call__
 
 
+def _bound_by_name(function: Callable[..., Any]) -> set[str]:
+    """Return the names of the arguments that partials give by name."""
+    found: set[str] = set()
+    while isinstance(function, functools.partial):
+        found |= function.keywords.keys()
+        function = function.func
+    return found
+
+
 def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
     found = target_of(function)
     if inspect.isclass(found):
@@ -315,14 +324,20 @@ class _Reading:
                 f"{name} takes no parameter: {role.what} takes {role.takes}, as in def {name}(message)"
             )
         found: list[Parameter] = []
+        bound = _bound_by_name(function)
         keyword = False
         for each in signature:
-            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) or each.name in bound:
                 continue
             parameter = self._parameter(each, found, keyword or each.kind is each.KEYWORD_ONLY)
             if parameter is None:
                 keyword = True  # the following arguments cannot be given by position
                 continue
+            if keyword and each.kind is each.POSITIONAL_ONLY:
+                raise UsageError(
+                    f"{self._name}: parameter {each.name} is positional-only behind a parameter that keeps "
+                    f"its default: move {each.name} to the front, or remove the '/'"
+                )
             self._check_single(parameter, found)
             found.append(parameter)
         return found

@@ -506,6 +506,89 @@ async def test_generators_that_do_not_yield_once_are_reported(stage: Stage) -> N
         assert why in str(failure.error)
 
 
+# ---- shapes of functions
+
+
+class Made:
+    async def __call__(self, attempt: bmq.Attempt) -> str:
+        return f"made in attempt {attempt.number}"
+
+
+@dataclass
+class Built:
+    repo: Annotated[Repo, bmq.Depends(get_repo)]
+    size: int = 3
+
+
+async def anything(*args: Any, **kwargs: Any) -> Any:
+    return args, kwargs
+
+
+async def a_value_and_anything(order: Order, *args: Any, **kwargs: Any) -> Any:
+    return order, args, kwargs
+
+
+async def positional_only(
+    order: Order, attempt: bmq.Attempt, /, repo: Annotated[Repo, bmq.Depends(Repo)]
+) -> Any:
+    return order, attempt.number, repo.name
+
+
+async def behind_a_default(order: Order, size: int = 3, *, repo: Annotated[Repo, bmq.Depends(Repo)]) -> Any:
+    return order, size, repo.name
+
+
+async def between_defaults(
+    order: Order,
+    size: int = 3,
+    repo: Annotated[Repo | None, bmq.Depends(get_repo)] = None,
+    unknown: "Nowhere | None" = None,  # type: ignore[name-defined]  # noqa: F821
+) -> Any:
+    return order, size, repo and repo.name, unknown
+
+
+async def an_object_and_a_class(
+    order: Order, made: Annotated[str, bmq.Depends(Made())], built: Annotated[Built, bmq.Depends(Built)]
+) -> Any:
+    return made, built.repo.name, built.size
+
+
+async def five(
+    order: Order,
+    message: bmq.Message,
+    attempt: bmq.Attempt,
+    one: Annotated[str, bmq.Depends(get_name)],
+    two: Annotated[str, bmq.Depends(functools.partial(str, "two"))],
+) -> Any:
+    return order, attempt.message is message, one, two
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        (a_value_and_anything, (Order(1), (), {})),
+        (positional_only, (Order(1), 1, "repo")),
+        (behind_a_default, (Order(1), 3, "repo")),
+        (between_defaults, (Order(1), 3, "repo", None)),
+        (an_object_and_a_class, ("made in attempt 1", "repo", 3)),
+        (five, (Order(1), True, "repo 1", "two")),
+        (functools.partial(five, two="bound"), (Order(1), True, "repo 1", "bound")),
+    ],
+)
+async def test_functions_of_many_shapes_are_called(stage: Stage, handler: Any, expected: Any) -> None:
+    async def result(attempt: bmq.Attempt, call_next: Callable[[], Any]) -> Any:
+        say(await call_next())
+
+    assert await one(stage, handler, middlewares=[result]) == [expected]
+
+
+async def test_a_function_of_any_arguments_receives_the_message(stage: Stage) -> None:
+    async def result(attempt: bmq.Attempt, call_next: Callable[[], Any]) -> Any:
+        say(await call_next() == ((attempt.message,), {}))
+
+    assert await one(stage, anything, middlewares=[result]) == [True]
+
+
 # ---- refused signatures
 
 
@@ -566,6 +649,9 @@ async def unknown(order: Order, x: "Annotated[Nowhere, bmq.Depends(text)]") -> N
 async def no_such(order: "bmq.Messag") -> None: ...  # type: ignore[name-defined]
 async def attempts(order: Order, a: bmq.Attempt, b: bmq.Attempt) -> None: ...
 async def typed_late(order: Order, message: bmq.TypedMessage[Order]) -> None: ...
+async def too_late(
+    order: Order, size: int = 3, repo: Annotated[Repo | None, bmq.Depends(Repo)] = None, /
+) -> None: ...
 async def both_scopes(
     order: Order, a: Annotated[str, bmq.Depends(text)], b: Annotated[str, bmq.Depends(text, scope="app")]
 ) -> None: ...
@@ -596,6 +682,7 @@ REFUSED: list[tuple[Any, str]] = [
     (no_such, "no_such: the annotation of parameter order cannot be read"),
     (attempts, "attempts takes the attempt twice, in parameters a and b: remove a parameter"),
     (typed_late, r"parameter message is annotated with bmq.*TypedMessage.*Only the first parameter"),
+    (too_late, "parameter repo is positional-only behind a parameter that keeps its default: move repo"),
     (both_scopes, "text is a dependency with scope='message' and with scope='app'"),
 ]
 
