@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from bmq._waiting import ended
 from bmq.client._handlers import Handlers
 from bmq.client._subscriptions import Subscriptions
 from bmq.engine.counting import ReceiveCounts, size_of
@@ -171,7 +172,9 @@ class QueueEnd:
             closing = self._close(self.connection.loop.time() + seconds, asyncio.current_task(), at_once)
             self._close_task = self.driver.keep(closing)
             self.core.leaving = True  # from now on, an open of the same queue waits
-        await asyncio.shield(self._close_task)
+        task = self._close_task
+        await ended(task)
+        task.result()
 
     async def _close(self, deadline: float, closer: asyncio.Task[object] | None, at_once: bool) -> None:
         self.shut(None)

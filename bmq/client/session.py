@@ -159,7 +159,9 @@ class Session:
             self._close_task = driver.keep(closing)
             # Use a callback: a task cancelled before the first step never runs its coroutine.
             self._close_task.add_done_callback(self._closed)
-        return await asyncio.shield(self._close_task)
+        task = self._close_task
+        await ended(task)
+        return task.result()
 
     async def _close(self, deadline: float, closer: asyncio.Task[object] | None) -> CloseReport:
         """Close every queue and disconnect; abandon unfinished work at the deadline."""

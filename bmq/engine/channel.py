@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Protocol, cast
 
 from bmq._loop import gathers
+from bmq._waiting import ended
 from bmq.engine.keepalive import limit_unacknowledged, probe, unacknowledged
 
 if TYPE_CHECKING:
@@ -221,4 +222,4 @@ class Channel(asyncio.Protocol):
 
     async def wait_closed(self) -> None:
         """Wait up to a second for the end of the connection, after :meth:`close` or :meth:`abort`."""
-        await asyncio.shield(self._gone)
+        await ended(self._gone)

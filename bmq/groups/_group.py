@@ -553,7 +553,9 @@ class Group:
             # Closing by this task does not wait for the message in this task's hands.
             with contextlib.suppress(Error):
                 await self.queue.close(at_once=True)
-        await asyncio.shield(self._closing)
+        closing = self._closing
+        await ended(closing)
+        closing.result()
 
     async def _leave(self) -> None:
         undoing = _undoing.get(self.queue)
