@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bmq.cli.process import Process, Slot, State
 from bmq.cli.sums import MetricSums
-from bmq.workers._probe import AGES, METRICS_TYPE, TEXT_TYPE, Page
+from bmq.workers.probe import AGES, METRICS_TYPE, TEXT_TYPE, Page
 
 __all__ = ["LONGEST_ANSWER", "Answers"]
 

@@ -31,7 +31,7 @@ from bmq.workers import grace_of, probes_of
 
 if TYPE_CHECKING:
     import bmq
-    from bmq.workers._probe import Probe
+    from bmq.workers.probe import Probe
 
 __all__ = ["FORCED_AFTER", "GRACE", "NUMBER", "Child", "inherited"]
 

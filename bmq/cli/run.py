@@ -22,7 +22,7 @@ from bmq.cli.output import log_to_stderr, note
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
 from bmq.workers import probes_of
-from bmq.workers._probe import address_of
+from bmq.workers.probe import address_of
 
 if TYPE_CHECKING:
     from bmq.cli.supervisor import Supervisor

@@ -43,7 +43,7 @@ from bmq.cli.lines import Aside, locks
 from bmq.cli.output import LogFormatter
 from bmq.cli.process import Process, Slot, State
 from bmq.cli.status import ExitStatus
-from bmq.workers._probe import PageServer
+from bmq.workers.probe import PageServer
 
 __all__ = ["Pauses", "Supervisor"]
 

@@ -32,13 +32,13 @@ from bmq.workers._life import AppInput, AppState, Life
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import OnError, checked_clock
 from bmq.workers._plan import Surroundings, app_dependencies
-from bmq.workers._probe import Metrics, Probe, address_of, worst
 from bmq.workers._registrar import Registrar, Step, Target, registry_of
 from bmq.workers._router import Router, included
 from bmq.workers._running import Running, Settings
 from bmq.workers._state import S, checked_state
 from bmq.workers._status import Statuses, status
 from bmq.workers._sweeper import Sweeper
+from bmq.workers.probe import Metrics, Probe, address_of, worst
 
 __all__ = ["App"]
 
