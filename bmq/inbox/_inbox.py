@@ -44,6 +44,7 @@ import orjson
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
 from bmq.admin.client import Admin
+from bmq.client.attempt import Attempt, CallNext
 from bmq.client.dead_letters import described, origin_of
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage
@@ -359,9 +360,9 @@ class Inbox(ABC, Generic[C]):
                         "inbox, and raise an error to roll back"
                     )
                 if partly is not None:
-                    failed = {
-                        self._key_of(messages[index]) for index in partly.failed if index < len(messages)
-                    } & fresh.keys()
+                    if max(partly.failed, default=0) >= len(messages):
+                        raise partly  # an unknown message has failed: roll all back
+                    failed = {self._key_of(messages[index]) for index in partly.failed} & fresh.keys()
                     if failed == fresh.keys():
                         raise partly
                     if failed:
@@ -388,6 +389,72 @@ class Inbox(ABC, Generic[C]):
         async with self._begin() as connection:
             for key, _ in outputs:
                 await self._store(connection, key, None)
+
+    # in handlers
+
+    async def middleware(self, attempt: Attempt, call_next: CallNext) -> object:
+        """Run each attempt in a transaction; end the attempt without the handler if the message was handled.
+
+        ::
+
+            @app.consumer(ORDERS, middlewares=[inbox.middleware])
+            async def ship(
+                order: Order, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]
+            ) -> None:
+                await connection.execute(...)
+
+        The transaction commits after the handler, and rolls back after its error. A handler of batches
+        receives the unhandled messages of the batch. Middlewares after this one run in the transaction.
+
+        Args:
+            attempt: the attempt.
+            call_next: continues the attempt.
+
+        Raises:
+            Exception: as for :meth:`once` and :meth:`batch`.
+        """
+        given = attempt.messages
+        async with self._transaction(list(given)) as transaction:
+            if transaction is None:
+                return None
+            fresh = transaction.messages
+            if len(fresh) == len(given):
+                return await call_next()
+            where = {id(message): position for position, message in enumerate(given)}
+            positions = [where[id(message)] for message in fresh]
+            values = attempt.value
+            attempt.messages, attempt.value = fresh, [values[position] for position in positions]
+            try:
+                return await call_next()
+            except PartlyFailed as error:
+                # An index behind the handler's list stays behind the whole list, and is an error.
+                places = dict(enumerate(positions))
+                raise PartlyFailed(
+                    {places.get(index, index + len(given)): each for index, each in error.failed.items()}
+                ) from error
+            finally:
+                attempt.messages, attempt.value = given, values
+
+    async def transaction(self) -> Transaction[C]:
+        """Return the transaction of the running attempt: a dependency, for :class:`bmq.Depends`.
+
+        Raises:
+            UsageError: the handler has no :meth:`middleware` of this inbox.
+        """
+        current = self._current.get()
+        if current is None or current.ended:
+            raise UsageError(
+                "the attempt has no transaction: register the handler with middlewares=[inbox.middleware]"
+            )
+        return current
+
+    async def connection(self) -> C:
+        """Return the connection of :meth:`transaction`: a dependency, for :class:`bmq.Depends`.
+
+        Raises:
+            UsageError: the handler has no :meth:`middleware` of this inbox.
+        """
+        return (await self.transaction()).connection
 
     def _key_of(self, message: Message) -> Key:
         return self._consumer or message.queue_uri, origin_of(message)

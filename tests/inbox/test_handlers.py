@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handlers with the inbox's middleware and dependencies."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+import bmq
+import bmq.inbox
+
+Inbox = bmq.inbox.SqlAlchemyInbox[AsyncConnection]
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
+    async with engine.begin() as connection:
+        await connection.execute(sa.text("CREATE TABLE effects (name TEXT)"))
+    yield engine
+    await engine.dispose()
+
+
+async def effect(connection: AsyncConnection, name: object) -> None:
+    await connection.execute(sa.text("INSERT INTO effects VALUES (:name)"), {"name": str(name)})
+
+
+async def effects(engine: AsyncEngine) -> list[str]:
+    async with engine.connect() as connection:
+        rows = await connection.execute(sa.text("SELECT name FROM effects ORDER BY name"))
+        return list(rows.scalars())
+
+
+@asynccontextmanager
+async def running(app: bmq.App, inbox: Inbox) -> AsyncIterator[None]:
+    app.on_startup(inbox.start)
+    app.on_shutdown(inbox.close)
+    task = asyncio.create_task(app.run(signals=False))
+    yield
+    app.stop()
+    await task
+
+
+@pytest.fixture
+async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, write=True)
+
+
+@pytest.fixture
+async def output(bmq_session: bmq.Session, bmq_new_queue_uri: Callable[..., str]) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+
+
+async def test_a_handler_runs_in_the_transaction_of_its_message(
+    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
+) -> None:
+    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
+    app = bmq.App(bmq_broker.uri)
+    calls: list[int] = []
+
+    @app.consumer(queue.uri, retry=bmq.Backoff(every=0.001, retries=5), middlewares=[inbox.middleware])
+    async def charge(
+        number: int,
+        message: bmq.Message,
+        connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)],
+        transaction: Annotated[bmq.inbox.Transaction[AsyncConnection], bmq.Depends(inbox.transaction)],
+    ) -> None:
+        calls.append(number)
+        assert transaction.connection is connection
+        assert transaction.messages == [message]
+        await effect(connection, number)
+        transaction.post(output.uri, b"%d" % number)
+        if calls.count(number) < 3:
+            raise OSError("not now")
+
+    async with running(app, inbox):
+        await queue.post(b"7", guid="A" * 32)
+        out = await output.receive(timeout=20)
+        copy = bmq.PutMessage(b"7", {"bmq_origin": "A" * 32})
+        (await queue.post_many([copy, bmq.PutMessage(b"8")])).raise_for_failures()
+        assert [out.data, (await output.receive(timeout=20)).data] == [b"7", b"8"]
+    assert calls == [7, 7, 7, 8, 8, 8]
+    assert await effects(engine) == ["7", "8"]
+
+
+async def test_a_handler_of_batches_receives_unhandled_messages(
+    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
+) -> None:
+    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
+    app = bmq.App(bmq_broker.uri)
+    calls: list[list[int]] = []
+
+    @app.batch_consumer(
+        queue.uri,
+        max_messages=4,
+        max_wait=60,
+        retry=bmq.Backoff(every=0.001, retries=5),
+        middlewares=[inbox.middleware],
+    )
+    async def load(
+        numbers: list[int],
+        messages: list[bmq.Message],
+        transaction: Annotated[bmq.inbox.Transaction[AsyncConnection], bmq.Depends(inbox.transaction)],
+    ) -> None:
+        calls.append(numbers)
+        assert [int(message.data) for message in messages] == numbers
+        failing = len(calls) in (2, 3)
+        for number in numbers[failing:]:
+            await effect(transaction.connection, number)
+        if failing:
+            raise bmq.PartlyFailed({0: OSError("not now")})
+        for number in numbers:
+            transaction.post(output.uri, b"%d" % number)
+
+    copies = [bmq.PutMessage(b"%d" % number, {"bmq_origin": f"{number:032X}"}) for number in (1, 2)]
+    async with running(app, inbox):
+        for number in range(1, 5):
+            await queue.post(b"%d" % number, guid=f"{number:032X}")
+        assert [(await output.receive(timeout=20)).data for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+        await queue.post_many([*copies, bmq.PutMessage(b"5"), bmq.PutMessage(b"6")])
+        assert (await output.receive(timeout=20)).data == b"5"
+    assert calls == [[1, 2, 3, 4], [5, 6], [5], [5]]
+    assert await effects(engine) == ["1", "2", "3", "4", "5", "6"]
+
+
+async def test_a_dependency_needs_the_middleware(
+    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
+) -> None:
+    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
+    app = bmq.App(bmq_broker.uri)
+
+    @app.consumer(queue.uri, retry=bmq.NoRetry(bmq.DeadLetter(output.uri)))
+    async def charge(
+        number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]
+    ) -> None:
+        await effect(connection, number)
+
+    async with running(app, inbox):
+        await queue.post(b"1")
+        letter = await output.receive(timeout=20)
+    error: Any = letter.properties["bmq_dead_error"]
+    assert error.startswith(
+        "UsageError: the attempt has no transaction: register the handler with middlewares="
+    )
