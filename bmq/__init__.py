@@ -13,6 +13,7 @@ from bmq._version import __version__
 if TYPE_CHECKING:
     from bmq import admin as admin
     from bmq import arrow as arrow
+    from bmq import asyncapi as asyncapi
     from bmq import blocking as blocking
     from bmq import broker as broker
     from bmq import codecs as codecs
@@ -227,6 +228,7 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 _MODULES = (
     "admin",
     "arrow",
+    "asyncapi",
     "blocking",
     "broker",
     "codecs",

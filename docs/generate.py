@@ -34,6 +34,7 @@ from reference import Reference
 import bmq
 import bmq.admin
 import bmq.arrow
+import bmq.asyncapi
 import bmq.blocking
 import bmq.console
 import bmq.conventions
@@ -503,6 +504,7 @@ MODULES: dict[str, ModuleType] = {
         bmq.prometheus,
         bmq.taskiq,
         bmq.console,
+        bmq.asyncapi,
     )
 }
 #: The leading names in the list of a module.

@@ -18,6 +18,7 @@ import pytest
 
 import bmq
 import bmq.arrow
+import bmq.asyncapi
 import bmq.console
 import bmq.conventions
 import bmq.health
@@ -40,6 +41,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 PARTS = (
     bmq,
     bmq.arrow,
+    bmq.asyncapi,
     bmq.broker,
     bmq.codecs,
     bmq.console,

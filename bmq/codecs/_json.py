@@ -28,6 +28,7 @@ from uuid import UUID
 
 import orjson
 
+from bmq.codecs._json_schema import json_schema
 from bmq.codecs._media_types import JSON
 from bmq.errors import UsageError
 
@@ -50,6 +51,7 @@ class Json:
     content_type = JSON
 
     def __init__(self, of: Any) -> None:
+        self._of = of
         self.encode = orjson.dumps
         self._load = _Loaders(of).load(of)
 
@@ -59,6 +61,10 @@ class Json:
             return self._load(orjson.loads(data))
         except _WrongError as error:
             raise ValueError(str(error)) from None
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the schema of the values."""
+        return json_schema(self._of)
 
 
 class _WrongError(Exception):

@@ -48,6 +48,11 @@ class MsgspecJson:
         except TypeError as error:
             raise UsageError(f"msgspec has no JSON for {of!r}: {error}") from None
         self.encode = msgspec.json.Encoder().encode
+        self._of = of
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the values."""
+        return msgspec.json.schema(self._of)
 
 
 class MsgspecPack:
@@ -65,3 +70,8 @@ class MsgspecPack:
         except TypeError as error:
             raise UsageError(f"no MessagePack for {of!r}: {error}") from None
         self.encode = msgspec.msgpack.Encoder().encode
+        self._of = of
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the values."""
+        return msgspec.json.schema(self._of)

@@ -24,3 +24,7 @@ class PydanticJson:
     def encode(self, value: Any) -> bytes:
         """Return the JSON text."""
         return self._adapter.dump_json(value, by_alias=True)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the schema of the values."""
+        return self._adapter.json_schema()

@@ -83,6 +83,20 @@ class Shape(Generic[T]):
         if self._expected is not None and not _can_be_checked(self._expected):
             self._expected = None
 
+    @property
+    def properties(self) -> Mapping[str, type]:
+        """The properties of the type's messages: the Python type (bool, int, str or bytes) by name."""
+        return MappingProxyType(self._kinds)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the payload, with the schemas of classes in ``$defs``.
+
+        The result is empty if the codec has no schema. A codec of your own may have a method ``json_schema``,
+        without arguments, that returns a schema.
+        """
+        make: Any = getattr(self.codec, "json_schema", None)
+        return {} if make is None else make()
+
     def encode(self, value: T) -> tuple[bytes, dict[str, PropertyInput]]:
         """Return payload and properties of a value.
 

@@ -164,7 +164,7 @@ class App(Registrar, Generic[S]):
         """
         self._check_stopped("register its handlers before")
         if isinstance(part, Router):
-            self._registry = included(part, self._routers, self._target())
+            self._registry = included(part)(self._routers, self._target())
             return
         if not isinstance(part, App):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"part must be a bmq.Router or a bmq.App, not {_checks.shown(part)}")
@@ -519,6 +519,8 @@ async def _called(function: Callable[[], object]) -> None:
         await result
 
 
+#: The arguments of an app, for :mod:`bmq.asyncapi`.
+settings_of: Callable[[App[Any]], Settings] = attrgetter("_settings")
 #: The included apps, for :class:`bmq.testing.TestApp`.
 parts_of: Callable[[App[Any]], list[App[Any]]] = attrgetter("_parts")
 #: The probes of an app and its parts, the app's own first, for :mod:`bmq.cli`.

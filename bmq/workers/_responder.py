@@ -76,7 +76,7 @@ class Responder:
         if not is_async(function):
             raise UsageError(f"a responder belongs in the event loop: make {name_of(function)} 'async def'")
         _check_types(function)
-        self._function = function
+        self.function = function
         self._allow = Allowed(allow, QueueUri("d", "q"))
         self._allowed: dict[str, Allowed] = {}
         self._log = LogLimit(logger)
@@ -140,7 +140,7 @@ class Responder:
         assert task is not None
         try:
             async with limit:
-                return _reply_of(await Steps(self._function(message), self._blocking))
+                return _reply_of(await Steps(self.function(message), self._blocking))
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final
 
 from bmq import _checks
@@ -77,7 +78,7 @@ class Router(Registrar):
         """
         self._check_open()
         _checks.choice("router", router, Router)
-        self._registry = included(router, self._routers, self._target(), self)
+        self._registry = router._included_in(self._routers, self._target(), self)
         self._steps += map(self._prefixed, router._steps)
 
     def _uri_of(self, queue: str) -> str:
@@ -96,15 +97,52 @@ class Router(Registrar):
         """Return a registration of this router, for an app or another router."""
 
         def prefixed(target: Target) -> None:
-            step(
-                replace(
-                    target,
-                    uri_of=lambda queue: target.uri_of(_joined(self.prefix, queue)),
-                    middlewares=(*target.middlewares, *self._middlewares),
-                )
-            )
+            def uri_of(queue: str) -> str:
+                return target.uri_of(_joined(self.prefix, queue))
+
+            middlewares = (*target.middlewares, *self._middlewares)
+            step(replace(target, uri_of=uri_of, middlewares=middlewares))
 
         return prefixed
+
+    def _included_in(self, routers: list[Router], target: Target, owner: Router | None = None) -> Registry:
+        """Return a register with the entries of a target and of this router. An error changes neither.
+
+        Args:
+            routers: routers that are part of the target already, directly or in other routers.
+            target: the including app or router.
+            owner: the including router; None for an app.
+
+        Raises:
+            UsageError: the router is a part of the target already, or contains the target; or a registration
+                of the router contradicts a registration of the target.
+            InvalidURI: a queue name is relative, or not legal.
+        """
+        added = [self, *self._routers]
+        if owner in added:
+            raise UsageError(f"{self!r} would be a part of itself")
+        for each in added:
+            if each in routers:
+                raise UsageError(
+                    f"{each!r} is already included, and its handlers would be registered twice. For the same "
+                    "handlers on other queues, make each router in a function of the prefix"
+                )
+        trial = target.registry.copy()
+
+        def uri_of(queue: str) -> str:
+            uri = target.uri_of(queue)
+            if not _is_whole(uri):
+                raise InvalidURI(
+                    f"the queue name {uri!r} of {self!r} is relative, and no router has a domain: "
+                    "bmq.Router('bmq://DOMAIN/'), or give the queue's URI"
+                )
+            return uri
+
+        for step in self._steps:
+            step(replace(target, registry=trial, uri_of=uri_of))
+        routers += added
+        self._included = True
+        return trial
 
     def _check_open(self) -> None:
         if self._included:
@@ -115,47 +153,6 @@ class Router(Registrar):
 
     def __repr__(self) -> str:
         return f"Router({self.prefix!r})"
-
-
-def included(router: Router, routers: list[Router], target: Target, owner: Router | None = None) -> Registry:
-    """Return a register with the entries of a target and of a router. An error changes neither.
-
-    Args:
-        router: the router.
-        routers: routers that are part of the target already, directly or in other routers.
-        target: the including app or router.
-        owner: the including router; None for an app.
-
-    Raises:
-        UsageError: the router is a part of the target already, or contains the target; or a registration of
-            the router contradicts a registration of the target.
-        InvalidURI: a queue name is relative, or not legal.
-    """
-    added = [router, *router._routers]
-    if owner in added:
-        raise UsageError(f"{router!r} would be a part of itself")
-    for each in added:
-        if each in routers:
-            raise UsageError(
-                f"{each!r} is already included, and its handlers would be registered twice. For the same "
-                "handlers on other queues, make each router in a function of the prefix"
-            )
-    trial = target.registry.copy()
-
-    def uri_of(queue: str) -> str:
-        uri = target.uri_of(queue)
-        if not _is_whole(uri):
-            raise InvalidURI(
-                f"the queue name {uri!r} of {router!r} is relative, and no router has a domain: "
-                "bmq.Router('bmq://DOMAIN/'), or give the queue's URI"
-            )
-        return uri
-
-    for step in router._steps:
-        step(replace(target, registry=trial, uri_of=uri_of))
-    routers += added
-    router._included = True
-    return trial
 
 
 def _is_whole(queue: str) -> bool:
@@ -188,3 +185,7 @@ def _checked_prefix(prefix: object) -> str:
     if uri.app_id or "?" in text:
         raise InvalidURI(f"prefix {text!r} must not contain an application: ?id= belongs to the queue name")
     return text
+
+
+#: Includes a router in an app.
+included: Callable[[Router], Callable[[list[Router], Target], Registry]] = attrgetter("_included_in")

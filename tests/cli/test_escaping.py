@@ -210,6 +210,10 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
     "bench": [(["bench", f"{DOMAIN}/bench", "--messages", "1", "--rounds", "1"], "")],
     "record": [(["record", "FILE"], "ready")],
     "replay": [(["replay", "RECORDING"], "")],
+    "docs": [
+        (["docs", "hostile_app", "--dir", "DIRECTORY"], "1"),
+        (["docs", "hostile_app", "--yaml", "--dir", "DIRECTORY"], "1"),
+    ],
     "run": [(["run", "hostile_app", "--dir", "DIRECTORY"], "ValueError")],
     "admin": [
         (["admin", "HELP"], ""),
@@ -221,13 +225,14 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
 _OTHERS = {"broker"}
 # Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
-_OFFLINE = {"check", "decode", "run", "spark"}
+_OFFLINE = {"check", "decode", "docs", "run", "spark"}
 _APP = f"""
 import bmq
 app = bmq.App()
 @app.consumer({OTHER!r})
 async def handle(message):
     raise ValueError({HOSTILE!r})
+handle.__doc__ = "1 " + {HOSTILE!r}
 """
 
 

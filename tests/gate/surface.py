@@ -23,6 +23,7 @@ MODULES = (
     "bmq",
     "bmq.admin",
     "bmq.arrow",
+    "bmq.asyncapi",
     "bmq.blocking",
     "bmq.broker",
     "bmq.codecs",
