@@ -440,6 +440,32 @@ async def test_a_deadline_covers_dependencies_and_closes_them(stage: Stage) -> N
         assert log.pop() == ("outer", seen_error)
 
 
+async def test_a_dependency_cancelled_elsewhere_fails_the_attempt_alone(
+    stage: Stage, clock: FakeClock
+) -> None:
+    log: list[Any] = []
+    outer = watching(log, "outer")
+
+    async def pending(attempt: bmq.Attempt, outer: Annotated[str, bmq.Depends(outer)]) -> str:
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if attempt.number == 1:
+            future.cancel()
+        else:
+            future.set_result("made")
+        return await future
+
+    async def ship(order: Order, value: Annotated[str, bmq.Depends(pending)]) -> None:
+        say(value)
+
+    failures: list[Any] = []
+    policy = bmq.Backoff(every=1)
+    await stage.queue.typed(Order).post(Order(1))
+    async with consuming(stage.queue, ship, retry=policy, clock=clock, on_error=failures.append):
+        assert await seen.get() == ["made"]
+    assert [type(each.error) for each in failures] == [asyncio.CancelledError]
+    assert log == [("outer", "CancelledError"), ("outer", "end")]
+
+
 async def test_a_cancelled_handler_closes_its_dependencies(stage: Stage) -> None:
     log: list[Any] = []
     watched = watching(log, "watched")
