@@ -9,6 +9,7 @@ import pytest
 
 import bmq
 from bmq.testing import TestApp
+from bmq.workers import CallNext, Middleware
 
 DOMAIN = "bmq://bmq.test.mem.priority/"
 ORDERS = DOMAIN + "orders"
@@ -244,3 +245,60 @@ async def test_a_running_app_includes_no_router() -> None:
     async with TestApp(app):
         with pytest.raises(bmq.StateError, match="the app is running"):
             app.include(bmq.Router())
+
+
+async def test_middlewares_surround_in_the_order_of_inclusion() -> None:
+    calls: list[str] = []
+
+    def named(name: str) -> Middleware:
+        async def middleware(attempt: bmq.Attempt, call_next: CallNext) -> object:
+            calls.append(name)
+            return await call_next()
+
+        return middleware
+
+    app = bmq.App(middlewares=[named("app")])
+    outer, inner = bmq.Router(DOMAIN, middlewares=[named("outer")]), bmq.Router(middlewares=[named("inner")])
+
+    @inner.consumer("orders", middlewares=[named("own")])
+    async def ship(message: bmq.Message) -> None:
+        calls.append("ship")
+
+    @app.consumer(DOMAIN + "others")
+    async def other(message: bmq.Message) -> None:
+        calls.append("other")
+
+    inner.middleware(named("inner, later"))
+    outer.include(inner)
+    app.include(outer)
+    async with TestApp(app) as test:
+        await test.post(ORDERS, b"1")
+        await test.drained(ORDERS)
+        assert calls == ["app", "outer", "inner", "inner, later", "own", "ship"]
+        calls.clear()
+        await test.post(DOMAIN + "others", b"1")
+        await test.drained(DOMAIN + "others")
+        assert calls == ["app", "other"]
+
+
+class Shared:
+    """The state of an app."""
+
+    shipped = 0
+
+
+async def test_the_state_is_checked_when_a_router_is_included() -> None:
+    router = bmq.Router(DOMAIN)
+
+    @router.consumer("orders")
+    async def ship(message: bmq.Message, shared: Shared) -> None:
+        shared.shipped += 1
+
+    with pytest.raises(bmq.UsageError, match=r"ship.*shared"):
+        bmq.App().include(router)
+    app = bmq.App(state=Shared())
+    app.include(router)
+    async with TestApp(app) as test:
+        await test.post(ORDERS, b"1")
+        await test.drained(ORDERS)
+        assert app.state.shipped == 1
