@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import bmq
+import bmq.groups
 from bmq.broker import DomainConfig, Mode
 from bmq.delays import Mover
 from bmq.testing import SimulatedBroker, SimulatedProcess, Simulation, Verdict, check
@@ -410,6 +411,137 @@ async def groups(sim: Simulation) -> Verdict:
         lambda: {key: len(seen) for key, seen in handled.items()} == posted and not sim.history.pending(),
         lambda: {key: (count, len(handled.get(key, ()))) for key, count in posted.items()},
     )
+    for each in members:
+        assert each.running, await each.wait()
+    await stop(*members)
+    return judged(sim, broker, without=["order"])
+
+
+@world
+async def processes(sim: Simulation) -> Verdict:
+    """Numbered processes of one app, killed and restarted: each process returns to its own buckets."""
+    draw_options(sim)
+    broker = start_broker(sim)
+    count, keys = sim.draw("count", 30, 5, 80), sim.draw("keys", 20, 1, 40)
+    buckets = sim.draw("buckets", 16, 1, 16)
+    names = [f"host-{number}" for number in range(1, 1 + sim.draw("processes", 2, 1, 4))]
+    handled: dict[int, set[int]] = {}
+    alone: set[int] = set()
+    owner: dict[int, str] = {}
+    posted: dict[int, int] = {}
+    apps: dict[str, bmq.App[Any]] = {}
+    troubled = True
+
+    async def post(queue: bmq.Queue, key: int) -> None:
+        number = posted.get(key, 0)
+        posted[key] = number + 1
+        await queue.post(b"%d" % number, properties={"CustomerId": key})
+
+    async def produce() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("jobs"), write=True)
+            single = await session.open_queue(uri("single"), write=True)
+            for number in range(count):
+                await post(queue, sim.random.randrange(keys))
+                await single.post(b"%d" % number)
+                await asyncio.sleep(sim.random.expovariate(count / 4))
+
+    async def serve(name: str) -> None:
+        app = apps[name] = bmq.App(
+            broker.uri,
+            grace=5.0,
+            retry_first_connect=True,
+            interceptors=[sim.recorder],
+            on_event=sim.recorder.on_event,
+            open_timeout=BOUND,
+            configure_timeout=BOUND,
+            connect_timeout=sim.drawn["connect_timeout"],
+            liveness=sim.drawn["liveness"],
+        )
+        consuming: list[asyncio.Task[None]] = []
+
+        async def consume() -> None:
+            session = app.session
+            queue = await session.open_queue(uri("jobs"), read=True)
+            latest: dict[tuple[int, int], int] = {}
+            async with queue.group("CustomerId", buckets=buckets, member=name, grace=5.0) as group:
+                async for message in group:
+                    key, number = int(str(message.properties["CustomerId"])), int(message.data)
+                    place = session.stats().reconnects, key
+                    if not (message.redelivered or message.stale):
+                        assert number > latest.get(place, -1), (place, number, latest[place])
+                        latest[place] = number
+                    if sim.random.random() < 0.2:
+                        await asyncio.sleep(sim.random.uniform(0, 0.05))
+                    message.confirm()
+                    handled.setdefault(key, set()).add(number)
+                    owner[key] = name
+
+        @app.on_startup
+        def begin() -> None:
+            consuming.append(asyncio.create_task(consume()))
+
+        @app.on_shutdown
+        async def end() -> None:
+            for task in consuming:
+                task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    task.result()
+
+        @app.consumer(uri("single"))
+        async def handle(message: bmq.Message) -> None:
+            alone.add(int(message.data))
+
+        await app.run(signals=False)
+
+    async def restart() -> None:
+        """Restart the processes one after another, as a supervisor does, until the faults are over."""
+        while troubled:
+            await asyncio.sleep(sim.random.uniform(0.3, 3.0))
+            members.append(each := members.pop(0))
+            if each.state == "running":
+                each.stop()
+                await each.wait()
+                if not each.running:
+                    each.start()
+
+    producer = sim.process("producer", produce)
+    members = [sim.process(name, serve, name) for name in names]
+    restarting = asyncio.create_task(restart())
+    await sim.faults(6.0, victims=[*members])
+    await producer.wait()
+    troubled = False
+    await restarting
+    for each in members:
+        if not each.running:
+            each.start()
+
+    def complete() -> bool:
+        return {key: len(seen) for key, seen in handled.items()} == posted and not sim.history.pending()
+
+    await settle(
+        sim,
+        lambda: complete() and len(alone) == count,
+        lambda: (
+            {key: (count, len(handled.get(key, ()))) for key, count in posted.items()},
+            count - len(alone),
+        ),
+    )
+    # The broker has noticed the silent connections of killed processes.
+    await asyncio.sleep(silence(sim))
+    owner.clear()
+
+    async def ask() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("jobs"), write=True)
+            for key in range(keys):
+                await post(queue, key)
+
+    await sim.process("last", ask).wait()
+    await settle(sim, complete, lambda: owner)
+    owners = bmq.groups.owners(names, buckets)
+    assert owner == {key: owners[key % buckets] for key in range(keys)}
     for each in members:
         assert each.running, await each.wait()
     await stop(*members)
