@@ -9,10 +9,14 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-__all__ = ["LoopThread", "gathers", "new_event_loop"]
+from bmq import _world
+
+__all__ = ["LoopThread", "create_connection", "gathers", "new_event_loop", "timeout"]
 
 T = TypeVar("T")
 
@@ -35,6 +39,63 @@ def gathers(transport: asyncio.BaseTransport) -> bool:
     the protocol, and fails after the connection is lost.
     """
     return type(transport).__module__.startswith("uvloop")
+
+
+async def create_connection(protocol: Callable[[], asyncio.Protocol], *args: Any, **options: Any) -> Any:
+    """Connect as ``create_connection`` of the running event loop does, or as the world does.
+
+    Returns:
+        The transport and the protocol.
+
+    Raises:
+        OSError: as the event loop's method.
+
+    Cancelling the call closes the connection.
+    """
+    create = _world.current().create_connection or asyncio.get_running_loop().create_connection
+    return await create(protocol, *args, **options)
+
+
+def timeout(seconds: float, *, look_every: float | None = None) -> AbstractAsyncContextManager[object]:
+    """Limit the time of a block, by the world's clock; TimeoutError as from :func:`asyncio.timeout`.
+
+    Args:
+        seconds: the limit. No call of the application runs within the block: its time is real.
+        look_every: maximum number of seconds until the block ends anyway, because the time of day may be set.
+            The clock of a test is never set; in a test, the block has only the limit.
+    """
+    after = _world.current().after
+    if after is not None:
+        return _WorldTimeout(after, seconds, look_every is not None)
+    return asyncio.timeout(seconds if look_every is None else min(seconds, look_every))
+
+
+class _WorldTimeout:
+    def __init__(
+        self,
+        after: Callable[[float, Callable[[], object], bool], Callable[[], None]],
+        seconds: float,
+        routine: bool,
+    ) -> None:
+        self._after = after
+        self._seconds = seconds
+        self._routine = routine
+        self._timeout = asyncio.timeout(None)
+        self._cancel: Callable[[], None] | None = None
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._cancel = self._after(self._seconds, self._expire, self._routine)
+
+    def _expire(self) -> None:
+        self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._cancel is not None:
+            self._cancel()
+        await self._timeout.__aexit__(exc_type, exc, tb)
 
 
 class LoopThread:

@@ -19,13 +19,13 @@ import os
 import socket
 import sys
 import time as _time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from random import Random, SystemRandom
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 __all__ = [
@@ -66,6 +66,11 @@ class World:
         session_ids: numbers of the process's sessions.
         simulated: whether the world has no sockets and no threads. The event loop then creates servers, and
             its executor runs functions.
+        create_connection: connects in place of the event loop's method, with the same arguments; None for the
+            event loop's. A test connects an app to a broker in memory.
+        after: calls a function after a number of seconds by the world's clock, and returns a function that
+            cancels the call; None for the event loop's timers. The third argument is whether the call is
+            routine: no message waits for it. See :func:`bmq._loop.timeout`.
     """
 
     monotonic: Callable[[], float]
@@ -78,6 +83,8 @@ class World:
     program: Callable[[], str]
     session_ids: Iterator[int]
     simulated: bool = False
+    create_connection: Callable[..., Awaitable[tuple[Any, Any]]] | None = None
+    after: Callable[[float, Callable[[], object], bool], Callable[[], None]] | None = None
 
 
 def _program() -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from bmq._log_limit import LogLimit
+from bmq._loop import create_connection
 from bmq.engine.address import Address
 from bmq.engine.identity import introduce
 from bmq.errors import AdminError, ConnectionFailed, ProtocolError
@@ -77,13 +78,12 @@ class AdminConnection(asyncio.Protocol):
             ConnectionFailed: the address does not answer, does not answer in time, or is not a broker.
             NegotiationError, AuthenticationError: the broker refused the client.
         """
-        loop = asyncio.get_running_loop()
         connection = cls(process_name)
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
         try:
             async with asyncio.timeout(timeout):
-                await loop.create_connection(
+                await create_connection(
                     lambda: connection,
                     address.host,
                     address.port,

@@ -10,6 +10,7 @@ names exist for services with such names in their configuration; the messages ar
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from bmq.broker._domain_config import AppSubscription, DomainConfig, Limits, Mode, Redirect
 
@@ -31,6 +32,12 @@ _FANOUT = replace(_PRIORITY, mode=Mode.FANOUT, app_ids=_APPS)
 
 def builtin_domains() -> dict[str, DomainConfig | Redirect]:
     """Return the built-in domains by name."""
+    return dict(_domains())
+
+
+@cache
+def _domains() -> dict[str, DomainConfig | Redirect]:
+    # Once for all brokers of a process: checking a configuration takes a while.
     domains = {
         "bmq.test.mem.priority": _PRIORITY,
         "bmq.test.mem.fanout": _FANOUT,

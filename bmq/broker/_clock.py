@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from bmq import _checks, _world
 
-__all__ = ["Clock", "ManualClock", "follow"]
+__all__ = ["Clock", "JumpingClock", "ManualClock", "follow"]
 
 #: Returns seconds of a clock that does not go backwards, such as :func:`time.monotonic`.
 Clock = Callable[[], float]
@@ -45,6 +45,18 @@ class ManualClock:
         self._now += _checks.seconds("seconds", seconds)
         for listener in list(self._listeners):
             listener()
+
+
+class JumpingClock(ManualClock):
+    """A clock that runs, and can be moved forward in addition."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self._running = _world.current().monotonic
+
+    def __call__(self) -> float:
+        """Return the present time."""
+        return self._running() + self._now
 
 
 _listeners_of: Callable[[ManualClock], list[Callable[[], None]]] = attrgetter("_listeners")

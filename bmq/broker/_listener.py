@@ -10,9 +10,9 @@ import socket
 import types
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Listener", "SimulatedListener"]
+__all__ = ["Listener", "Listening", "SimulatedListener"]
 
 _log = logging.getLogger("bmq.broker")
 
@@ -23,6 +23,27 @@ _AT_ONCE = 64
 _RETRY = 1.0
 #: Seconds between two log entries about missing resources.
 _SAY_AGAIN = 60.0
+
+
+class Listening(Protocol):
+    """Accepts the connections of a broker."""
+
+    @property
+    def port(self) -> int:
+        """The listening port; 0 without a socket."""
+        ...
+
+    async def start(self, host: str, port: int) -> None:
+        """Begin to accept connections.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Accept no more connections."""
+        ...
 
 
 class Listener:
@@ -63,6 +84,15 @@ class Listener:
             raise
         for each in self._sockets:
             self._spawn(self._accept(each))
+
+    def start_now(self, host: str) -> None:
+        """Begin to listen on a free port of an IPv4 address, without waiting.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        self._sockets.append(_listening(socket.AF_INET, socket.SOCK_STREAM, 0, (host, 0)))
+        self._spawn(self._accept(self._sockets[0]))
 
     async def stop(self) -> None:
         """Stop listening, and drop unfinished connections."""

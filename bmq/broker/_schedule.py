@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
-from bmq.broker._clock import Clock, ManualClock, follow
+from bmq.broker._clock import Clock, JumpingClock, ManualClock, follow
 from bmq.protocol.deadlines import Deadlines
 
 __all__ = ["Schedule", "Scheduled"]
@@ -153,7 +153,9 @@ class Schedule:
                 if not change.done():
                     change.set_result(None)
         deadline = self._next_deadline() if self._working else None
-        if deadline == self._wake_at or isinstance(self.clock, ManualClock):
+        if deadline == self._wake_at:
+            return
+        if isinstance(self.clock, ManualClock) and not isinstance(self.clock, JumpingClock):
             return
         self._wake_at = deadline
         if self._timer is not None:
@@ -184,6 +186,8 @@ class Schedule:
         """Do all due work after the clock was moved."""
         while (deadline := self._next_deadline()) is not None and deadline <= self.clock():
             self._tick()
+        self._wake_at = None  # the timer was set before the move
+        self.update()
 
     def _tick(self) -> None:
         """Do the due work."""

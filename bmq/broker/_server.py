@@ -20,7 +20,7 @@ from bmq.broker._clock import Clock
 from bmq.broker._domain import DomainSource, check_subscriptions
 from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
 from bmq.broker._hub import Hub
-from bmq.broker._listener import Listener, SimulatedListener
+from bmq.broker._listener import Listener, Listening, SimulatedListener
 from bmq.broker._posted import PostedMessage, Posts, told
 from bmq.broker._views import QueuesView
 from bmq.errors import StateError
@@ -141,7 +141,7 @@ class Broker:
             ssl=ssl,
         )
         self.faults = self._hub.faults
-        self._listener: Listener | SimulatedListener | None = None
+        self._listener: Listening | None = None
         self._port = port
 
     def add_domain(self, config: DomainConfig) -> None:
@@ -297,14 +297,18 @@ class Broker:
             raise StateError("the broker is running")
         hub = self._hub
         hub.schedule.attach(asyncio.get_running_loop())
-        listener: Listener | SimulatedListener = Listener(hub.welcome)
-        if _world.current().simulated:
-            listener = SimulatedListener(hub.accept)
+        listener = self._new_listener()
         await listener.start(self.host, self._port)
         self._listener = listener
         self._port = listener.port
         hub.schedule.begin()
-        _log.info("listening on %s", self.uri)
+        if self._port:
+            _log.info("listening on %s", self.uri)
+
+    def _new_listener(self) -> Listening:
+        if _world.current().simulated:
+            return SimulatedListener(self._hub.accept)
+        return Listener(self._hub.welcome)
 
     async def stop(self, *, graceful: bool = True) -> None:
         """Disconnect all clients and stop listening. Stored messages stay for a later :meth:`start`.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
 from bmq import _checks
+from bmq._loop import timeout
 from bmq._renamed import renamed, renamed_arguments
 from bmq.client._definition import (
     Definition,
@@ -464,7 +464,7 @@ class _Batches:
         line = self._line
         wanted = min(self._limit, line.definition.options.max_unconfirmed_messages)
         try:
-            async with asyncio.timeout(self._max_wait):
+            async with timeout(self._max_wait):
                 while 0 < len(line.messages) < wanted and not line.over:
                     await line.arrival()
         except TimeoutError:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
 from bmq import _checks, _world
+from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
@@ -212,7 +214,7 @@ class DueMessages:
             now = self._clock()
             if now >= self._move_at:
                 self._move(now)
-            next_due = self._held[0][0] if self._held else now + _LOOK_AT_THE_CLOCK
+            next_due = self._held[0][0] if self._held else math.inf
             if next_due <= now:
                 if self._turn.clock() >= self._turn.until:
                     await self._turn.wait()
@@ -220,7 +222,8 @@ class DueMessages:
                         continue
                 return
             try:
-                async with asyncio.timeout(min(next_due - now, self._move_at - now, _LOOK_AT_THE_CLOCK)):
+                until = min(next_due, self._move_at)
+                async with timeout(until - now, look_every=_LOOK_AT_THE_CLOCK):
                     batch = await anext(self._arrivals)
             except TimeoutError as error:
                 if isinstance(error, Error):

@@ -7,8 +7,9 @@ import asyncio
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from bmq._loop import create_connection
 from bmq.engine.address import Address
 from bmq.engine.channel import Channel
 from bmq.engine.connection import Connection
@@ -125,14 +126,14 @@ class Attempt:
         ssl, address = self._security.ssl, self.address
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
-        _, channel = await self._connection.loop.create_connection(
+        _, channel = await create_connection(
             lambda: Channel(self, self._options.liveness, self._tracer()),
             self.host,
             address.port,
             ssl=ssl,
             server_hostname=(self._security.server_hostname or address.host) if ssl is not None else None,
         )
-        return channel
+        return cast("Channel", channel)
 
     def _tracer(self) -> Tracer | None:
         if self._options.trace is Trace.OFF:

@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs an app under test against a separate broker, and records its failures."""
+"""Runs an app under test against a broker in memory, and records its failures."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from bmq import _checks
-from bmq.broker import Broker
+from bmq import _checks, _world
+from bmq.broker import Broker, DomainConfig, PostedMessage
 from bmq.client.connect import connect
+from bmq.client.message import Message
 from bmq.client.posts import Ack
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.codecs import Codec, Shape
-from bmq.errors import UsageError
-from bmq.wire.properties import PropertyInput
+from bmq.conventions import delay_queue_of
+from bmq.errors import StateError, UsageError
+from bmq.testing._memory import MemoryBroker, MemoryNetwork
+from bmq.testing._time import TestTime
+from bmq.wire.properties import Properties, PropertyInput
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -24,46 +32,111 @@ if TYPE_CHECKING:
 
 __all__ = ["TestApp"]
 
+T = TypeVar("T")
+
+#: Posts that a broker of a test remembers.
+_POSTS_KEPT = 10_000
+_CENTURY = 100 * 366 * 86_400.0
+
 
 class TestApp:
-    """Runs an app for a test, against an embedded broker, and records failed attempts.
+    """Runs an app for a test, against a broker in memory, and records failed attempts.
 
     ::
 
         async def test_an_order_is_shipped():
             async with bmq.testing.TestApp(app) as test:
                 await test.post(ORDERS, Order(number=1))
-                await test.drained(ORDERS)
-                test.broker.assert_posted(SHIPPED, count=1, properties={"number": 1})
+                await test.drained()
+                test.assert_posted(SHIPPED, Shipped(number=1), count=1)
 
-    Pauses between attempts take no time. The app uses the test's embedded broker, despite its own address and
-    BMQ_BROKER_URI. Each included app (:meth:`bmq.App.include`) has a separate broker: see :meth:`of`.
+    The app and the test reach the broker in memory, without sockets and despite the app's own address and
+    BMQ_BROKER_URI. Any asyncio event loop works. Each included app (:meth:`bmq.App.include`) has a separate
+    broker: see :meth:`of`.
+
+    Pauses between attempts and delays of messages take no time: while the app is idle, the clock of the test
+    jumps to the end of the next pause. The clock counts for retries, durable retries, movers, delayed posts,
+    batches, and the broker's own times such as ``message_ttl``. Other code, timeouts, and rates keep real
+    time.
 
     Args:
         app: the app, unchanged after the test.
-        broker: a running broker with ``posts_kept``, such as the fixture ``bmq_broker``; None makes a broker.
+        broker: a running broker with ``posts_kept``, such as the fixture ``bmq_broker``, for connections over
+            sockets; None makes a broker in memory.
+        overrides: replacements of the functions of dependencies for this test, by function, besides those of
+            :attr:`bmq.App.overrides`; also for included apps.
+        domains: more domains for the broker in memory, as for :class:`bmq.broker.Broker`. The built-in
+            domains with a ``message_ttl`` of five minutes have a year, so that long delays can be tested.
+        skip_pauses: whether the clock jumps over pauses. Otherwise the clock runs in real time, and
+            :meth:`advance` moves the clock.
 
     Attributes:
         app: the app.
-        broker: the broker; see :meth:`bmq.broker.Broker.assert_posted`.
+        broker: the broker; see :meth:`bmq.broker.Broker.assert_posted`. ``broker.uri`` is an address for
+            other programs: the first use opens a socket.
         failures: all failed attempts, in order.
+
+    Raises:
+        UsageError: ``app`` is not an app, ``broker`` is not a broker, or ``domains`` are given for a
+            broker of your own.
     """
 
     __test__ = False  # despite its name no class of tests
 
-    def __init__(self, app: App[Any], broker: Broker | None = None) -> None:
-        from bmq.workers import App, parts_of
+    def __init__(
+        self,
+        app: App[Any],
+        broker: Broker | None = None,
+        *,
+        overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+        domains: Mapping[str, DomainConfig | dict[str, Any]] | Iterable[DomainConfig] = (),
+        skip_pauses: bool = True,
+    ) -> None:
+        from bmq.workers import App
 
-        self.app: App[Any] = _checks.choice("app", app, App)
+        _checks.choice("app", app, App)
         if broker is not None:
             _checks.choice("broker", broker, Broker)
+            if domains:
+                raise UsageError("domains are for a broker of the test: give them to the Broker(domains=...)")
+        if not isinstance(domains, Mapping):
+            domains = tuple(_checks.items("domains", domains, "DomainConfig"))
+        time = TestTime(skip=_checks.boolean("skip_pauses", skip_pauses))
+        self._set_up(app, broker, time, MemoryNetwork(time.stir), domains)
+        self._overrides = {} if overrides is None else _checks.mapping("overrides", overrides)
+        time.calls = self._calls
+        time.delayed = self._delayed
+
+    def _set_up(
+        self,
+        app: App[Any],
+        broker: Broker | None,
+        time: TestTime,
+        network: MemoryNetwork,
+        domains: Mapping[str, DomainConfig | dict[str, Any]] | Iterable[DomainConfig],
+    ) -> None:
+        from bmq.workers import parts_of
+
+        self.app = app
+        self._time = time
+        self._network = network
+        self._world = time.world(network.create_connection)
         self._own = broker is None
-        self.broker = broker if broker is not None else Broker(posts_kept=10_000)
+        self._address = ""
+        if broker is None:
+            broker = MemoryBroker(posts_kept=_POSTS_KEPT, clock=time.clock, domains=domains)
+            self._address = network.add(broker)
+        self.broker: Broker = broker
         self.failures: list[Failure] = []
         self._queues: dict[str, Queue] = {}
+        self._posted: dict[str, None] = {}
         self._session: Session | None = None
         self._undo: Callable[[], None] | None = None
-        self._parts = [TestApp(part) for part in parts_of(app)]
+        self._parts: list[TestApp] = []
+        for each in parts_of(app):
+            part = TestApp.__new__(TestApp)
+            part._set_up(each, None, time, network, domains)
+            self._parts.append(part)
 
     def of(self, part: App[Any]) -> TestApp:
         """Return the test of an included app: its broker and its failures.
@@ -79,6 +152,41 @@ class TestApp:
     def _all(self) -> list[TestApp]:
         return [*(each for part in self._parts for each in part._all()), self]
 
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        """Run a block with the clock and the connections of the test."""
+        token = _world.world.set(self._world)
+        try:
+            yield
+        finally:
+            _world.world.reset(token)
+
+    # ---- the app's work, for the clock
+
+    def _calls(self) -> int:
+        from bmq.workers import calls, consumers_of
+
+        return sum(calls(consumers_of(each.app)) for each in self._all())
+
+    def _delayed(self) -> bool:
+        return any(each._left_in(uri) for each in self._all() for uri in each._delay_queues())
+
+    def _left_in(self, uri: str) -> int:
+        return len(self.broker.queues[uri]) if uri in self.broker.queues else 0
+
+    def _delay_queues(self) -> list[str]:
+        from bmq.workers import registry_of
+
+        return [uri.canonical for uri in registry_of(self.app).waiting]
+
+    def _read_queues(self) -> list[str]:
+        from bmq.workers import registry_of
+
+        registry = registry_of(self.app)
+        return [each.uri.canonical for each in registry.handlers] + self._delay_queues()
+
+    # ---- results
+
     @property
     def retried(self) -> list[Failure]:
         """The failed attempts with a further attempt."""
@@ -91,9 +199,97 @@ class TestApp:
 
     @property
     def session(self) -> Session:
-        """A session of the test's own."""
-        assert self._session is not None, "async with TestApp(app) as test"
+        """A session of the test's own.
+
+        Raises:
+            StateError: the test has not begun, or is over.
+        """
+        if self._session is None:
+            raise StateError("the test has a session only within: async with TestApp(app) as test")
         return self._session
+
+    @overload
+    def posted(self, uri: str) -> list[PostedMessage]: ...
+    @overload
+    def posted(self, uri: str, of: type[T], *, codec: str | Codec[Any] = ...) -> list[T]: ...
+    def posted(
+        self, uri: str, of: type[Any] | None = None, *, codec: str | Codec[Any] = "application/json"
+    ) -> Any:
+        """Return the posts to a queue, oldest first, confirmed messages included.
+
+        Args:
+            uri: the queue's URI.
+            of: type of the values, as for :meth:`bmq.Queue.typed`; None for messages.
+            codec: decodes messages without a content type.
+
+        Raises:
+            Undecodable: a message has no value of this type.
+            InvalidURI: the URI is not legal.
+        """
+        found = self.broker.posted(uri)
+        if of is None:
+            return found
+        shape: Shape[Any] = Shape(of, codec)
+        return [shape.decode(_Stored(each.payload, each.properties)) for each in found]
+
+    def assert_posted(
+        self,
+        uri: str,
+        value: Any = None,
+        *,
+        count: int | None = None,
+        properties: Mapping[str, PropertyInput] | None = None,
+        codec: str | Codec[Any] = "application/json",
+    ) -> list[PostedMessage]:
+        """Fail unless matching messages were posted to a queue; the failure shows all posts.
+
+        Args:
+            uri: the queue's URI.
+            value: bytes, compared with the payload; or a value, compared with the decoded messages; None for
+                any message.
+            count: number of messages; None for at least one.
+            properties: required properties; further properties are allowed.
+            codec: decodes messages without a content type.
+
+        Returns:
+            The messages, oldest first.
+
+        Raises:
+            AssertionError: no message matches, or another number of messages.
+            InvalidURI: the URI is not legal.
+        """
+        if value is None or isinstance(value, bytes):
+            return self.broker.assert_posted(uri, count=count, payload=value, properties=properties)
+        count = _checks.optional(_checks.integer, "count", count)
+        shape: Shape[Any] = Shape(value.__class__, codec)
+        found: list[PostedMessage] = []
+        values: list[str] = []
+        for each in self.broker.posted(uri):
+            try:
+                decoded: object = shape.decode(_Stored(each.payload, each.properties))
+            except ValueError as error:
+                values.append(f"    {each}: {error}")
+                continue
+            values.append(f"    {_shown(decoded)} {dict(each.properties)}")
+            if decoded == value and each.has(None, properties or {}):
+                found.append(each)
+        if len(found) == count or (count is None and found):
+            return found
+        wanted = "a message" if count is None else f"{count} messages"
+        wanted += f" {_shown(value)}"
+        if properties:
+            wanted += f" with {_shown(dict(properties))}"
+        posts = "\n".join(values) or "    nothing"
+        others = ", ".join(self._queues_with_posts()) or "none"
+        raise AssertionError(
+            f"expected {wanted} in {uri}, found {len(found)} of {len(values)} posted messages:\n{posts}\n"
+            f"(queues with posts: {others})"
+        )
+
+    def _queues_with_posts(self) -> list[str]:
+        return [uri for uri in self.broker.queues if self.broker.posted(uri)]
+
+    # ---- steps
 
     async def post(
         self,
@@ -101,6 +297,7 @@ class TestApp:
         value: Any,
         *,
         properties: Mapping[str, PropertyInput] | None = None,
+        delay: float | None = None,
         codec: str | Codec[Any] = "application/json",
     ) -> Ack:
         """Post a message to a queue: bytes unchanged, other values as typed values.
@@ -109,77 +306,223 @@ class TestApp:
             uri: the queue's URI.
             value: bytes, or a value of a type for :meth:`bmq.Queue.typed`.
             properties: properties, besides the properties from the value's fields.
+            delay: seconds, by the test's clock, until the queue receives the message; needs a mover
+                (:meth:`bmq.App.mover`).
             codec: encodes the value.
 
         Raises:
             UsageError, InvalidPayload: no codec fits the value.
             PostError: the broker did not accept the message.
         """
+        queue, data, sent = await self._prepared(uri, value, properties, codec)
+        self._posted[queue.uri] = None
+        if delay is None:
+            return await queue.post(data, properties=sent)
+        self._posted[delay_queue_of(queue.uri)] = None
+        with self._here():
+            return await queue.post(data, properties=sent, delay=delay)
+
+    async def request(
+        self,
+        uri: str,
+        value: Any,
+        *,
+        reply: type[T],
+        properties: Mapping[str, PropertyInput] | None = None,
+        timeout: float = 10.0,
+        codec: str | Codec[Any] = "application/json",
+    ) -> T:
+        """Send a request to a responder, and return the reply's value.
+
+        Args:
+            uri: the queue's URI.
+            value: bytes, or a value of a type for :meth:`bmq.Queue.typed`.
+            reply: type of the reply: bytes for the payload, :class:`bmq.Message`, or a type of values.
+            properties: properties, besides the properties from the value's fields.
+            timeout: seconds to wait, in real time.
+            codec: encodes the value, and decodes a reply without a content type.
+
+        Raises:
+            RequestFailed: the responder has failed.
+            TimedOut: no reply in time.
+            Undecodable: the reply has no value of this type.
+        """
+        queue, data, sent = await self._prepared(uri, value, properties, codec)
+        with self._here():
+            message = await queue.request(data, properties=sent, timeout=timeout)
+        answer: object = message
+        if issubclass(reply, bytes):
+            answer = message.data
+        elif not issubclass(reply, Message):
+            answer = Shape(reply, codec).decode(message)
+        return cast("T", answer)
+
+    async def _prepared(
+        self, uri: str, value: Any, properties: Mapping[str, PropertyInput] | None, codec: str | Codec[Any]
+    ) -> tuple[Queue, bytes, Mapping[str, PropertyInput] | None]:
+        """Return the queue, the payload and the properties of a post."""
         name = QueueUri.parse(uri).canonical
-        if name not in self._queues:
-            self._queues[name] = await self.session.open_queue(name, write=True)
         if properties is not None:
             _checks.mapping("properties", properties)
+        if name not in self._queues:
+            self._queues[name] = await self.session.open_queue(name, write=True)
         if isinstance(value, bytes):
-            return await self._queues[name].post(value, properties=properties)
+            return self._queues[name], value, properties
         shape: Shape[Any] = Shape(value.__class__, codec)
         data, own = shape.encode(value)
-        return await self._queues[name].post(data, properties={**own, **(properties or {})})
+        return self._queues[name], data, {**own, **(properties or {})}
 
     async def drained(self, *uris: str, timeout: float = 10.0) -> None:
         """Wait until every message of these queues was confirmed.
 
         Args:
-            uris: the queues; by default all queues with posts of the test.
-            timeout: seconds to wait for all queues together.
+            uris: the queues; by default all queues with posts of the test, and all queues with a handler or a
+                mover of the app.
+            timeout: seconds, in real time, to wait for all queues together.
 
         Raises:
-            AssertionError: messages are left; the text lists the messages, and the latest failure.
+            AssertionError: messages are left; the text lists the messages, their readers, and the latest
+                failures.
         """
         timeout = _checks.seconds("timeout", timeout)
-        for uri in uris:
-            QueueUri.parse(uri)
-        deadline = asyncio.get_running_loop().time() + timeout
-        for uri in uris or list(self._queues):
-            try:
-                await self.broker.drained(uri, max(0.0, deadline - asyncio.get_running_loop().time()))
-            except AssertionError as error:
-                raise AssertionError(f"{error}{self._last_failures()}") from None
+        names = [QueueUri.parse(uri).canonical for uri in uris]
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            for uri in names or self._known():
+                try:
+                    await self.broker.drained(uri, max(0.0, deadline - loop.time()))
+                except AssertionError as error:
+                    raise AssertionError(f"{error}{self._explained(uri)}") from None
+            # A handler may have posted to a queue seen empty before.
+            if not any(self._left_in(uri) for uri in names or self._known()):
+                return
 
-    def _last_failures(self) -> str:
-        lines = [
+    def _known(self) -> list[str]:
+        read = [uri for uri in self._read_queues() if uri in self.broker.queues]
+        return list(dict.fromkeys([*self._posted, *read]))
+
+    async def advance(self, seconds: float, *, timeout: float = 10.0) -> None:
+        """Move the clock forward, do all work due by then, and wait until the app is idle.
+
+        ``await test.advance(0)`` only waits until the app is idle.
+
+        Args:
+            seconds: seconds by the test's clock, at most a century.
+            timeout: seconds, in real time, to wait for handlers.
+
+        Raises:
+            AssertionError: a handler was still running.
+
+        Cancelling the call leaves the clock between the two times.
+        """
+        seconds = _checks.number("seconds", seconds, 0.0, _CENTURY, unit="seconds")
+        timeout = _checks.seconds("timeout", timeout)
+        self.session  # noqa: B018  # raises outside of the test
+        try:
+            async with asyncio.timeout(timeout):
+                await self._time.advance(seconds)
+        except TimeoutError:
+            raise AssertionError(f"the app was not idle within {timeout:g} s{self._explained('')}") from None
+
+    @property
+    def now(self) -> float:
+        """Seconds of the test's clock, from any starting point: real time and skipped pauses."""
+        return self._time.time()
+
+    # ---- explanations
+
+    def _explained(self, uri: str) -> str:
+        """Return lines about the readers of a queue, or of all queues, and about the latest failures."""
+        lines: list[str] = []
+        read = self._read_queues()
+        if uri and uri not in read:
+            if uri in map(delay_queue_of, read) or uri.endswith(delay_queue_of("")):
+                lines.append(
+                    f"the app has no mover for {uri}: delayed messages stay there. Register "
+                    f"app.mover({uri!r}), or test without the delay"
+                )
+            else:
+                names = ", ".join(dict.fromkeys(read)) or "none"
+                lines.append(f"the app has no handler for {uri}; its queues: {names}")
+        for each in self.app.status():
+            queue = QueueUri.parse(each.queue).canonical
+            if uri not in ("", queue) or not each.handler:
+                continue
+            if each.handling > each.failing:
+                lines.append(f"{each.handler} is handling {each.handling - each.failing} messages")
+            if each.failing:
+                lines.append(f"{each.handler} retries {each.failing} messages")
+            if each.left:
+                lines.append(
+                    f"{each.handler} has left {each.left} messages unconfirmed: skipped, left, or waiting "
+                    "for message.confirm() (ack=bmq.AckPolicy.MANUAL)"
+                )
+            if not (each.handling or each.left or each.waiting or each.unconfirmed) and uri:
+                chosen = f" with {each.subscription}" if each.subscription else ""
+                lines.append(f"{each.handler} has none of the messages of {queue}{chosen}")
+        failures = [
             f"    {each.handler}, attempt {each.attempt}: {type(each.error).__name__}: {each.error}"
             for each in self.failures[-5:]
         ]
-        return "\n".join(["\nlatest failures:", *lines]) if lines else "\nno handler has failed"
+        lines += ["latest failures:", *failures] if failures else ["no handler has failed"]
+        return "\n" + "\n".join(lines)
+
+    # ---- life
 
     async def __aenter__(self) -> TestApp:
+        self._time.begin()
         try:
             for each in self._all():
-                await each._begin()
-            await self.app.__aenter__()
+                await each._begin(self._overrides)
+            context = copy_context()
+            context.run(_world.world.set, self._world)
+            starting = asyncio.get_running_loop().create_task(self.app.__aenter__(), context=context)
+            try:
+                await starting
+            except BaseException:
+                # A cancellation in the turn of the app's start arrives here alone.
+                if starting.done() and not starting.cancelled() and starting.exception() is None:
+                    await self.app.__aexit__(None, None, None)
+                raise
         except BaseException:
             await self._end_all()
             raise
         return self
 
-    async def _begin(self) -> None:
-        if self._own:
-            await self.broker.start()
+    async def _begin(self, overrides: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
         from bmq.workers import trial_of
 
-        self._undo = trial_of(self.app)(self.broker.uri, _NoTime(), self.failures.append)
-        self._session = await connect(self.broker.uri)
+        if self._own:
+            await self.broker.start()
+        address = self._address or self.broker.uri
+        self._undo = trial_of(self.app)(address, self._time, self.failures.append)
+        self.app.overrides.update(overrides)
+        with self._here():
+            self._session = await connect(address)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
+        retries = [] if exc_type is not None else self._retries()
         try:
             await self.app.__aexit__(exc_type, exc, tb)
         finally:
             await self._end_all()
+        if retries:
+            warnings.warn(
+                f"the test ends before the next attempt of {', '.join(retries)}: its end is not tested. "
+                "Finish the messages with await test.drained()",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _retries(self) -> list[str]:
+        """Return the handlers with messages that wait for a retry."""
+        return [f"{each.handler} ({each.failing} messages)" for each in self.app.status() if each.failing]
 
     async def _end_all(self) -> None:
+        self._time.end()
         for each in self._all():
             await each._end()
 
@@ -188,6 +531,7 @@ class TestApp:
             self._undo()
             self._undo = None
         self._queues.clear()
+        self._posted.clear()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -195,15 +539,17 @@ class TestApp:
             await self.broker.stop()
 
 
-class _NoTime:
-    """A clock without pauses."""
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A posted message, for a :class:`bmq.codecs.Shape`."""
 
-    def __init__(self) -> None:
-        self._now = 0.0
+    data: bytes
+    properties: Properties
 
-    def time(self) -> float:
-        return self._now
 
-    async def sleep(self, seconds: float) -> None:
-        self._now += seconds
-        await asyncio.sleep(0)
+def _shown(value: object) -> str:
+    """Return a value for an error message; never raises."""
+    try:
+        return repr(value)
+    except Exception:  # the value's own __repr__ fails
+        return _checks.shown(value)

@@ -10,6 +10,7 @@ from bmq._renamed import old_names
 from bmq.client.attempt import CallNext
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
+from bmq.workers._app import consumers_of as consumers_of
 from bmq.workers._app import grace_of as grace_of
 from bmq.workers._app import parts_of as parts_of
 from bmq.workers._app import probes_of as probes_of
@@ -28,6 +29,7 @@ from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import Backoff, NoRetry, RetryPolicy
 from bmq.workers._router import Router
 from bmq.workers._status import Statuses, SubscriberState, SubscriberStatus, status
+from bmq.workers._status import calls as calls
 from bmq.workers._sweeper import Sweeper, SweeperStats
 
 __all__ = [

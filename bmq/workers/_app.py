@@ -527,6 +527,8 @@ parts_of: Callable[[App[Any]], list[App[Any]]] = attrgetter("_parts")
 probes_of: Callable[[App[Any]], list[Probe]] = methodcaller("_probes")
 #: Seconds for the handlers of an app and its parts to finish, for :mod:`bmq.cli`.
 grace_of: Callable[[App[Any]], float] = methodcaller("_grace")
+#: The consumers of the latest run of an app, for :class:`bmq.testing.TestApp`.
+consumers_of: Callable[[App[Any]], list[Consumer]] = attrgetter("_consumers")
 #: A function to run an app with a test's broker and clock. Returns an undo function.
 trial_of: Callable[[App[Any]], Callable[[str, Clock, Callable[[Failure], None]], Callable[[], None]]] = (
     attrgetter("_try_out")

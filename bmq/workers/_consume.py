@@ -410,6 +410,11 @@ class Workers:
         self.progress = Progress(invoke.name, 0)
 
     @property
+    def calls(self) -> int:
+        """Number of workers in a call of the handler, or about to post its outcome."""
+        return len(self._held.keys() - self._resting)
+
+    @property
     def left(self) -> int:
         """Number of messages left in the queue, unconfirmed."""
         return self._left.count

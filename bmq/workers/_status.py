@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, cast
@@ -11,7 +12,7 @@ from bmq import _checks
 from bmq.client.consumer import Consumer, line_of
 from bmq.protocol.client.core import SessionState
 
-__all__ = ["Progress", "Statuses", "SubscriberState", "SubscriberStatus", "status", "tell"]
+__all__ = ["Progress", "Statuses", "SubscriberState", "SubscriberStatus", "calls", "status", "tell"]
 
 
 class SubscriberState(Enum):
@@ -86,6 +87,11 @@ class Worker(Protocol):
         ...
 
     @property
+    def calls(self) -> int:
+        """Number of workers in a call of the handler, or about to post its outcome."""
+        ...
+
+    @property
     def left(self) -> int:
         """Number of messages left in the queue, unconfirmed."""
         ...
@@ -94,6 +100,12 @@ class Worker(Protocol):
     def full(self) -> bool:
         """Whether left messages fill the limits."""
         ...
+
+
+def calls(consumers: Iterable[Consumer]) -> int:
+    """Return the number of calls in progress, without the messages that wait for the next attempt."""
+    workers = [cast("Worker | None", line_of(each).workers) for each in consumers]
+    return sum(each.calls for each in workers if each is not None)
 
 
 def tell(consumer: Consumer, worker: Worker) -> None:

@@ -488,11 +488,19 @@ async def one_broker_again_and_again(w: World) -> None:
         await (await session.open_queue(URI, write=True)).post(b"1")
 
 
-@recipe("TestApp.__aenter__", "TestApp.post", "TestApp.drained")
+@recipe("TestApp.__aenter__", "TestApp.post", "TestApp.drained", "TestApp.advance", "TestApp.request")
 async def an_app_under_test(w: World) -> None:
-    async with TestApp(w.app()) as test:
+    app = w.app()
+
+    @app.responder(DOMAIN + "ask")
+    async def answer(message: bmq.Message) -> bytes:
+        return b"2"
+
+    async with TestApp(app) as test:
         await test.post(DOMAIN + "app", b"1")
         await test.drained(DOMAIN + "app")
+        await test.advance(1)
+        await test.request(DOMAIN + "ask", b"1", reply=bytes)
 
 
 @recipe("FaultProxy.__aenter__", "FaultProxy.start", "FaultProxy.close", "FaultProxy.wait_accepted")

@@ -515,6 +515,7 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.testing.Simulation.until": {"condition": lambda _: lambda: True},
     "bmq.testing.TestApp.of": {"part": lambda _: bmq.App()},
     "bmq.testing.TestApp.drained": {"timeout": lambda _: 0.0},
+    "bmq.testing.TestApp.request": {"timeout": lambda _: 0.001, "reply": lambda _: bytes},
     "bmq.testing.replay_faults": {"faults": lambda _: []},
     "bmq.testing.random_faults": {
         "kinds": lambda _: ("split",),

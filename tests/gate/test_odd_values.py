@@ -151,6 +151,8 @@ ALLOWED: dict[str, tuple[type[BaseException], ...]] = {
     ),  # an error of the caller's function, which returns no session
     "bmq.broker.Broker.assert_posted": (AssertionError,),
     "bmq.broker.Broker.drained": (AssertionError,),
+    "bmq.testing.TestApp.advance": (AssertionError,),
+    "bmq.testing.TestApp.assert_posted": (AssertionError,),
     "bmq.testing.TestApp.drained": (AssertionError,),
     "bmq.spark.repair": (OSError,),
     "bmq.testing.check": (OSError,),

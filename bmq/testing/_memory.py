@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections in memory: a broker, and clients on the same event loop, without sockets.
+
+Each side of a connection is a transport. Written bytes wait with the peer's transport, and are delivered in
+the next turn of the event loop: as with sockets, a protocol is never called from within a call of its peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import replace
+from functools import cache
+from itertools import count
+from typing import Any, Final, cast
+
+from bmq.broker import Broker, DomainConfig
+from bmq.broker._builtin import builtin_domains
+from bmq.broker._domain_config import Redirect
+from bmq.broker._listener import Listener, Listening
+
+__all__ = ["MemoryBroker", "MemoryNetwork"]
+
+#: The host of brokers in memory, and their first port. Nothing listens there, and nothing connects.
+_HOST: Final = "127.0.0.1"
+_USUAL: Final = "bmq.test.mem.priority"
+_YEAR: Final = 366 * 86_400
+#: Bytes waiting for the peer above which a protocol is asked to pause, unless the protocol says otherwise.
+_HIGH: Final = 64 * 1024
+
+
+class MemoryNetwork:
+    """The brokers in memory of a test.
+
+    Args:
+        stir: called at each movement of data.
+    """
+
+    def __init__(self, stir: Callable[[], None]) -> None:
+        self.stir = stir
+        self._brokers: dict[tuple[str, int], MemoryBroker] = {}
+        self._ports = count(1)
+
+    def add(self, broker: MemoryBroker) -> str:
+        """Make a broker reachable, and return its address for :meth:`create_connection`."""
+        port = next(self._ports)
+        self._brokers[_HOST, port] = broker
+        return f"tcp://{_HOST}:{port}"
+
+    async def create_connection(
+        self, factory: Callable[[], asyncio.Protocol], host: str, port: int, **options: Any
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        """Connect to a broker in memory, or as the running event loop does to other addresses.
+
+        Raises:
+            OSError: nothing answers.
+        """
+        loop = asyncio.get_running_loop()
+        broker = self._brokers.get((host, port))
+        if broker is None:
+            return await loop.create_connection(factory, host, port, **options)
+        if not broker.running:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        here, there = ("127.0.0.1", next(self._ports)), (host, port)
+        client = _Side(loop, factory(), here, there, self.stir)
+        server = _Side(loop, broker.accept(), there, here, self.stir)
+        client.peer, server.peer = server, client
+        client.begin()
+        server.begin()
+        return client, client.get_protocol()
+
+
+class MemoryBroker(Broker):
+    """A broker reached in memory by clients on its event loop; the first use of ``uri`` opens a socket."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("builtin", False)
+        super().__init__(**options)
+        for name, domain in _lasting().items():
+            self._hub.source.configured.setdefault(name, domain)
+        self._sockets = Listener(self._hub.welcome)
+
+    def _new_listener(self) -> Listening:
+        return _Door(self._sockets)
+
+    @property
+    def port(self) -> int:
+        """The listening port; opened now, if the broker is running."""
+        if not self._port and self.running:
+            self._sockets.start_now(self.host)
+            self._port = self._sockets.port
+        return super().port
+
+    def accept(self) -> asyncio.Protocol:
+        """Make the broker's side of a connection."""
+        return self._hub.accept()
+
+
+@cache
+def _lasting() -> dict[str, DomainConfig | Redirect]:
+    """Return the built-in domains, with the usual short retention replaced by a year."""
+    usual = cast("DomainConfig", builtin_domains()[_USUAL]).message_ttl
+    return {
+        name: replace(each, message_ttl=_YEAR)
+        if isinstance(each, DomainConfig) and each.message_ttl == usual
+        else each
+        for name, each in builtin_domains().items()
+    }
+
+
+class _Door:
+    """Listens on a socket from the second start on, if the first run had a socket."""
+
+    def __init__(self, sockets: Listener) -> None:
+        self._sockets = sockets
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        if port:
+            await self._sockets.start(host, port)
+            self.port = port
+
+    async def stop(self) -> None:
+        await self._sockets.stop()
+
+
+class _Side(asyncio.Transport):
+    """One side of a connection."""
+
+    peer: _Side
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        protocol: asyncio.Protocol,
+        own: tuple[str, int],
+        other: tuple[str, int],
+        stir: Callable[[], None],
+    ) -> None:
+        super().__init__({"sockname": own, "peername": other})
+        self._loop = loop
+        self._protocol: asyncio.BaseProtocol = protocol
+        self._stir = stir
+        # Callbacks belong to the program that made the connection, and not to the peer.
+        self._context = copy_context()
+        self._high, self._low = _HIGH, _HIGH // 4
+        # Data from the peer, its size, and whether the peer has ended its data.
+        self._inbox: list[bytes] = []
+        self._size = 0
+        self._eof = False
+        self._scheduled = self._paused = self._closing = self._lost = False
+        self._told_to_pause = False
+
+    def begin(self) -> None:
+        """Tell the protocol about the connection."""
+        self._context.run(self._protocol.connection_made, self)
+
+    # reading
+
+    def take(self, data: bytes) -> None:
+        """Receive data from the peer, or its end of data: b""."""
+        if self._closing:
+            return
+        if data:
+            self._inbox.append(data)
+            self._size += len(data)
+        else:
+            self._eof = True
+        self._look()
+
+    def _look(self) -> None:
+        if not (self._scheduled or self._paused or self._closing) and (self._inbox or self._eof):
+            self._scheduled = True
+            self._loop.call_soon(self._deliver, context=self._context)
+
+    def _deliver(self) -> None:
+        self._scheduled = False
+        if self._paused or self._closing:
+            return
+        self._stir()
+        protocol = cast("asyncio.Protocol", self._protocol)
+        try:
+            if self._inbox:
+                data = self._inbox[0] if len(self._inbox) == 1 else b"".join(self._inbox)
+                self._inbox.clear()
+                self._size = 0
+                self.peer.drained()
+                protocol.data_received(data)
+                self._look()
+            elif not protocol.eof_received():
+                self.close()
+        except Exception as error:
+            self._loop.call_exception_handler(
+                {"message": "a protocol failed", "exception": error, "transport": self, "protocol": protocol}
+            )
+            self._end(error)
+
+    def is_reading(self) -> bool:
+        return not (self._paused or self._closing)
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self._look()
+
+    # writing
+
+    def write(self, data: Any) -> None:
+        if self._closing or not data:
+            return
+        self._stir()
+        self.peer.take(bytes(data))
+        if not self._told_to_pause and self.get_write_buffer_size() > self._high:
+            self._told_to_pause = True
+            self._protocol.pause_writing()
+
+    def drained(self) -> None:
+        """Note that the peer has taken all data."""
+        if self._told_to_pause:
+            self._told_to_pause = False
+            if not self._closing:
+                self._loop.call_soon(self._protocol.resume_writing, context=self._context)
+
+    def get_write_buffer_size(self) -> int:
+        return self.peer._size
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = _HIGH if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.peer.take(b"")
+
+    # the end
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._end(None)
+
+    def abort(self) -> None:
+        self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._inbox.clear()
+        self._size = 0
+        self._stir()
+        self.peer.drained()
+        self.peer.take(b"")
+        self._loop.call_soon(self._protocol.connection_lost, error, context=self._context)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol
