@@ -447,14 +447,13 @@ class MessageLine(Line):
     def confirm_messages(self, messages: list[Message]) -> None:
         """Confirm unconfirmed messages of the consumer."""
         end = self.end
-        end.confirm_many([push_of(message)[GUID] for message in messages])
+        end.confirm_many([push[GUID] for push in map(push_of, messages)])
         if self.in_hand is not None:
             self.in_hand.release(messages)
         counts, confirming, turn = self.counts, end.confirming, self.connection.turn
         arrival: Arrival | None = None
-        for message in messages:
+        for message, came in zip(messages, map(arrival_of, messages), strict=True):
             message.confirmed = True
-            came = arrival_of(message)
             if came is not arrival:
                 arrival = came
                 confirming.begin(counts, arrival, turn, 0)
