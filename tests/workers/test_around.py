@@ -41,7 +41,7 @@ class Around(bmq.Interceptor):
 
 
 async def test_an_interceptor_surrounds_every_attempt(
-    broker_uri: str, fresh: Fresh, clock: FakeClock
+    broker_uri: str, fresh: Fresh, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     around, seen = Around(), asyncio.Queue[tuple[bytes, str]]()
 
@@ -58,6 +58,8 @@ async def test_an_interceptor_surrounds_every_attempt(
             assert current.get() == "nothing"
         assert around.log == [(b"1", "ship", 1, OSError), (b"1", "ship", 2, None)]
         assert queue.stats().confirmed == 1
+    # The exception of the handler is not an exception of the interceptor.
+    assert not [record for record in caplog.records if record.name == "bmq.interceptors"]
 
 
 async def test_a_handler_in_a_thread_sees_the_context(broker_uri: str, fresh: Fresh) -> None:
@@ -93,7 +95,7 @@ class Failing(bmq.Interceptor):
 
 @pytest.mark.parametrize("when", ["before", "after", "never"])
 async def test_a_failing_or_swallowing_interceptor_does_not_affect_the_handler(
-    broker_uri: str, fresh: Fresh, clock: FakeClock, when: str
+    broker_uri: str, fresh: Fresh, clock: FakeClock, when: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     around, seen = Around(), asyncio.Queue[str]()
 
@@ -109,6 +111,9 @@ async def test_a_failing_or_swallowing_interceptor_does_not_affect_the_handler(
             assert [await seen.get() for _ in range(2)] == ["attempt 1", "attempt 2"]
         assert [entry[-1] for entry in around.log] == [OSError, None]
         assert queue.stats().confirmed == 1
+    logged = [record for record in caplog.records if record.name == "bmq.interceptors"]
+    assert len(logged) == (when != "never")
+    assert all("failed in handle" in record.getMessage() for record in logged)
 
 
 async def test_an_app_gives_its_interceptors_to_its_session(broker_uri: str, fresh: Fresh) -> None:

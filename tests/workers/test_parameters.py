@@ -225,6 +225,24 @@ async def test_the_hook_for_undecodable_messages_replaces_handler_and_dependenci
         assert [await seen.get(), await seen.get()] == [["cannot", b"no JSON"], [Order(1)]]
 
 
+async def test_an_undecodable_message_makes_no_dependency(stage: Stage) -> None:
+    made: list[int] = []
+
+    def make() -> Iterator[int]:
+        made.append(1)
+        yield 1
+
+    async def ship(order: Order, one: Annotated[None, bmq.Depends(lambda: made.append(1))]) -> None: ...
+    async def pack(order: Order, one: Annotated[int, bmq.Depends(make)]) -> None: ...
+
+    for handler in (ship, pack):
+        await stage.queue.post(b"no JSON")
+        async with consuming(stage.queue, handler, on_error=say):
+            (failure,) = await seen.get()
+        assert isinstance(failure.error, bmq.Undecodable)
+    assert not made
+
+
 async def test_an_expression_may_use_the_properties_of_parameters() -> None:
     app = bmq.App()
 
@@ -279,6 +297,23 @@ async def test_app_state_batches_and_app_scope(broker_uri: str, fresh: Callable[
     assert first[:-1] == [[Order(1), Order(2)], 7, 2, 2, True, "database.orders"]
     assert first[-1] is second[-1]
     assert log == ["connect 7", "close", "shutdown"]
+
+
+async def test_handlers_of_an_app_share_its_dependencies(broker_uri: str, fresh: Callable[..., str]) -> None:
+    app, made = bmq.App(broker_uri), list[Repo]()
+
+    def connect() -> Repo:
+        made.append(Repo())
+        return made[-1]
+
+    def ship(message: bmq.Message, repo: Annotated[Repo, bmq.Depends(connect, scope="app")]) -> None: ...
+    def bill(message: bmq.Message, repo: Annotated[Repo, bmq.Depends(connect, scope="app")]) -> None: ...
+
+    for handler in (ship, bill):
+        app.consumer(fresh())(handler)
+    for runs in (1, 2):
+        async with app:
+            assert len(made) == runs
 
 
 async def test_overrides_replace_a_dependency_from_the_next_start_on(
