@@ -285,10 +285,11 @@ LOOPS = {
 #: Callers of handlers, among the ways above.
 HANDLING = {
     *("App.consumer", "App.batch_consumer", "App.responder", "App.run"),
+    *("Router.consumer", "Router.batch_consumer", "Router.responder"),
     *("BmqBroker.listen", "consume", "Responder.__call__"),
 }
 #: Services that post messages under derived GUIDs.
-SERVICES = {"App.mover", "App.sweeper", "Mover.run", "Sweeper.run"}
+SERVICES = {"App.mover", "App.sweeper", "Mover.run", "Router.mover", "Sweeper.run"}
 
 
 def test_each_public_way_to_receive_is_a_loop_or_calls_handlers() -> None:
