@@ -12,7 +12,7 @@ from bmq.errors import UsageError
 from bmq.inbox._inbox import Inbox, Key
 
 try:
-    import asyncpg
+    import asyncpg  # type: ignore[import-untyped, unused-ignore]
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "bmq.inbox.AsyncpgInbox needs asyncpg, which is not installed: pip install asyncpg", name=error.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import AsyncAdaptedQueuePool
@@ -32,6 +33,8 @@ class Driver:
         self._path = path
         self.step = step
         self.open: list[sqlite3.Connection] = []
+        # Of connections closed meanwhile, too: a cursor with unread rows keeps its lock.
+        self._cursors: list[sqlite3.Cursor] = []
 
     def engine(self) -> AsyncEngine:
         """Return an engine on the database."""
@@ -41,8 +44,21 @@ class Driver:
 
     def drop(self) -> None:
         """Close all connections, as the system does after the end of a program: roll back, and unlock."""
+        while self._cursors:
+            with suppress(sqlite3.ProgrammingError):  # the connection is closed
+                self._cursors.pop().close()
         while self.open:
             self.open.pop().close()
+
+    def cursor(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
+        """Return a new cursor."""
+        self._cursors.append(connection.cursor())
+        return self._cursors[-1]
+
+    def closed(self, cursor: sqlite3.Cursor) -> None:
+        """Forget a closed cursor."""
+        if cursor in self._cursors:
+            self._cursors.remove(cursor)
 
     async def _connect(self) -> Any:
         await self.step("before connect")
@@ -61,6 +77,9 @@ class _Connection:
         self._connection = connection
         self._conn = connection
 
+    def closed(self, cursor: sqlite3.Cursor) -> None:
+        self._driver.closed(cursor)
+
     async def run(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         await self._driver.step(f"before {name}")
         result = function(*arguments)
@@ -71,7 +90,7 @@ class _Connection:
         self._connection.create_function(*arguments, **options)
 
     def cursor(self) -> _Cursor:
-        return _Cursor(self, self._connection.cursor())
+        return _Cursor(self, self._driver.cursor(self._connection))
 
     async def commit(self) -> None:
         await self.run("commit", self._connection.commit)
@@ -110,6 +129,7 @@ class _Cursor:
 
     async def close(self) -> None:
         self._cursor.close()
+        self._connection.closed(self._cursor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cursor, name)

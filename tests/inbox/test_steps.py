@@ -89,7 +89,7 @@ async def test_trouble_at_any_step_leaves_one_effect(
         first = driver.engine()
         async with bmq.inbox.SqlAlchemyInbox(
             async_sessionmaker(first) if session else first,
-            keep=1000,  # type: ignore[arg-type]
+            keep=1000,
         ) as inbox:
             await first.dispose()  # the handler connects again
             task = asyncio.create_task(work(inbox, messages, output.uri))

@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import sqlite3
+import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import sqlalchemy
 
 import bmq
+import bmq.inbox
 from bmq.broker import DomainConfig, Limits, Mode
 from bmq.taskiq import BmqBroker
-from bmq.testing import History, Recorder, Simulation, Verdict, examine
+from bmq.testing import History, Recorder, SimulatedProcess, Simulation, Verdict, examine
 from bmq.testing._checker import DEFAULT_RULES
 from bmq.workers._retry import DEFAULT_RETRY
 from examples import outbox
+from tests.inbox.driver import Driver
 from tests.simulation.world import APP_IDS, World
 
 __all__ = ["SERVICES"]
@@ -436,6 +441,96 @@ def shop(world: World) -> Scene:
         stored = {event["message"] for event in world.history.events(op="deliver")}
         assert len(stored) == len(committed)
         database.dispose()
+
+    return main
+
+
+@scene
+def payments(world: World) -> Scene:
+    """An inbox on SQLite: two workers killed between any two steps; each message has its effect once."""
+    uri, out = world.uri("payments"), world.uri("receipts")
+    folder = tempfile.mkdtemp()
+    path = f"{folder}/shop.db"
+    drivers: dict[str, Driver] = {}
+    receipts: list[str] = []
+
+    def rows() -> list[str]:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            return [name for (name,) in connection.execute("SELECT name FROM effects")]
+
+    async def step(name: str) -> None:
+        await asyncio.sleep(world.random.choice((0.0, 0.001, 0.02)) * world.random.random())
+
+    async def pay(recorder: Recorder) -> None:
+        # The system closes the files of a killed process; here this lasts until the restart.
+        if recorder.name in drivers:
+            drivers[recorder.name].drop()
+        driver = drivers[recorder.name] = Driver(path, step)
+        engine = driver.engine()
+        inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=86400)
+        app = world.app(recorder, grace=5)
+        durable = world.random.random() < 0.5
+        retry = bmq.Backoff(0.5, retries=None, factor=1.5, cap=3.0, durable=durable)
+
+        @app.consumer(uri, concurrency=3, retry=retry, middlewares=[inbox.middleware])
+        async def handle(message: bmq.Message) -> None:
+            transaction = await inbox.transaction()
+            origin = message.properties.get("bmq_origin", message.guid)
+            effect = sqlalchemy.text("INSERT INTO effects VALUES (:name)")
+            await transaction.connection.execute(effect, {"name": origin})
+            if world.random.random() < 0.1:
+                raise OSError("not now")
+            transaction.post(out, str(origin).encode())
+
+        while True:  # the database may be locked
+            try:
+                await inbox.start()
+                break
+            except sqlalchemy.exc.OperationalError:
+                await asyncio.sleep(0.5)
+        try:
+            await app.run(signals=False)
+        finally:
+            await inbox.close()
+            driver.drop()
+
+    async def receive(recorder: Recorder) -> None:
+        async with world.connect(recorder, retry_first_connect=True) as session:
+            async for message in await session.open_queue(out, read=True):
+                receipts.append(message.data.decode())
+                message.confirm()
+
+    async def kill(workers: Sequence[SimulatedProcess]) -> None:
+        for _ in range(10):
+            await asyncio.sleep(world.random.expovariate(1.0))
+            process = world.random.choice(workers)
+            if process.running:
+                process.kill()
+                world.history.killed(process.name)
+                await asyncio.sleep(world.random.choice((0.01, 2.0)))
+                process.start()
+
+    async def main() -> None:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE effects (name TEXT)")
+        workers = [world.program(name, pay) for name in ("first", "second")]
+        world.program("reader", receive)
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 25, over=12))
+        killing = asyncio.create_task(kill(workers))
+        await end_of_trouble(world, producer)
+        await killing
+        await world.settle(600, without=["order"])
+        effects = rows()
+        assert len(set(effects)) == len(effects), "an effect happened twice"
+        await world.sim.until(lambda: set(receipts) >= set(effects), timeout=300)
+        assert set(receipts) == set(effects)
+        taken = {each["message"] for each in world.history.events(op="deliver") if each["queue"] == uri}
+        assert taken
+        stored = {each["message"] for each in world.history.events(op="deliver") if each["queue"] == out}
+        assert len(stored) == len(effects), "a receipt was stored twice"
+        for driver in drivers.values():
+            driver.drop()
+        shutil.rmtree(folder)
 
     return main
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, assert_type
 
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
+
 import bmq
 from bmq import events
 from bmq.testing import BackgroundBroker, FaultProxy
@@ -149,6 +151,27 @@ async def take_everything(
 
 async def measure(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> object:
     return await call_next()
+
+
+async def pay(message: bmq.Message, messages: list[bmq.Message], engine: AsyncEngine) -> None:
+    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=60)
+    async with inbox, inbox.once(message) as transaction:
+        assert_type(transaction, bmq.inbox.Transaction[AsyncConnection] | None)
+        if transaction is not None:
+            assert_type(transaction.connection, AsyncConnection)
+            assert_type(transaction.post("bmq://bmq.test.mem.priority/paid", b"x"), str)
+    sessions = async_sessionmaker(engine)
+    other = bmq.inbox.SqlAlchemyInbox(sessions, keep=60, consumer="billing")
+    async with other.batch(messages) as batch:
+        assert_type(batch, bmq.inbox.Transaction[AsyncSession] | None)
+    assert_type(await other.connection(), AsyncSession)
+    app = bmq.App(middlewares=[inbox.middleware])
+
+    @app.consumer("bmq://bmq.test.mem.priority/orders")
+    async def charge(
+        amount: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]
+    ) -> None:
+        await connection.close()
 
 
 class NotShipped(bmq.RequestFailed, type="not-shipped", title="Not shipped", retryable=True): ...
