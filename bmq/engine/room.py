@@ -11,8 +11,8 @@ The queues of a session share a window. Three guarantees hold.
 - **The cost of a place in line does not depend on the length of the line**: to join, to leave, and to be
   served. Space for 100 posts wakes 100 tasks. Waking all of 10,000 tasks would send 9,900 back into the line.
 
-The space of a woken task is reserved until the task has run. If cancelled, a woken task passes the space to
-the next task.
+The space of a woken task is reserved until the task has run. If cancelled, or without a post, a woken task
+passes the space to the next task.
 
 ``post_many`` waits for space for many messages at once, because a single event with many posts costs less
 than many events.
@@ -87,6 +87,7 @@ class Room:
         self._messages = 0
         self._bytes = 0
         self._over = False
+        self._checking = False
         self.queues = 0
         self.lines: OrderedDict[QueueCore, _Line] = OrderedDict()
 
@@ -113,7 +114,7 @@ class Room:
         return Want(messages, size, size)
 
     async def wait(self, queue: QueueCore, want: Want) -> None:
-        """Wait in line until a post may be made. The caller must then post without awaiting.
+        """Wait in line until a post may be made. The caller then posts without awaiting.
 
         Cancelling the call leaves the line.
         """
@@ -134,6 +135,15 @@ class Room:
             raise
         self._release(line, want)
         self._forget(queue, line)
+        if self.lines and not self._checking:
+            # The caller may post nothing: its post is not legal, or post_many had no more items. Then no
+            # acknowledgement would wake the next task.
+            self._checking = True
+            asyncio.get_running_loop().call_soon(self._check)
+
+    def _check(self) -> None:
+        self._checking = False
+        self.wake()
 
     def wake(self) -> None:
         """Wake as many tasks as the window has space for."""

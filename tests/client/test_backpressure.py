@@ -553,3 +553,22 @@ async def test_messages_of_unopened_queues_take_no_memory(peer: Peer) -> None:
             peer.connection.send(peer.connection.script.push(7, [(guid(number), b"x" * 1000)], (5,)))
         await queue.post(b"1")
         assert session.stats().buffered_bytes == 0
+
+
+@pytest.mark.parametrize("first", ["refused", "finished"])
+async def test_a_woken_task_without_a_post_passes_the_space_to_the_next_task(peer: Peer, first: str) -> None:
+    """The window is empty then, so no acknowledgement wakes the next task."""
+    async with writing(peer, max_unacked_messages=1) as (session, queue):
+        pending = queue.post_nowait(b"0")
+        if first == "refused":
+            one: asyncio.Task[Any] = asyncio.create_task(queue.post(b""))
+        else:
+            one = asyncio.create_task(queue.post_many([b"1", b"2"]))
+        other = asyncio.create_task(queue.post(b"3"))
+        await eventually(lambda: session.stats().buffer_full_waits == 2)
+        peer.answer("PUT")
+        peer.hold.discard("PUT")
+        done, _ = await asyncio.wait({one, other, pending}, timeout=20)
+        assert len(done) == 3
+        assert other.exception() is None
+        assert isinstance(one.exception(), bmq.InvalidPayload) == (first == "refused")
