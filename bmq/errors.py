@@ -597,7 +597,7 @@ class RequestFailed(Error):
         properties: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.detail = detail
+        self.detail = str(self.args[0])  # shortened
         if type is not None:
             self.type = _problem_type(type)
         if title is not None:

@@ -33,7 +33,7 @@ from bmq.codecs import Shape
 from bmq.conventions import CANCEL, REPLY_TO
 from bmq.engine.address import parse_addresses
 from bmq.subscriptions import subscriptions_for
-from bmq.workers import AckPolicy, App, Responder, RetryPolicy, parts_of, registry_of, settings_of
+from bmq.workers import AckPolicy, App, Responder, RetryPolicy, parts_of, registry_of, replies_of, settings_of
 
 __all__ = ["document"]
 
@@ -110,9 +110,7 @@ class _Builder:
             if expressions == _CANCELLED:
                 continue
             function: Any = each.handler
-            responder = function if isinstance(function, Responder) else None
-            if responder is not None:
-                function = responder.function
+            responder = each.responder
             channel = self._channel(str(each.uri), servers)
             name = _named(function).rpartition("<locals>.")[2]
             message = self._message(channel, each.shape, each.plan.properties, name)
@@ -146,6 +144,8 @@ class _Builder:
                     self._letters(
                         f"{key}.{role.replace(' ', '-')}", name, role, letters.uri, message, servers
                     )
+            for output, results in registry.outputs_of(each):
+                self._output(f"{key}.output", name, str(output.uri), results.shape, servers)
         for sweeper in registry.sweepers:
             self._housekeeping("sweep", sweeper.queue, "Messages without a matching subscription", servers)
         for uri in registry.waiting:
@@ -235,7 +235,7 @@ class _Builder:
         """Add the replies of a responder; return the member of the operation."""
         channel: dict[str, Any] = {"address": None, "title": f"Replies of {name}", "messages": {}}
         reference = f"#/channels/{_add(self._channels, f'{name}.replies', channel)}"
-        message = self._message(reference, None, {}, name)
+        message = self._message(reference, replies_of(responder).shape, {}, name)
         return {
             "address": {"location": f"$message.header#/{REPLY_TO}", "description": "Queue of the requester"},
             "channel": {"$ref": reference},
@@ -254,6 +254,18 @@ class _Builder:
             "title": f"{handler}, {role}",
             "messages": [{"$ref": f"{channel}/messages/{name}"}],
             "x-bmq": {"role": role},
+        }
+        _add(self._operations, key, operation)
+
+    def _output(self, key: str, handler: str, uri: str, shape: Shape[Any] | None, servers: list[str]) -> None:
+        """Add a queue for the results of a handler."""
+        channel = self._channel(uri, servers)
+        operation = {
+            "action": "send",
+            "channel": {"$ref": channel},
+            "title": f"{handler}, output",
+            "messages": [{"$ref": self._message(channel, shape, {}, handler)}],
+            "x-bmq": {"role": "output"},
         }
         _add(self._operations, key, operation)
 

@@ -490,7 +490,8 @@ class Recorder(Interceptor):
     def _handled(self, attempt: Attempt, kind: EventType, error: BaseException | None = None) -> None:
         log = self._log
         lines: list[bytes] = []
-        for message in attempt.messages:
+        failed = _failed_of_a_batch(error) if error is not None else None
+        for index, message in enumerate(attempt.messages):
             fields: dict[str, Any] = {
                 "queue": message.queue_uri,
                 "message": message.guid,
@@ -498,10 +499,20 @@ class Recorder(Interceptor):
                 "attempt": attempt.number,
                 "handler": attempt.handler,
             }
+            if failed is not None and index not in failed:
+                lines.append(log.line(self.name, "handle", "ok", fields))
+                continue
             if error is not None:
-                fields["error"] = type(error).__name__
+                fields["error"] = type(error if failed is None else failed[index]).__name__
             lines.append(log.line(self.name, "handle", kind, fields))
         self._append(lines)
+
+
+def _failed_of_a_batch(error: BaseException) -> Mapping[int, BaseException] | None:
+    """Return the errors of a partly failed batch, by position; None for another error."""
+    from bmq.workers import PartlyFailed
+
+    return error.failed if isinstance(error, PartlyFailed) else None
 
 
 def parsed(name: str, lines: Iterable[bytes], torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:

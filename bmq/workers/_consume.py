@@ -53,6 +53,7 @@ from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError, checke
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._plan import OnUndecodable, Plan, Surroundings, app_dependencies, planned
 from bmq.workers._quarantine import Quarantine, suspects_of
+from bmq.workers._responder import Responder, middleware_of, planner_of
 from bmq.workers._retry import NoRetry, RetryPolicy
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
@@ -84,7 +85,7 @@ _CANCELLED_WITHIN = 5.0
 @renamed_arguments
 async def consume(
     source: Queue | Consumer | TypedQueue[V] | TypedConsumer[V],
-    handler: HandlerOf[V],
+    handler: HandlerOf[V] | Responder,
     *,
     expression: ExpressionInput = None,
     priority: int | None = None,
@@ -126,7 +127,7 @@ async def consume(
             handler takes the message's value (see :meth:`bmq.Queue.typed`). Further parameters are
             annotated with ``bmq.Message``, :class:`bmq.Attempt`, :class:`bmq.Property` or
             :class:`bmq.Depends`. An ``async def`` runs in the event loop. Any other function runs in a
-            thread; at most ``concurrency`` threads exist.
+            thread; at most ``concurrency`` threads exist. A :class:`bmq.workers.Responder` answers requests.
         expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None for all messages.
         priority: priority of the subscription; None for the queue's.
         max_unconfirmed_messages: limit of unconfirmed messages, including messages waiting for a handler;
@@ -197,7 +198,15 @@ async def consume(
     signals = _checks.boolean("signals", signals)
     clock = checked_clock(clock)
     around = Surroundings(check_middlewares(middlewares))
-    plan = planned(handler, codec, undecodable)
+    if isinstance(handler, Responder):
+        if codec is not None or undecodable is not None:
+            raise UsageError(
+                "a responder has a codec of its own, and answers undecodable requests with errors"
+            )
+        plan, around.builtins = planner_of(handler)(None), (middleware_of(handler),)
+        handler = handler.function
+    else:
+        plan = planned(handler, codec, undecodable)
     check_source(handler, plan.shape, of, codec)
     if plan.shape is not None and of is not None:
         plan = plan.with_codec(of.codec)

@@ -64,6 +64,10 @@ Overrides: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
 _Get: TypeAlias = Callable[[Attempt, list[Any]], Any]
 
 
+class _Instead(partial[Any]):
+    """A call in place of the handler, whose result is not the handler's."""
+
+
 class Yielded(list[Any]):
     """The results that an async generator has yielded."""
 
@@ -211,7 +215,8 @@ def planned(
             f"{name} takes messages, not values: codec and undecodable require a handler whose first "
             "parameter is annotated with a type of values"
         )
-    if undecodable is not None and is_async(undecodable) is not is_async(handler):
+    yields = inspect.isasyncgenfunction(target_of(handler))
+    if undecodable is not None and is_async(undecodable) is not (yields or is_async(handler)):
         raise UsageError(
             f"{name} and {name_of(undecodable)} must both run in the event loop ('async def'), or both in "
             "threads"
@@ -230,7 +235,6 @@ def planned(
         if each.source is Source.PROPERTY:
             kind, _ = property_reader(each.of, each.mark, f"{user}: parameter {each.name}", each.default)
             properties[kind.name] = kind.kind
-    yields = inspect.isasyncgenfunction(target_of(handler))
     sources = [each.source for each in parameters if not each.keyword]
     plain: Handler | None = None
     if not role.batch and not yields and len(sources) == len(parameters):
@@ -422,7 +426,7 @@ def _whole(
         except Undecodable as error:
             if undecodable is None:
                 raise
-            return partial(undecodable, attempt.messages[0], error)
+            return _Instead(undecodable, attempt.messages[0], error)
 
     async def call(attempt: Attempt) -> Any:
         opened: list[Any] = []
@@ -430,7 +434,7 @@ def _whole(
             run = await made_in_time(attempt, opened)
             if threads is not None:
                 result = await threads.run(run)
-            elif plan.yields:
+            elif plan.yields and not isinstance(run, _Instead):
                 result = Yielded([each async for each in run()])
             else:
                 result = await run()
@@ -445,7 +449,7 @@ def _whole(
             raise
         if opened and (failed := await _closed(opened, None)) is not None:
             raise failed
-        return result
+        return None if isinstance(run, _Instead) else result
 
     return call
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
@@ -15,17 +15,19 @@ from bmq.client.poison import Allow, Allowed
 from bmq.codecs import Codec
 from bmq.conventions import CANCEL
 from bmq.delays import check_due
-from bmq.errors import UsageError
+from bmq.errors import InvalidURI, UsageError
 from bmq.subscriptions import ExpressionInput
+from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
 from bmq.workers._batches import Batches, BatchHandler, check_batches
 from bmq.workers._later import is_durable
 from bmq.workers._middleware import Middleware, check_middleware, check_middlewares
 from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError
-from bmq.workers._parameters import BATCH
+from bmq.workers._parameters import BATCH, HANDLER, Role
 from bmq.workers._plan import OnUndecodable, planned
+from bmq.workers._publishing import PUBLISHING, KeyOf, Output
 from bmq.workers._registry import Registration, Registry, Waiting, check_hook
-from bmq.workers._responder import Respond, Responder
+from bmq.workers._responder import Respond, Responder, planner_of
 from bmq.workers._retry import NoRetry, RetryPolicy
 from bmq.workers._typed import AnyHandler
 
@@ -35,6 +37,7 @@ H = TypeVar("H", bound=AnyHandler)
 B = TypeVar("B", bound=BatchHandler)
 F = TypeVar("F", bound=Callable[[], object])
 M = TypeVar("M", bound=Middleware)
+P = TypeVar("P", bound=Callable[..., object])
 R = TypeVar("R", bound=Respond)
 
 
@@ -62,6 +65,9 @@ Step: TypeAlias = Callable[[Target], None]
 
 class Registrar:
     """The decorators of an app and of a router. Registering opens nothing and needs no event loop."""
+
+    # Number of calls of ``publish_to`` whose handler is not known yet.
+    _open_outputs = 0
 
     def __init__(self, middlewares: Iterable[Middleware] = ()) -> None:
         self._registry = Registry()
@@ -182,8 +188,10 @@ class Registrar:
         around = check_middlewares(middlewares)
 
         def register(handler: H) -> H:
+            role = self._role_of(handler)
+
             def step(target: Target) -> None:
-                plan = planned(handler, codec, undecodable, state=target.state)
+                plan = planned(handler, codec, undecodable, role=role, state=target.state)
                 options.check_handler(handler, plan.shape, plan.properties)
                 uri = options.checked_uri(target.uri_of(queue))
                 middlewares = (*target.middlewares, *around)
@@ -297,6 +305,75 @@ class Registrar:
 
         return register
 
+    def publish_to(
+        self,
+        queue: str,
+        *,
+        codec: str | Codec[Any] | None = None,
+        key: KeyOf | None = None,
+        properties: Mapping[str, PropertyInput] | None = None,
+    ) -> Callable[[P], P]:
+        """Post the results of the decorated handler to a queue, and return the handler unchanged.
+
+        ::
+
+            @app.consumer("bmq://bmq.test.mem.priority/orders")
+            @app.publish_to("bmq://bmq.test.mem.priority/invoices")
+            async def bill(order: Order) -> Invoice | None:
+                return Invoice(order.number, order.total) if order.total else None
+
+        The annotation of the result is the type of the values. A handler may also return bytes, or a
+        :class:`bmq.PutMessage` with properties, tags, key, delay or GUID of its own; None posts nothing. An
+        ``async def`` with ``yield``, annotated with an ``AsyncIterator``, posts each result, after the end of
+        the function. A handler of batches returns a list with one result for each message; an exception in
+        the list is a failed message, as in :class:`bmq.PartlyFailed`.
+
+        The input is confirmed after all outputs are acknowledged. If an output fails, the attempt has failed,
+        and the retry policy decides. The GUID of an output derives from the GUID of the input: within the
+        deduplication window, the broker stores the output of a repeated input once. Several ``publish_to``
+        post each result to several queues.
+
+        Args:
+            queue: URI of the queue for the results; in a :class:`bmq.Router`, the name after the prefix.
+            codec: content type or :class:`bmq.Codec` that encodes values; None for JSON.
+            key: function of the result that returns the ordering key, as for :meth:`bmq.Queue.post`.
+            properties: properties of each output; override properties derived from fields of the value.
+
+        Raises:
+            UsageError: the result of the handler cannot be posted, the handler confirms its input earlier, or
+                an argument is of another type.
+            InvalidURI: the queue is not legal.
+            InvalidProperty: a property cannot be posted.
+            StateError: the app is running, or the router is already a part of an app.
+        """
+        if key is not None:
+            _checks.function("key", key, 1, plain=True)
+        if properties is not None:
+            properties = dict(_checks.mapping("properties", properties))
+            encode_properties(properties, new=True)
+        self._open_outputs += 1
+
+        def register(handler: P) -> P:
+            def step(target: Target) -> None:
+                uri = QueueUri.parse(target.uri_of(queue))
+                if uri.app_id:
+                    raise InvalidURI(f"messages are posted to a queue, not to its application: {uri}")
+                target.registry.publish(Output(handler, uri, codec, key, properties))
+
+            self._open_outputs -= 1
+            self._register(step)
+            return handler
+
+        return register
+
+    def _role_of(self, handler: Callable[..., object]) -> Role:
+        """Return the role of a handler: with ``publish_to``, a handler may yield several results.
+
+        A ``publish_to`` above ``consumer`` has been called already, and will decorate the handler next.
+        """
+        published = any(each.handler == handler for each in self._registry.published)
+        return PUBLISHING if published or self._open_outputs else HANDLER
+
     def on_startup(self, function: F) -> F:
         """Register a function to be called when the app starts, and return the function unchanged.
 
@@ -335,12 +412,21 @@ class Registrar:
         concurrency: int = 1,
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
+        codec: str | Codec[Any] | None = None,
+        middlewares: Iterable[Middleware] = (),
         on_error: OnError | None = None,
     ) -> Callable[[R], R]:
         """Register the decorated function as the responder of a queue, and return the function unchanged.
 
-        See :class:`bmq.workers.Responder`. An exception becomes the reply, and is not retried. Cancellations
-        have a separate subscription of a higher priority, and reach even a busy responder.
+        ::
+
+            @app.responder("bmq://bmq.test.mem.priority/prices")
+            async def price(article: Article) -> Price:
+                return Price(cents=999)
+
+        The function has the parameters of a handler, and the annotation of its result is the type of the
+        reply's value. See :class:`bmq.workers.Responder`. An exception becomes the reply, and is not retried.
+        Cancellations have a separate subscription of a higher priority, and reach even a busy responder.
 
         Args:
             queue: the queue's URI; in a :class:`bmq.Router`, the name after the prefix.
@@ -349,11 +435,14 @@ class Registrar:
             concurrency: number of requests handled at the same time.
             max_unconfirmed_messages: limit of unconfirmed requests.
             max_unconfirmed_bytes: limit of unconfirmed bytes.
+            codec: encodes the values of replies, and decodes requests without a content type.
+            middlewares: async functions around each call, inside the middlewares of the app.
             on_error: called for malformed requests; not for exceptions of the function, because these are
                 replies.
 
         Raises:
-            UsageError: an argument is out of range, or the function is not async.
+            UsageError: an argument is out of range, the function is not async, or the requests or replies
+                have a type without a codec.
             InvalidURI, InvalidExpression: the queue or the subscription is not legal.
             StateError: the app is running, or the router is already a part of an app.
         """
@@ -369,17 +458,18 @@ class Registrar:
         cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=NoRetry("discard"))
         options.checked_uri(self._uri_of(queue))
         options.definition  # noqa: B018  # raises if a limit is out of range
+        around = check_middlewares(middlewares)
 
         def register(function: R) -> R:
             def step(target: Target) -> None:
-                responder = Responder(function, allow=allow)
-                plan = planned(responder)
+                responder = Responder(function, allow=allow, codec=codec)
+                plan = planner_of(responder)(target.state)
                 uri = options.checked_uri(target.uri_of(queue))
-                for each in (options, cancelling):
-                    each.check_handler(responder, None)
-                    target.registry.add(
-                        Registration(uri, responder, plan, each, middlewares=target.middlewares)
-                    )
+                options.check_handler(function, plan.shape, plan.properties)
+                middlewares = (*target.middlewares, *around)
+                registry = target.registry
+                registry.add(Registration(uri, function, plan, options, None, middlewares, responder))
+                registry.add(Registration(uri, function, plan, cancelling, None, None, responder))
 
             self._register(step)
             return function

@@ -22,6 +22,9 @@ from bmq.workers._later import is_durable
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import HandlerOptions
 from bmq.workers._plan import Plan
+from bmq.workers._publishing import Output, Publisher
+from bmq.workers._responder import Responder
+from bmq.workers._results import Results
 from bmq.workers._sweeper import Sweeper
 from bmq.workers._typed import alike
 
@@ -38,8 +41,9 @@ class Registration:
         plan: the checked handler.
         options: options of the handler.
         batches: bounds of batches; None for a handler of single messages.
-        middlewares: middlewares of the routers and of the handler, the first outermost.
-        builtins: middlewares of the library, nearest to the handler.
+        middlewares: middlewares of the routers and of the handler, the first outermost; None for a handler of
+            bmq's own messages, without any middlewares.
+        responder: the responder of the handler; None if the handler does not answer requests.
     """
 
     uri: QueueUri
@@ -47,8 +51,8 @@ class Registration:
     plan: Plan
     options: HandlerOptions
     batches: Batches | None = None
-    middlewares: tuple[Middleware, ...] = ()
-    builtins: tuple[Middleware, ...] = ()
+    middlewares: tuple[Middleware, ...] | None = ()
+    responder: Responder | None = None
 
     @property
     def shape(self) -> Shape[Any] | None:
@@ -82,6 +86,7 @@ class Registry:
         handlers: handlers, in the order of registration.
         sweepers: sweepers.
         waiting: delay queues, with the arguments of the mover; None for default arguments.
+        published: queues for the results of handlers.
         startup: functions to call before the first message.
         shutdown: functions to call after the last message.
     """
@@ -90,6 +95,7 @@ class Registry:
         self.handlers: list[Registration] = []
         self.sweepers: list[Sweeper] = []
         self.waiting: dict[QueueUri, Waiting | None] = {}
+        self.published: list[Output] = []
         self.startup: list[Callable[[], object]] = []
         self.shutdown: list[Callable[[], object]] = []
 
@@ -103,7 +109,7 @@ class Registry:
         made = Registry()
         made.handlers, made.sweepers = [*self.handlers], [*self.sweepers]
         made.startup, made.shutdown = [*self.startup], [*self.shutdown]
-        made.waiting = {**self.waiting}
+        made.waiting, made.published = {**self.waiting}, [*self.published]
         return made
 
     def add(self, new: Registration) -> None:
@@ -130,9 +136,54 @@ class Registry:
                     f"{new.uri}, so each message goes to only one of them. Give each handler its own "
                     "subscription, or both the same type"
                 )
+        self.outputs_of(new)
         if is_durable(new.options.policy):
             self.waiting.setdefault(QueueUri.parse(delay_queue_of(new.uri.canonical)), None)
         self.handlers.append(new)
+
+    def publish(self, new: Output) -> None:
+        """Add a queue for the results of a handler, registered already or later.
+
+        Raises:
+            UsageError: the handler has no results to post, or the same queue already.
+        """
+        for each in self.published:
+            if each.handler == new.handler and each.uri == new.uri:
+                raise UsageError(f"{name_of(new.handler)} already posts its results to {new.uri}")
+        for handler in self.handlers:
+            if handler.handler == new.handler:
+                _results_of(handler, new)
+        self.published.append(new)
+
+    def publisher_of(self, handler: Registration) -> Publisher | None:
+        """Return the middleware that posts the results of a handler; None without a queue for results."""
+        outputs = self.outputs_of(handler)
+        return Publisher(outputs, batch=handler.batches is not None) if outputs else None
+
+    def outputs_of(self, handler: Registration) -> list[tuple[Output, Results]]:
+        """Return the queues for the results of a handler, with the conversion of results."""
+        return [
+            (each, _results_of(handler, each)) for each in self.published if each.handler == handler.handler
+        ]
+
+    def check_published(self) -> None:
+        """Check whether each queue for results has a handler, and each generator a queue.
+
+        Raises:
+            UsageError: a queue or a generator is alone.
+        """
+        handlers = [each.handler for each in self.handlers]
+        for output in self.published:
+            if output.handler not in handlers:
+                raise UsageError(
+                    f"publish_to({str(output.uri)!r}) decorates {name_of(output.handler)}, which is not a "
+                    "handler of this app: add @app.consumer(...) too"
+                )
+        for each in self.handlers:
+            if each.plan.yields and not self.outputs_of(each):
+                raise UsageError(
+                    f"{each.plan.name} is a generator, and its results go nowhere: add @app.publish_to(...)"
+                )
 
     def add_waiting(self, uri: QueueUri, waiting: Waiting) -> None:
         """Add a delay queue with a mover.
@@ -145,8 +196,9 @@ class Registry:
         self.waiting[uri] = waiting
 
     def outputs(self) -> set[str]:
-        """Return the URIs, without application, of the dead-letter queues."""
-        return {QueueUri.parse(uri).canonical for uri in self._letters() if isinstance(uri, str)}
+        """Return the URIs, without application, of the queues for dead letters and for results."""
+        letters = {QueueUri.parse(uri).canonical for uri in self._letters() if isinstance(uri, str)}
+        return letters | {each.uri.canonical for each in self.published}
 
     def _letters(self) -> Iterator[object]:
         for each in self.handlers:
@@ -156,6 +208,17 @@ class Registry:
         for waiting in self.waiting.values():
             if waiting is not None:
                 yield waiting.dead_letters
+
+
+def _results_of(handler: Registration, output: Output) -> Results:
+    """Return the conversion of a handler's results for a queue.
+
+    Raises:
+        UsageError: the handler has no results to post.
+    """
+    return output.results(
+        batch=handler.batches is not None, ack=handler.options.ack, replies=handler.responder is not None
+    )
 
 
 def _text_of(expression: ExpressionInput) -> list[str]:

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from types import UnionType
-from typing import Any, Never, NoReturn, TypeAlias, Union, cast, get_args, get_origin
+from operator import attrgetter
+from typing import Any, Concatenate, TypeAlias
 
 from bmq import _world
 from bmq._checks import INT64_MAX
 from bmq._log_limit import LogLimit
+from bmq.client.attempt import Attempt, CallNext
 from bmq.client.dead_letters import described
 from bmq.client.message import Message
 from bmq.client.poison import Allow, Allowed, guid_of, integer_of, queue_of
@@ -21,21 +21,24 @@ from bmq.client.posts import PutMessage
 from bmq.client.problem import problem_of
 from bmq.client.queue import Queue
 from bmq.client.requests import deadline
+from bmq.codecs import Codec
 from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER, derived_guid
 from bmq.errors import Error, QueueClosed, UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import BlockingCalls, Steps
 from bmq.workers._handlers import is_async, name_of
-from bmq.workers._parameters import HANDLER, parameters_of, returned_by, shown_type
-from bmq.workers._typed import check_shape
+from bmq.workers._middleware import Middleware
+from bmq.workers._parameters import ANY_STATE, HANDLER, parameters_of
+from bmq.workers._plan import Plan, planned
+from bmq.workers._results import Results
 
-__all__ = ["Respond", "Responder"]
+__all__ = ["Respond", "Responder", "middleware_of", "planner_of", "replies_of"]
 
 logger = logging.getLogger("bmq.workers")
 
-#: Function of a responder. Returns the reply's payload, the whole reply, or None for an empty reply.
-Respond: TypeAlias = Callable[[Message], Awaitable[bytes | PutMessage | None]]
+#: Function of a responder. Returns the value of the reply, its payload, the whole reply, or None.
+Respond: TypeAlias = Callable[Concatenate[Any, ...], Awaitable[object]]
 
 # Maximum number of remembered cancellations of requests still to arrive.
 _REMEMBERED = 10_000
@@ -52,47 +55,82 @@ class Responder:
     For :func:`bmq.consume`; :meth:`bmq.App.responder` creates one, too. Each request is answered at most
     once, and afterwards confirmed. An expired request is confirmed without a call. The function is cancelled
     at the deadline, and when the requester cancels the request. A message without ``bmq_reply_to`` is handled
-    without a reply. If the function raises an exception, or the result cannot be posted, the requester
-    receives a :class:`bmq.RequestFailed`.
+    without a reply. If the function raises an exception, the request cannot be decoded, or the result cannot
+    be posted, the requester receives a :class:`bmq.RequestFailed`.
 
     Three kinds of requests are not handled: malformed requests, requests with forged ``bmq_`` properties, and
     requests naming a reply queue outside ``allow``. Rejected requests become dead letters if the retry policy
     has a queue for dead letters; otherwise they are confirmed.
 
     Args:
-        function: an ``async def`` of the request. Returns the reply: bytes, None, or a
-            :class:`bmq.PutMessage`, for its data and properties only.
+        function: an ``async def`` with the parameters of a handler. Returns the reply: a value of the
+            annotated type, bytes, None for an empty reply, or a :class:`bmq.PutMessage`, for its data and
+            properties only.
         allow: permitted queues for replies: patterns like ``bmq://DOMAIN/replies.*``, or a function of the
             URI. By default all queues in the requests' own domain, and queues of any domain with names
             beginning with ``replies.``.
+        codec: content type or :class:`bmq.Codec` that encodes the values of replies, and decodes requests
+            without a content type; None for JSON.
 
     Raises:
-        UsageError: the function is not async, takes another argument than the request, or is annotated with a
-            type of values for the request or the reply; or ``allow`` is of another type.
+        UsageError: the function is not async, no codec supports the type of the replies, or ``allow`` is of
+            another type.
+
+    Attributes:
+        function: the function.
     """
 
-    def __init__(self, function: Respond, *, allow: Allow | None = None) -> None:
-        check_shape(function, "a responder", "the request, a bmq.Message", most=1)
+    def __init__(
+        self,
+        function: Respond,
+        *,
+        allow: Allow | None = None,
+        codec: str | Codec[Any] | None = None,
+    ) -> None:
+        parameters_of(function, HANDLER, ANY_STATE)  # raises if a call would not run the function
         if not is_async(function):
             raise UsageError(f"a responder belongs in the event loop: make {name_of(function)} 'async def'")
-        _check_types(function)
         self.function = function
+        self._codec = codec
+        self._results = Results(function, codec)
         self._allow = Allowed(allow, QueueUri("d", "q"))
         self._allowed: dict[str, Allowed] = {}
         self._log = LogLimit(logger)
-        self._blocking = BlockingCalls(logger, name_of(function))
+        self._name = name_of(function)
+        self._blocking = BlockingCalls(logger, self._name)
         self._running: dict[str, asyncio.Task[PutMessage | None]] = {}
         self._outputs: OrderedDict[Queue, None] = OrderedDict()
         self._closing: set[asyncio.Future[None]] = set()
         self._cancelled: OrderedDict[str, None] = OrderedDict()
-        self.__qualname__ = name_of(function)
 
-    async def __call__(self, message: Message) -> None:
-        """Handle a request, or the cancellation of a request.
+    def _plan(self, state: object) -> Plan:
+        """Return the checked function.
+
+        Args:
+            state: class of the app's state, as for :func:`planned`.
+
+        Raises:
+            UsageError: the function or a dependency cannot be called, or the requests cannot be decoded.
+        """
+        plan = planned(self.function, state=state)
+        if self._codec is None:
+            return plan
+        if plan.shape is not None:
+            return planned(self.function, self._codec, state=state)
+        if self._results.of is None:
+            raise UsageError(
+                f"{self._name} takes messages and returns bytes, and codec is for values: annotate the "
+                "request or the result with its type, or omit codec"
+            )
+        return plan
+
+    async def _handle(self, attempt: Attempt, call_next: CallNext) -> None:
+        """Handle a request, or the cancellation of a request; the middleware nearest to the function.
 
         Raises:
             Poison: the message is neither a request nor a cancellation.
         """
+        message = attempt.message
         cancelled = guid_of(message, CANCEL)
         if cancelled is not None:
             self._cancel(cancelled)
@@ -108,7 +146,7 @@ class Responder:
                 "request %s of %s arrived after its deadline", guid, message.queue_uri, extra=_about(message)
             )
             return
-        task = self._running[guid] = asyncio.create_task(self._respond(message, seconds))
+        task = self._running[guid] = asyncio.create_task(self._respond(message, call_next, seconds))
         try:
             await asyncio.wait([task])
         finally:
@@ -131,7 +169,9 @@ class Responder:
         if len(self._cancelled) > _REMEMBERED:
             self._cancelled.popitem(last=False)
 
-    async def _respond(self, message: Message, seconds: float | None) -> PutMessage | None:
+    async def _respond(
+        self, message: Message, call_next: CallNext, seconds: float | None
+    ) -> PutMessage | None:
         """Call the function and return the reply; None if the requester has stopped waiting."""
         if seconds is not None:
             deadline.set(_world.time() + seconds)
@@ -140,7 +180,7 @@ class Responder:
         assert task is not None
         try:
             async with limit:
-                return _reply_of(await Steps(self.function(message), self._blocking))
+                return self._reply(await Steps(call_next(), self._blocking))
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise
@@ -148,17 +188,21 @@ class Responder:
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
                 self._log.warning(
-                    "deadline", "%s did not finish %s by its deadline", self.__qualname__, message.guid
+                    "deadline", "%s did not finish %s by its deadline", self._name, message.guid
                 )
                 return None
             return self._failed(message, error)
+
+    def _reply(self, result: object) -> PutMessage:
+        """Return the reply for a result of the function."""
+        return PutMessage(_DONE) if result is None else self._results.encoded(result)
 
     def _failed(self, message: Message, error: BaseException) -> PutMessage:
         """Return the reply for an error."""
         self._log.warning(
             type(error).__name__,
             "%s failed on request %s of %s: %s",
-            self.__qualname__,
+            self._name,
             message.guid,
             message.queue_uri,
             described(error),
@@ -219,60 +263,12 @@ class Responder:
             logger.info("a queue for replies was not closed cleanly: %s", error)
 
 
-def _reply_of(result: object) -> PutMessage:
-    """Return the reply for a function's result.
-
-    Raises:
-        TypeError: the result is not a reply.
-    """
-    if isinstance(result, PutMessage):
-        return result
-    if result is None:
-        return PutMessage(_DONE)
-    if isinstance(result, bytes | bytearray | memoryview):
-        return PutMessage(cast("bytes | bytearray | memoryview", result))
-    if inspect.iscoroutine(result):
-        result.close()
-    raise TypeError(f"a responder returns bytes, a bmq.PutMessage or None, not {type(result).__name__}")
-
-
-def _check_types(function: Callable[..., object]) -> None:
-    """Check the annotations of a responder's function.
-
-    Raises:
-        UsageError: the function takes no message, or its return type is not a reply.
-    """
-    name = name_of(function)
-    for wanted in parameters_of(function, HANDLER)[:1]:
-        if wanted.of is not Message:
-            raise UsageError(
-                f"{name} takes {shown_type(wanted.of)}, and requests are not decoded: a responder takes "
-                "the bmq.Message itself, and decodes message.data"
-            )
-    reply = returned_by(function)
-    parts = get_args(reply) if get_origin(reply) in (Union, UnionType) else (reply,)
-    for part in parts:
-        if part not in _REPLIES:
-            of = getattr(part, "__name__", None) or str(part)
-            raise UsageError(
-                f"{name} returns {of}, and replies are not encoded: a responder returns bytes, a "
-                "bmq.PutMessage, or None for an empty reply"
-            )
-
-
-_REPLIES = (
-    bytes,
-    bytearray,
-    memoryview,
-    PutMessage,
-    None,
-    type(None),
-    Any,
-    object,
-    NoReturn,
-    Never,
-    inspect.Parameter.empty,
-)
+#: Returns the middleware of a responder, nearest to its function.
+middleware_of: Callable[[Responder], Middleware] = attrgetter("_handle")
+#: Returns the function that plans a responder's function for the class of a state.
+planner_of: Callable[[Responder], Callable[[object], Plan]] = attrgetter("_plan")
+#: Returns the conversion of a responder's replies.
+replies_of: Callable[[Responder], Results] = attrgetter("_results")
 
 
 def _about(message: Message) -> dict[str, str]:

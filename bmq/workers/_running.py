@@ -27,6 +27,7 @@ from bmq.workers._consume import feed
 from bmq.workers._options import HandlerOptions, OnError
 from bmq.workers._plan import Surroundings
 from bmq.workers._registry import Registration, Registry
+from bmq.workers._responder import middleware_of
 
 __all__ = ["Running", "Settings"]
 
@@ -94,6 +95,7 @@ class Running:
             registry: handlers, sweepers and delay queues of the app.
             closing: closes the sessions at the end.
         """
+        registry.check_published()
         session = await closing.enter_async_context(connect(settings.broker, **settings.options))
         running = cls(settings, registry, session)
         await running._open_queues()
@@ -117,6 +119,8 @@ class Running:
                 subscriptions=[each.options.definition for each in handlers if each.uri == uri],
             )
             consumers[uri] = iter(queue.consumers)
+        for output in self._registry.published:
+            await session.open_output(output.uri.canonical)
         for each in handlers:
             then, dead_letters = each.options.policy.then, None
             if isinstance(then, DeadLetter):
@@ -173,10 +177,12 @@ class Running:
             each.options, quarantine=quarantine, on_error=settings.hook(each.options.on_error)
         )
         grace, clock = settings.grace, settings.clock
+        own, publisher = each.middlewares, self._registry.publisher_of(each)
+        builtins = () if each.responder is None else (middleware_of(each.responder),)
         around = dataclasses.replace(
             self.around,
-            middlewares=(*self.around.middlewares, *each.middlewares),
-            builtins=each.builtins,
+            middlewares=() if own is None else (*self.around.middlewares, *own),
+            builtins=builtins if publisher is None else (publisher,),
         )
         if each.batches is None:
             await feed(

@@ -15,6 +15,7 @@ import pytest
 
 import bmq
 from bmq.workers import Responder
+from bmq.workers._responder import middleware_of
 from tests.conformance.conftest import HasUri
 
 Connect = Callable[..., Awaitable[bmq.Session]]
@@ -194,6 +195,83 @@ async def test_a_typed_request_returns_the_value_of_the_reply(
         await articles.request("A1", reply=Price)  # type: ignore[call-overload]
 
 
+async def shelf() -> dict[str, int]:
+    return {"A1": 999, "A2": 0}
+
+
+async def test_a_responder_of_values_decodes_requests_and_encodes_replies(
+    bmq_broker: HasUri, queue: bmq.Queue
+) -> None:
+    app = bmq.App(bmq_broker.uri)
+
+    @app.responder(queue.uri, codec="application/msgpack")
+    async def price(
+        article: Article, prices: Annotated[dict[str, int], bmq.Depends(shelf)], message: bmq.Message
+    ) -> Price | None:
+        assert message.properties["Article"] == article.number
+        return Price(prices[article.number]) if prices[article.number] else None
+
+    articles = queue.typed(Article)
+    async with app:
+        assert await articles.request(Article("A1"), reply=Price, timeout=30) == Price(999)
+        reply = await articles.request(Article("A1"), timeout=30)
+        assert reply.properties["bmq_content_type"] == "application/msgpack"
+        assert (await articles.request(Article("A2"), timeout=30)).data == b"\0"
+        with pytest.raises(bmq.Undecodable):
+            await articles.request(Article("A2"), reply=Price, timeout=30)
+        with pytest.raises(bmq.RequestFailed) as unknown:
+            await articles.request(Article("A3"), reply=Price, timeout=30)
+        with pytest.raises(bmq.RequestFailed) as undecodable:
+            await queue.request(b"no value", timeout=30)
+    assert (unknown.value.type, unknown.value.detail) == ("KeyError", "'A3'")
+    assert undecodable.value.type == "Undecodable"
+    assert undecodable.value.detail.startswith("not a value of Article (application/msgpack, by default)")
+
+
+async def test_middlewares_surround_a_responder_without_its_cancellations(
+    bmq_broker: HasUri, queue: bmq.Queue
+) -> None:
+    seen: list[object] = []
+
+    async def note(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> object:
+        seen.append(attempt.value)
+        return await call_next()
+
+    app = bmq.App(bmq_broker.uri, middlewares=[note])
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    @app.responder(queue.uri, middlewares=[note])
+    async def price(article: Article) -> Price:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return Price(1)
+
+    async with app:
+        request = asyncio.create_task(queue.typed(Article).request(Article("A1"), reply=Price, timeout=300))
+        await asyncio.wait_for(began.wait(), 20)
+        request.cancel()
+        await asyncio.wait_for(ended.wait(), 20)
+    assert seen == [Article("A1"), Article("A1")]
+
+
+async def test_a_responder_of_values_works_without_an_app(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
+    async def price(article: Article) -> Price:
+        return Price(len(article.number))
+
+    reader = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+    working = asyncio.create_task(bmq.consume(reader, Responder(price)))
+    assert await reader.typed(Article).request(Article("A1"), reply=Price, timeout=30) == Price(2)
+    working.cancel()
+    await asyncio.wait([working])
+    with pytest.raises(bmq.UsageError, match="a responder has a codec of its own"):
+        await bmq.consume(reader, Responder(price), codec="application/json")
+
+
 async def test_a_request_without_a_responder_times_out(queue: bmq.Queue) -> None:
     before = time.monotonic()
     with pytest.raises(bmq.TimedOut, match="was not answered"):
@@ -275,10 +353,7 @@ async def test_a_cancellation_reaches_the_running_responder(bmq_broker: HasUri, 
 async def test_request_cancelled_before_delivery_is_not_handled(
     bmq_broker: HasUri, bmq_session: bmq.Session, queue: bmq.Queue
 ) -> None:
-    seen: list[bytes] = []
-
-    async def handle(message: bmq.Message) -> None:
-        seen.append(message.data)
+    async def handle(message: bmq.Message) -> None: ...
 
     responder = Responder(handle)
     reader = await bmq_session.open_queue(queue.uri, read=True)
@@ -287,9 +362,14 @@ async def test_request_cancelled_before_delivery_is_not_handled(
     request.cancel()
     cancelled = await reader.receive(timeout=20)
     assert cancelled.properties["bmq_cancel"] == taken.guid
-    await responder(cancelled)
-    await responder(taken)
-    assert seen == []
+    called: list[bmq.Message] = []
+    for message in (cancelled, taken):
+
+        async def call(message: bmq.Message = message) -> None:
+            called.append(message)
+
+        await middleware_of(responder)(bmq.Attempt([message]), call)
+    assert called == []
 
 
 async def test_a_late_and_a_second_reply_are_dropped(

@@ -70,12 +70,22 @@ async def asked(ask: Ask) -> bytes:
 
 
 async def answers_text(message: bmq.Message) -> str:
-    """A reply without an encoding."""
+    """A reply of text."""
     return ""
 
 
 async def answers_value(message: bmq.Message) -> Ask | None:
     """A typed reply."""
+    return None
+
+
+async def answers_complex(message: bmq.Message) -> complex:
+    """A reply without an encoding."""
+    raise NotImplementedError
+
+
+async def answers_bytes(message: bmq.Message) -> bytes | None:
+    """A reply that needs no encoding."""
     return None
 
 
@@ -108,18 +118,136 @@ def test_a_handler_of_an_impossible_shape_is_refused(kind: str, handler: Any, me
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (asked, "asked takes Ask, and requests are not decoded: .* decodes message.data"),
-        (answers_text, "answers_text returns str, and replies are not encoded"),
-        (answers_value, "answers_value returns Ask, and replies are not encoded"),
-        (three, "three takes 3 arguments"),
+        (print, "make print 'async def'"),
+        (answers_complex, "answers_complex returns complex: "),
+        (answers_bytes, "answers_bytes takes messages and returns bytes, and codec is for values"),
+        (functools.partial(asked, ask=Ask("a")), "takes no parameter"),
     ],
     ids=names,
 )
-def test_a_typed_responder_is_refused(function: Any, message: str) -> None:
+def test_a_responder_without_possible_replies_is_refused(function: Any, message: str) -> None:
     app = bmq.App()
     with pytest.raises(bmq.UsageError, match=message):
-        app.responder(URI)(function)
+        app.responder(URI, codec="application/json")(function)
     assert app._registry.handlers == []
+
+
+@pytest.mark.parametrize("function", [asked, answers_text, answers_value], ids=names)
+def test_a_responder_takes_and_returns_values(function: Any) -> None:
+    app = bmq.App()
+    app.responder(URI, codec="application/json")(function)
+    assert {each.handler for each in app._registry.handlers} == {function}
+
+
+async def yields(message: bmq.Message) -> AsyncIterator[Ask]:
+    """Several results."""
+    yield Ask("a")
+
+
+async def yields_text(message: bmq.Message) -> AsyncIterator[bytes]:
+    """Several payloads."""
+    yield b"a"
+
+
+def in_a_thread(message: bmq.Message) -> Ask:
+    """A result from a thread."""
+    return Ask("a")
+
+
+async def of_lists(messages: list[bmq.Message]) -> list[Ask | None]:
+    """Results of a batch."""
+    return []
+
+
+async def of_lists_wrong(messages: list[bmq.Message]) -> Ask:
+    """A single result of a batch."""
+    return Ask("a")
+
+
+async def yields_wrong(message: bmq.Message) -> Ask:  # type: ignore[misc]
+    """A generator that is annotated as a function."""
+    yield Ask("a")
+
+
+Register = Callable[[bmq.App, Any], object]
+CONSUMER: Register = lambda app, function: app.consumer(URI)(function)  # noqa: E731
+BATCHES: Register = lambda app, function: app.batch_consumer(URI)(function)  # noqa: E731
+RESPONDER: Register = lambda app, function: app.responder(URI)(function)  # noqa: E731
+EARLY: Register = lambda app, function: app.consumer(URI, ack=bmq.AckPolicy.MANUAL)(function)  # noqa: E731
+OUTPUT: Register = lambda app, function: app.publish_to(URI + ".out")(function)  # noqa: E731
+PACKED: Register = lambda app, function: app.publish_to(URI + ".out", codec="application/msgpack")(function)  # noqa: E731
+
+NO_RESULTS: list[tuple[Register, Register, Any, str]] = [
+    (CONSUMER, OUTPUT, right, r"right returns None, and publish_to\('.*orders.out'\) posts its results"),
+    (CONSUMER, OUTPUT, yields_wrong, "yields_wrong must return an AsyncIterator of results, not Ask"),
+    (CONSUMER, OUTPUT, answers_complex, "answers_complex returns complex"),
+    (CONSUMER, PACKED, answers_bytes, "answers_bytes returns no values to encode, .* '-> Order'"),
+    (BATCHES, OUTPUT, of_lists_wrong, "of_lists_wrong must return a list with one result for each message"),
+    (RESPONDER, OUTPUT, asked, "asked is a responder, and its result is the reply"),
+    (EARLY, OUTPUT, answers_value, "answers_value has ack=AckPolicy.MANUAL, and publish_to posts results"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "function", "message"), NO_RESULTS, ids=names)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_publish_to_a_handler_without_results_is_refused(
+    swapped: bool, first: Register, second: Register, function: Any, message: str
+) -> None:
+    if swapped:
+        first, second = second, first
+    elif function is yields_wrong:
+        return  # a generator without publish_to is refused itself
+    app = bmq.App()
+    first(app, function)
+    with pytest.raises(bmq.UsageError, match=message):
+        second(app, function)
+    assert len(app._registry.handlers) + len(app._registry.published) <= 2
+
+
+@pytest.mark.parametrize(
+    "function", [yields, yields_text, in_a_thread, answers_value, answers_text], ids=names
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_publish_to_stands_above_or_below_consumer(function: Any, swapped: bool) -> None:
+    app = bmq.App()
+    outer, inner = app.publish_to(URI + ".out"), app.publish_to(URI + ".log")
+    if swapped:
+        assert outer(inner(app.consumer(URI)(function))) is function
+    else:
+        assert app.consumer(URI)(outer(inner(function))) is function
+    app._registry.check_published()
+    app.batch_consumer(URI + ".b")(app.publish_to(URI + ".out")(of_lists))
+    with pytest.raises(bmq.UsageError, match=r"already posts its results to .*orders\.out"):
+        app.publish_to(URI + ".out")(function)
+    with pytest.raises(bmq.UsageError, match="async_generator is a generator"):
+        app.consumer(URI)(async_generator)
+
+
+async def test_a_publish_to_without_a_handler_is_refused_at_the_start() -> None:
+    app = bmq.App()
+    app.consumer(URI)(right)
+    app.publish_to(URI + ".out")(answers_text)
+    with pytest.raises(
+        bmq.UsageError, match=r"publish_to\(.*\) decorates answers_text, which is not a handler"
+    ):
+        await app.run(signals=False)
+    other = bmq.App()
+    other.publish_to(URI + ".out")
+    other.consumer(URI)(yields)
+    with pytest.raises(bmq.UsageError, match="yields is a generator, and its results go nowhere"):
+        await other.run(signals=False)
+
+
+def test_the_arguments_of_publish_to_are_checked() -> None:
+    app = bmq.App()
+    wrong: list[dict[str, Any]] = [{"key": 7}, {"properties": {"": 1}}, {"properties": 7}]
+    for each in wrong:
+        with pytest.raises(bmq.UsageError):
+            app.publish_to(URI, **each)
+    with pytest.raises(bmq.InvalidURI, match="posted to a queue, not to its application"):
+        app.publish_to(URI + "?id=a")(answers_text)
+    with pytest.raises(bmq.InvalidURI):
+        app.publish_to("nothing")(answers_text)
 
 
 def test_the_same_handler_with_the_same_subscription_is_refused() -> None:

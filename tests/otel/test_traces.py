@@ -459,3 +459,28 @@ async def test_client_without_tracing_passes_traces_on(
         message.confirm()
     assert parent(billing.one("receive")) == id_of(shop.one("post"))
     assert linked(billing.one("confirm")) == [id_of(shop.one("post"))]
+
+
+async def test_a_trace_continues_through_the_output_of_a_handler(
+    service: MakeService, bmq_broker: Any, bmq_connect: Connect, bmq_new_queue_uri: NewUri
+) -> None:
+    shop, billing = service("shop"), service("billing")
+    orders = bmq_new_queue_uri()
+    letters = orders + ".letters"
+    app = bmq.App(bmq_broker.uri, interceptors=[billing.telemetry])
+
+    @app.consumer(orders)
+    @app.publish_to(letters)
+    async def bill(message: bmq.Message) -> bytes:
+        return b"letter"
+
+    posting = await (await bmq_connect(interceptors=[shop.telemetry])).open_queue(orders, write=True)
+    reading = await (await bmq_connect()).open_queue(letters, read=True)
+    async with app:
+        await posting.post(b"order")
+        letter = await reading.receive(timeout=TIMEOUT)
+        letter.confirm()
+    post, handled = billing.one("post"), billing.one("process")
+    assert parent(post) == id_of(handled)
+    assert {trace_of(each) for each in (shop.one("post"), handled, post)} == {trace_of(post)}
+    assert f"{trace_of(post):032x}" in str(letter.properties["traceparent"])

@@ -43,6 +43,8 @@ def sample(of: Any) -> Any:
     if dataclasses.is_dataclass(of) and isinstance(of, type):
         hints = get_type_hints(of)
         return of(**{field.name: sample(hints[field.name]) for field in dataclasses.fields(of)})
+    if get_origin(of) is list:
+        return [sample(get_args(of)[0])]
     if get_origin(of) is dict:
         return {"number": sample(get_args(of)[1])}
     return {int: 1234, str: "1 Main Street", bool: True}[of]

@@ -8,8 +8,9 @@ import contextlib
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import sqlalchemy
 
@@ -364,6 +365,24 @@ def sweeping(world: World) -> Scene:
     return main
 
 
+@dataclass
+class Question:
+    """A request."""
+
+    number: int
+
+
+@dataclass
+class Answer:
+    """A reply."""
+
+    number: int
+
+
+class Five(bmq.RequestFailed, type="urn:sim:five", title="Five"):
+    """The problem of a responder."""
+
+
 @scene
 def requests(world: World) -> Scene:
     """Two responders, two requesters: each request receives exactly its own reply."""
@@ -373,24 +392,25 @@ def requests(world: World) -> Scene:
         app = world.app(recorder, grace=5)
 
         @app.responder(uri, concurrency=3)
-        async def double(message: bmq.Message) -> bytes:
+        async def double(question: Question) -> Answer:
             await asyncio.sleep(some(world))
-            if int(message.data) % 5 == 0:
-                raise ValueError("five")
-            return b"%d" % (2 * int(message.data))
+            if question.number % 5 == 0:
+                raise Five(f"{question.number} is a multiple of five")
+            return Answer(2 * question.number)
 
         await app.run(signals=False)
 
     async def ask(recorder: Recorder) -> None:
         async with world.connect(recorder, retry_first_connect=True) as session:
-            queue = await session.open_queue(uri, write=True)
+            queue = (await session.open_queue(uri, write=True)).typed(Question)
             for number in range(1, 11):
                 try:
-                    reply = await queue.request(b"%d" % number, timeout=1200)
-                except bmq.RequestFailed:
+                    reply = await queue.request(Question(number), reply=Answer, timeout=1200)
+                except Five as error:
                     assert number % 5 == 0
+                    assert error.detail == f"{number} is a multiple of five"  # noqa: PT017
                 else:
-                    assert reply.data == b"%d" % (2 * number)
+                    assert reply == Answer(2 * number)
                 await asyncio.sleep(world.random.expovariate(1))
 
     async def main() -> None:
@@ -399,6 +419,83 @@ def requests(world: World) -> Scene:
         asking = [world.program(name, ask) for name in ("alice", "bob")]
         await end_of_trouble(world, *asking)
         await world.settle(600)
+
+    return main
+
+
+@dataclass
+class Part:
+    """An output of a handler: a number, and the GUID of the input."""
+
+    of: Annotated[str, bmq.Property]
+    number: int
+
+
+@scene
+def publishing(world: World) -> Scene:
+    """Workers post the results of each input: each result is stored once, and a dead letter has none."""
+    uri, out, dead = world.uri("orders"), world.uri("parts"), world.uri("dead")
+    retry = bmq.Backoff(world.random.choice((0.1, 3.0)), retries=30, then=bmq.DeadLetter(dead))
+    batches = world.random.random() < 0.3
+    timeout = world.random.choice((None, None, 5.0))
+    stored: dict[str, Part] = {}
+    refused: set[str] = set()
+
+    async def fail_now_and_then(message: bmq.Message) -> None:
+        await asyncio.sleep(some(world))
+        if int(message.data) % 7 == 0:
+            refused.add(message.guid)
+            raise bmq.Reject("a multiple of seven")
+        if world.random.random() < 0.1:
+            raise OSError("not now")
+
+    async def work(recorder: Recorder) -> None:
+        app = world.app(recorder, grace=5)
+        if batches:
+
+            @app.batch_consumer(uri, max_messages=5, max_wait=0.5, retry=retry, timeout=timeout)
+            @app.publish_to(out)
+            async def split_all(messages: list[bmq.Message]) -> list[Part | Exception]:
+                found: list[Part | Exception] = []
+                for message in messages:
+                    try:
+                        await fail_now_and_then(message)
+                        found.append(Part(message.guid, 0))
+                    except (OSError, bmq.Reject) as error:
+                        found.append(error)
+                return found
+
+        else:
+
+            @app.consumer(uri, concurrency=world.random.choice((1, 3, 10)), retry=retry, timeout=timeout)
+            @app.publish_to(out)
+            async def split(message: bmq.Message) -> AsyncIterator[Part]:
+                for number in range(2):
+                    yield Part(message.guid, number)
+                    await fail_now_and_then(message)
+
+        await app.run(signals=False)
+
+    async def read(recorder: Recorder) -> None:
+        async with world.connect(recorder, retry_first_connect=True) as session:
+            async for part in (await session.open_queue(out, read=True)).typed(Part):
+                assert stored.setdefault(part.guid, part.value) == part.value
+                part.confirm()
+
+    async def main() -> None:
+        for name in ("first", "second"):
+            world.program(name, work)
+        world.program("graves", lambda recorder: world.read(recorder, dead))
+        world.program("reader", read)
+        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
+        await end_of_trouble(world, producer)
+        await world.settle(600, without=["order"])
+        posts = [event for event in world.history.events(op="post", type="ok") if event["queue"] == uri]
+        parts = sorted((part.of, part.number) for part in stored.values())
+        inputs = sorted({each for each, _ in parts})
+        assert parts == [(each, number) for each in inputs for number in range(1 if batches else 2)]
+        assert {each["message"] for each in posts} <= {*inputs, *refused}
+        assert not refused & {*inputs}
 
     return main
 

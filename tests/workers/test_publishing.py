@@ -1,0 +1,459 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``publish_to``: the results of handlers are posted, and acknowledged before the input is confirmed."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+
+import bmq
+from bmq.conventions import derived_guid
+from bmq.workers import CallNext
+from tests.waiting import eventually
+
+NewUri = Callable[..., str]
+Connect = Callable[..., Awaitable[bmq.Session]]
+
+
+@dataclass
+class Order:
+    number: Annotated[int, bmq.Property]
+    lines: Annotated[int, bmq.Property] = 1
+
+
+@dataclass
+class Invoice:
+    order: Annotated[int, bmq.Property]
+    line: int = 0
+
+
+class Bench:
+    """An app with an input queue and two output queues."""
+
+    def __init__(self, broker: Any, session: bmq.Session, new_uri: NewUri) -> None:
+        self.broker = broker
+        self.session = session
+        self.input = new_uri()
+        self.output, self.other, self.dead = (f"{self.input}.{name}" for name in ("out", "other", "dead"))
+        self.failures: list[bmq.workers.Failure] = []
+        self.app = self.new_app()
+
+    def new_app(self) -> bmq.App:
+        return bmq.App(self.broker.uri, grace=1, on_error=self.failures.append)
+
+    async def post(self, *orders: Order) -> list[str]:
+        queue = await self.session.open_output(self.input)
+        return [(await queue.typed(Order).post(each)).guid for each in orders]
+
+    async def received(self, count: int, uri: str | None = None) -> list[bmq.TypedMessage[Invoice]]:
+        """Return the messages of an output queue, which has no more than these."""
+        queue = await self.session.open_queue(uri or self.output, read=True)
+        found = [await queue.typed(Invoice).receive(timeout=20) for _ in range(count)]
+        for each in found:
+            each.confirm()
+        await queue.close()
+        assert self.stored(uri or self.output) == 0
+        return found
+
+    def stored(self, uri: str) -> int:
+        queues: dict[str, Any] = self.broker.queues
+        return len(queues[uri]) if uri in queues else 0
+
+
+@pytest.fixture
+def bench(bmq_broker: Any, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> Bench:
+    return Bench(bmq_broker, bmq_session, bmq_new_queue_uri)
+
+
+QUICK = bmq.Backoff(0.01, retries=3)
+
+
+async def test_a_result_is_posted_with_its_type_properties_and_a_derived_guid(bench: Bench) -> None:
+    @bench.app.consumer(bench.input)
+    @bench.app.publish_to(bench.output, properties={"source": "billing"}, key=lambda invoice: invoice.order)
+    @bench.app.publish_to(bench.other, codec="application/msgpack")
+    async def bill(order: Order) -> Invoice | None:
+        return Invoice(order.number) if order.number else None
+
+    assert await bill(Order(3)) == Invoice(3)
+    async with bench.app:
+        first, _, last = await bench.post(Order(1), Order(0), Order(2))
+        found = await bench.received(2)
+        others = await bench.received(2, bench.other)
+    assert [each.value for each in found] == [each.value for each in others] == [Invoice(1), Invoice(2)]
+    assert found[0].properties["order"] == 1
+    assert found[0].properties["source"] == "billing"
+    assert "bmq_bucket" in found[0].properties
+    assert others[0].properties["bmq_content_type"] == "application/msgpack"
+    for message, guid in zip(found, (first, last), strict=True):
+        assert message.guid == derived_guid(guid, bench.input, bench.output, "output", "1")
+    await eventually(lambda: bench.stored(bench.input) == 0)
+
+
+async def test_a_generator_posts_several_results(bench: Bench) -> None:
+    @bench.app.consumer(bench.input)
+    @bench.app.publish_to(bench.output)
+    async def bill(order: Order) -> AsyncIterator[Invoice | bmq.PutMessage | None]:
+        for line in range(order.lines):
+            yield Invoice(order.number, line) if line != 1 else None
+            await asyncio.sleep(0)
+        yield bmq.PutMessage(b'{"order": 9, "line": 9}', {"own": True}, guid="F" * 32)
+
+    async with bench.app:
+        (guid,) = await bench.post(Order(1, lines=3))
+        found = await bench.received(3)
+    assert [each.value for each in found] == [Invoice(1, 0), Invoice(1, 2), Invoice(9, 9)]
+    assert [each.guid for each in found] == [
+        derived_guid(guid, bench.input, bench.output, "output", "1"),
+        derived_guid(guid, bench.input, bench.output, "output", "3"),
+        "F" * 32,
+    ]
+    assert dict(found[2].properties) == {"own": True}
+
+
+async def test_a_handler_in_a_thread_and_bytes_are_published(bench: Bench) -> None:
+    threads: list[int] = []
+
+    @bench.app.publish_to(bench.output)
+    @bench.app.consumer(bench.input)
+    def bill(order: Order, message: bmq.Message) -> bytes:
+        threads.append(threading.get_ident())
+        return b'{"order": %d}' % order.number
+
+    async with bench.app:
+        await bench.post(Order(1))
+        (found,) = await bench.received(1)
+    assert found.value == Invoice(1)
+    assert threads[0] != threading.get_ident()
+
+
+async def test_outputs_are_acknowledged_before_the_input_is_confirmed(bench: Bench) -> None:
+    log: list[str] = []
+
+    class Log(bmq.Interceptor):
+        def on_post(self, queue: bmq.Queue, posts: Any) -> None:
+            log.extend("post" for _ in posts)
+
+        def on_ack(self, context: Any, outcome: Any) -> None:
+            log.append("ack")
+
+        def on_confirm(self, consumer: bmq.Consumer, messages: Any) -> None:
+            log.append("confirm")
+
+    app = bmq.App(bench.broker.uri, interceptors=[Log()])
+
+    @app.consumer(bench.input)
+    @app.publish_to(bench.output)
+    async def bill(order: Order) -> AsyncIterator[Invoice]:
+        yield Invoice(order.number)
+        yield Invoice(order.number, 1)
+
+    await bench.post(Order(1))
+    bench.broker.faults.delay_acks(0.3)
+    async with app:
+        await eventually(lambda: bench.stored(bench.output) == 2)
+        assert bench.stored(bench.input) == 1
+        await eventually(lambda: bench.stored(bench.input) == 0)
+    assert list(dict.fromkeys(log)) == ["post", "ack", "confirm"]
+    assert log.count("post") == 2
+    assert log.index("confirm") == len(log) - 1
+
+
+async def test_a_redelivered_input_posts_the_same_output(bench: Bench) -> None:
+    """The app ends after the acknowledgement of the outputs, before the confirmation of the input."""
+    calls: list[str] = []
+    acknowledged = asyncio.Event()
+
+    async def end(attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        result = await call_next()
+        if not acknowledged.is_set():
+            acknowledged.set()
+            await asyncio.Event().wait()
+        return result
+
+    def register(app: bmq.App) -> bmq.App:
+        @app.consumer(bench.input, middlewares=[end])
+        @app.publish_to(bench.output)
+        async def bill(order: Order, message: bmq.Message) -> AsyncIterator[Invoice]:
+            calls.append(message.guid)
+            yield Invoice(order.number, 1)
+            yield Invoice(order.number, 2)
+
+        return app
+
+    async with register(bmq.App(bench.broker.uri, grace=0)):
+        await bench.post(Order(1))
+        await acknowledged.wait()
+    assert (bench.stored(bench.input), bench.stored(bench.output)) == (1, 2)
+    async with register(bench.app):
+        await eventually(lambda: bench.stored(bench.input) == 0)
+    assert len(calls) == 2
+    assert [each.value.line for each in await bench.received(2)] == [1, 2]
+
+
+async def test_a_refused_output_fails_the_attempt_and_is_retried(bench: Bench) -> None:
+    calls: list[int] = []
+
+    @bench.app.consumer(bench.input, retry=QUICK)
+    @bench.app.publish_to(bench.output)
+    @bench.app.publish_to(bench.other)
+    async def bill(order: Order, attempt: bmq.Attempt) -> Invoice:
+        calls.append(attempt.number)
+        return Invoice(order.number)
+
+    await bench.post(Order(1))
+    bench.broker.faults.nack(bmq.AckStatus.LIMIT_MESSAGES, 2)
+    async with bench.app:
+        assert (await bench.received(1))[0].value == Invoice(1)
+        assert (await bench.received(1, bench.other))[0].value == Invoice(1)
+        await eventually(lambda: bench.stored(bench.input) == 0)
+    assert calls == [1, 2, 3]
+    assert [(type(each.error), each.attempt) for each in bench.failures] == [
+        (bmq.PostError, 1),
+        (bmq.PostError, 2),
+    ]
+
+
+async def test_a_dead_letter_has_no_output(bench: Bench) -> None:
+    retry = bmq.Backoff(0.01, retries=1, then=bmq.DeadLetter(bench.dead))
+
+    @bench.app.consumer(bench.input, retry=retry)
+    @bench.app.publish_to(bench.output)
+    async def bill(order: Order) -> AsyncIterator[Invoice]:
+        yield Invoice(order.number)
+        if order.number == 1:
+            raise OSError("no")
+
+    async with bench.app:
+        await bench.post(Order(1), Order(2))
+        assert [each.value for each in await bench.received(1)] == [Invoice(2)]
+        await eventually(lambda: bench.stored(bench.dead) == 1)
+        await eventually(lambda: bench.stored(bench.input) == 0)
+    assert bench.stored(bench.output) == 0
+    assert [each.attempt for each in bench.failures] == [1, 2]
+
+
+async def test_a_generator_that_fails_in_the_middle_posts_each_result_once_after_its_retry(
+    bench: Bench,
+) -> None:
+    @bench.app.consumer(bench.input, retry=QUICK)
+    @bench.app.publish_to(bench.output)
+    async def bill(order: Order, attempt: bmq.Attempt) -> AsyncIterator[Invoice]:
+        yield Invoice(order.number, 1)
+        if attempt.number == 1:
+            raise OSError("not now")
+        yield Invoice(order.number, 2)
+
+    async with bench.app:
+        (guid,) = await bench.post(Order(1))
+        found = await bench.received(2)
+    assert [each.value.line for each in found] == [1, 2]
+    assert [each.guid for each in found] == [
+        derived_guid(guid, bench.input, bench.output, "output", number) for number in "12"
+    ]
+
+
+async def test_outputs_after_durable_retries_have_the_guid_of_the_original(bench: Bench) -> None:
+    @bench.app.consumer(bench.input, retry=bmq.Backoff(0.05, retries=2, durable=True))
+    @bench.app.publish_to(bench.output)
+    async def bill(order: Order, attempt: bmq.Attempt) -> Invoice:
+        if attempt.number == 1:
+            raise OSError("not now")
+        return Invoice(order.number)
+
+    async with bench.app:
+        (guid,) = await bench.post(Order(1))
+        (found,) = await bench.received(1)
+    assert found.guid == derived_guid(guid, bench.input, bench.output, "output", "1")
+
+
+async def test_a_result_of_another_type_is_given_up_with_the_reason(bench: Bench) -> None:
+    @bench.app.consumer(bench.input, retry=bmq.NoRetry("discard"))
+    @bench.app.publish_to(bench.output)
+    async def bill(order: Order) -> Invoice:
+        return order  # type: ignore[return-value]
+
+    @bench.app.consumer(bench.other, retry=bmq.NoRetry("discard"))
+    @bench.app.publish_to(bench.output)
+    async def unsaid(message: bmq.Message):  # type: ignore[no-untyped-def]
+        return {"order": 1}
+
+    async with bench.app:
+        await bench.post(Order(1))
+        await (await bench.session.open_output(bench.other)).post(b"x")
+        await eventually(lambda: len(bench.failures) == 2)
+    texts = {each.handler: str(each.error) for each in bench.failures}
+    assert texts["bill"] == "a value must be Invoice, not Order"
+    assert texts["unsaid"].startswith("unsaid must return bytes or a bmq.PutMessage, not dict: annotate the")
+    assert bench.stored(bench.output) == 0
+
+
+async def test_the_result_of_an_undecodable_hook_is_not_published(bench: Bench) -> None:
+    hooked: list[str] = []
+
+    async def cannot(message: bmq.Message, error: bmq.Undecodable) -> str:
+        hooked.append(str(error))
+        return "not an output"
+
+    @bench.app.consumer(bench.input, undecodable=cannot)
+    @bench.app.publish_to(bench.output)
+    async def bill(order: Order) -> AsyncIterator[Invoice]:
+        yield Invoice(order.number)
+
+    async with bench.app:
+        await (await bench.session.open_output(bench.input)).post(b"no order")
+        await eventually(lambda: bool(hooked) and bench.stored(bench.input) == 0)
+    assert bench.stored(bench.output) == 0
+    assert bench.failures == []
+
+
+async def test_a_batch_returns_one_result_for_each_message(bench: Bench) -> None:
+    calls: list[int] = []
+
+    @bench.app.batch_consumer(bench.input, max_messages=4, max_wait=5, retry=QUICK)
+    @bench.app.publish_to(bench.output)
+    async def bill(orders: list[Order]) -> list[Invoice | Exception | None]:
+        calls.append(len(orders))
+        found: list[Invoice | Exception | None] = []
+        for order in orders:
+            if order.number == 3 and len(calls) == 1:
+                found.append(OSError("not now"))
+            else:
+                found.append(Invoice(order.number) if order.number != 2 else None)
+        return found
+
+    guids = await bench.post(*map(Order, range(4)))
+    async with bench.app:
+        found = await bench.received(3)
+        await eventually(lambda: bench.stored(bench.input) == 0)
+    assert calls == [4, 1]
+    assert [each.value.order for each in found] == [0, 1, 3]
+    assert [each.guid for each in found] == [
+        derived_guid(guids[n], bench.input, bench.output, "output", "1") for n in (0, 1, 3)
+    ]
+    assert [str(each.error) for each in bench.failures] == ["not now"]
+
+
+async def test_only_messages_with_refused_outputs_are_repeated_in_a_batch(bench: Bench) -> None:
+    calls: list[list[int]] = []
+
+    @bench.app.batch_consumer(bench.input, max_messages=4, max_wait=5, retry=QUICK)
+    @bench.app.publish_to(bench.output)
+    async def bill(orders: list[Order]) -> list[Invoice]:
+        calls.append([order.number for order in orders])
+        return [Invoice(order.number) for order in orders]
+
+    await bench.post(*map(Order, range(4)))
+    bench.broker.faults.nack(bmq.AckStatus.LIMIT_MESSAGES, 2)
+    async with bench.app:
+        await eventually(lambda: bench.stored(bench.input) == 0)
+    assert [len(each) for each in calls] == [4, 2]
+    assert sorted(each.value.order for each in await bench.received(4)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ([], "bill must return a list with one result for each of the 2 messages of the batch"),
+        (None, "bill must return a list with one result"),
+        (bmq.PartlyFailed({0: OSError("x")}), "bill has raised PartlyFailed, which would lose the results"),
+    ],
+)
+async def test_a_batch_with_missing_results_stays_in_the_queue(
+    bench: Bench, result: Any, message: str
+) -> None:
+    @bench.app.batch_consumer(bench.input, max_messages=2, max_wait=5)
+    @bench.app.publish_to(bench.output)
+    async def bill(orders: list[Order]) -> list[Invoice]:
+        if isinstance(result, Exception):
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    await bench.post(Order(1), Order(2))
+    async with bench.app:
+        await eventually(lambda: len(bench.failures) == 2)
+    assert str(bench.failures[0].error).startswith(message)
+    assert (bench.stored(bench.input), bench.stored(bench.output)) == (2, 0)
+
+
+async def test_an_attempt_that_times_out_while_posting_is_retried_with_the_same_guid(bench: Bench) -> None:
+    @bench.app.consumer(bench.input, timeout=0.2, retry=bmq.Backoff(0.01, retries=100))
+    @bench.app.publish_to(bench.output)
+    async def bill(order: Order) -> Invoice:
+        return Invoice(order.number)
+
+    await bench.post(Order(1))
+    bench.broker.faults.delay_acks(0.5)
+    async with bench.app:
+        await eventually(lambda: bool(bench.failures))
+        bench.broker.faults.clear()
+        await eventually(lambda: bench.stored(bench.input) == 0)
+        (found,) = await bench.received(1)
+    assert found.value == Invoice(1)
+    assert {type(each.error) for each in bench.failures} == {TimeoutError}
+
+
+@pytest.mark.parametrize("steps", range(1, 25))
+async def test_a_cancellation_at_any_step_loses_no_output(bench: Bench, steps: int) -> None:
+    """The app is cancelled after some turns; the next app finishes, and each output is stored once."""
+
+    def register(app: bmq.App) -> bmq.App:
+        @app.consumer(bench.input)
+        @app.publish_to(bench.output)
+        @app.publish_to(bench.other)
+        async def bill(order: Order) -> AsyncIterator[Invoice]:
+            started.set()
+            yield Invoice(order.number, 1)
+            await asyncio.sleep(0)
+            yield Invoice(order.number, 2)
+
+        return app
+
+    started = asyncio.Event()
+    await bench.post(Order(1))
+    running = asyncio.create_task(register(bench.app).run(signals=False))
+    await started.wait()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    running.cancel()
+    running.cancel()
+    await asyncio.wait([running])
+    if bench.stored(bench.input) == 0:
+        assert (bench.stored(bench.output), bench.stored(bench.other)) == (2, 2)
+    async with register(bench.new_app()):
+        await eventually(lambda: bench.stored(bench.input) == 0)
+    for uri in (bench.output, bench.other):
+        assert [each.value.line for each in await bench.received(2, uri)] == [1, 2]
+
+
+async def test_an_app_publishes_to_its_own_input(bench: Bench) -> None:
+    @bench.app.consumer(bench.input, expression="lines > 0")
+    @bench.app.publish_to(bench.input)
+    async def shorten(order: Order, message: bmq.Message) -> bmq.PutMessage | None:
+        left = order.lines - 1
+        return bmq.PutMessage(b'{"number": 1, "lines": %d}' % left, {"lines": left}) if left else None
+
+    async with bench.app:
+        queue = await bench.session.open_output(bench.input)
+        await queue.post(b'{"number": 1, "lines": 3}', properties={"lines": 3})
+        await eventually(lambda: bench.app.session.stats().confirmed == 3)
+    assert bench.stored(bench.input) == 0
+
+
+async def test_a_router_publishes_below_its_prefix(bench: Bench) -> None:
+    domain, _, name = bench.input.rpartition("/")
+    router = bmq.Router(prefix=domain + "/")
+    out = bench.output.rpartition("/")[2]
+
+    @router.publish_to(out)
+    @router.consumer(name)
+    async def bill(order: Order) -> AsyncIterator[Invoice]:
+        yield Invoice(order.number)
+
+    bench.app.include(router)
+    async with bench.app:
+        await bench.post(Order(1))
+        assert [each.value for each in await bench.received(1)] == [Invoice(1)]
