@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,3 +48,28 @@ def test_the_django_project_passes_with_its_own_test_runner(
         )  # fmt: skip
         assert run.returncode == 0, run.stdout + run.stderr
     assert "Ran 6 tests" in run.stderr
+
+
+class TestBesideFastStream:
+    """The service of docs/faststream.md."""
+
+    FOLDER = ROOT / "benchmarks" / "beside_faststream"
+
+    def test_the_suite_of_the_service_passes(self, tmp_path: Path) -> None:
+        for name in ("orders_bmq.py", "test_orders_bmq.py", "pytest.ini"):
+            shutil.copy(self.FOLDER / name, tmp_path / name)
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+            cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=False, timeout=110,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stdout
+        assert "7 passed" in run.stdout
+
+    def test_the_page_shows_both_services(self) -> None:
+        page = (ROOT / "docs" / "faststream.md").read_text(encoding="utf-8")
+        blocks = re.findall(r'^```python title="[^"]*"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
+        files = ["orders_bmq.py", "orders_faststream.py"]
+        assert len(blocks) == len(files)
+        for block, file in zip(blocks, files, strict=True):
+            assert block in (self.FOLDER / file).read_text(encoding="utf-8")
