@@ -30,7 +30,7 @@ from bmq import _checks
 from bmq.asyncapi._values import is_array, is_object
 from bmq.client.dead_letters import DeadLetter
 from bmq.codecs import Shape
-from bmq.conventions import CANCEL, REPLY_TO
+from bmq.conventions import CANCEL, ERROR, REPLY_TO
 from bmq.engine.address import parse_addresses
 from bmq.subscriptions import subscriptions_for
 from bmq.workers import AckPolicy, App, Responder, RetryPolicy, parts_of, registry_of, replies_of, settings_of
@@ -46,6 +46,28 @@ _KINDS: Final[Mapping[type, dict[str, str]]] = {
 #: Characters of a name in ``components``, and all others.
 _OTHERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _BYTES: Final = "bytes"
+_PROBLEM: Final = "problem"
+#: The failure of a request, as bmq.client.problem writes it.
+_PROBLEM_SCHEMA: Final[dict[str, Any]] = {
+    "title": _PROBLEM,
+    "description": "A failed request, in the form of RFC 9457.",
+    "type": "object",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "detail": {"type": "string"},
+        "retryable": {"type": "boolean"},
+    },
+    "required": ["type", "detail"],
+}
+_PROBLEM_MESSAGE: Final[dict[str, Any]] = {
+    "name": _PROBLEM,
+    "title": _PROBLEM,
+    "summary": "A failed request; bmq.RequestFailed at the requester",
+    "contentType": "application/problem+json",
+    "headers": {"type": "object", "properties": {ERROR: {"type": "string"}}, "required": [ERROR]},
+    "payload": {"$ref": f"#/components/schemas/{_PROBLEM}"},
+}
 #: The subscription of each responder for cancelled requests.
 _CANCELLED: Final = [f"exists({CANCEL})"]
 
@@ -203,10 +225,7 @@ class _Builder:
                 **headers,
                 **_given(payload=self._payload(shape)),
             }
-        name = _add(self._messages, message["name"], message)
-        members = self._channels[channel.removeprefix("#/channels/")]["messages"]
-        members[name] = {"$ref": f"#/components/messages/{name}"}
-        return f"{channel}/messages/{name}"
+        return self._linked(channel, _add(self._messages, message["name"], message))
 
     def _payload(self, shape: Shape[Any]) -> dict[str, Any]:
         """Add the schemas of a type; return the schema of its payload."""
@@ -235,24 +254,30 @@ class _Builder:
         """Add the replies of a responder; return the member of the operation."""
         channel: dict[str, Any] = {"address": None, "title": f"Replies of {name}", "messages": {}}
         reference = f"#/channels/{_add(self._channels, f'{name}.replies', channel)}"
-        message = self._message(reference, replies_of(responder).shape, {}, name)
+        replies = [self._message(reference, replies_of(responder).shape, {}, name)]
+        self._schemas[_PROBLEM] = self._sources[_PROBLEM] = _PROBLEM_SCHEMA
+        replies.append(self._linked(reference, _add(self._messages, _PROBLEM, _PROBLEM_MESSAGE)))
         return {
             "address": {"location": f"$message.header#/{REPLY_TO}", "description": "Queue of the requester"},
             "channel": {"$ref": reference},
-            "messages": [{"$ref": message}],
+            "messages": [{"$ref": each} for each in replies],
         }
+
+    def _linked(self, channel: str, message: str) -> str:
+        """Add a message to a queue; return the reference."""
+        members = self._channels[channel.removeprefix("#/channels/")]["messages"]
+        members[message] = {"$ref": f"#/components/messages/{message}"}
+        return f"{channel}/messages/{message}"
 
     def _letters(self, key: str, handler: str, role: str, uri: str, message: str, servers: list[str]) -> None:
         """Add the queue for messages that a handler gives up."""
         channel = self._channel(uri, servers)
-        name = message.rpartition("/")[2]
-        members = self._channels[channel.removeprefix("#/channels/")]["messages"]
-        members[name] = {"$ref": f"#/components/messages/{name}"}
+        letter = self._linked(channel, message.rpartition("/")[2])
         operation = {
             "action": "send",
             "channel": {"$ref": channel},
             "title": f"{handler}, {role}",
-            "messages": [{"$ref": f"{channel}/messages/{name}"}],
+            "messages": [{"$ref": letter}],
             "x-bmq": {"role": role},
         }
         _add(self._operations, key, operation)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from html.parser import HTMLParser
@@ -20,6 +20,7 @@ import pytest
 
 import bmq
 import bmq.asyncapi
+from bmq.testing import TestApp
 
 DOMAIN = "bmq://bmq.test.mem.priority/"
 ORDERS = DOMAIN + "orders"
@@ -61,6 +62,11 @@ class Row(TypedDict):
     pair: tuple[int, str]
     kind: NotRequired[Literal["a", "b"]]
     counts: NotRequired[dict[str, int]]
+
+
+@dataclass
+class Total:
+    cents: int
 
 
 class Ask(msgspec.Struct):
@@ -119,6 +125,15 @@ def everything() -> bmq.App:
     async def price(message: bmq.Message) -> bytes:
         """Answer with a price."""
         return b""
+
+    @router.responder("totals")
+    async def total(question: Ask) -> Total:
+        return Total(1)
+
+    @router.consumer("placed")
+    @router.publish_to("lines")
+    async def split(order: Order) -> AsyncIterator[Line]:
+        yield Line("a")
 
     app.include(router)
     app.sweeper(ORDERS)
@@ -183,8 +198,13 @@ def test_queues_are_channels_of_the_brokers_of_their_app(document: dict[str, Any
         each["address"]: [ref["$ref"] for ref in each.get("servers", [])] for each in channels(document)
     }
     own = ["#/servers/broker", "#/servers/broker-2"]
-    names = ("orders", "orders.dead", "rows", "addresses", "addresses.delayed", "asked", "events", "raw")
-    expected: dict[str | None, list[str]] = {DOMAIN + name: own for name in (*names, "prices", "later")}
+    names = (
+        *("orders", "orders.dead", "rows", "addresses", "addresses.delayed", "asked", "events", "raw"),
+        *("prices", "totals", "placed", "lines", "later"),
+    )
+    expected: dict[str | None, list[str]] = {
+        DOMAIN + name: own for name in (*names, "prices", "totals", "placed", "lines", "later")
+    }
     assert found == expected | {"bmq://bmq.test.mem.fanout/news?id=foo": ["#/servers/broker-3"], None: []}
 
 
@@ -228,9 +248,10 @@ def test_handlers_are_operations_with_their_options(document: dict[str, Any]) ->
     assert sending == {
         "ship_express.dead-letters": {"role": "dead letters"},
         "ship_express.quarantine": {"role": "quarantine"},
+        "split.output": {"role": "output"},
     }
     roles = [each["x-bmq"]["role"] for each in operations.values() if "role" in each.get("x-bmq", {})]
-    assert roles == ["dead letters", "quarantine", "sweeper", "mover", "mover"]
+    assert roles == ["dead letters", "quarantine", "output", "sweeper", "mover", "mover"]
 
 
 def test_a_responder_replies_to_the_queue_of_the_requester(document: dict[str, Any]) -> None:
@@ -238,7 +259,44 @@ def test_a_responder_replies_to_the_queue_of_the_requester(document: dict[str, A
     assert price["reply"]["address"]["location"] == "$message.header#/bmq_reply_to"
     assert price["reply"]["channel"] == {"$ref": "#/channels/price.replies"}
     assert "x-bmq" not in price
-    assert len([each for each in document["operations"].values() if "reply" in each]) == 1
+    assert len([each for each in document["operations"].values() if "reply" in each]) == 2
+    channel = "#/channels/total.replies"
+    assert document["operations"]["total"]["reply"]["messages"] == [
+        {"$ref": f"{channel}/messages/Total"},
+        {"$ref": f"{channel}/messages/problem"},
+    ]
+    assert document["operations"]["total"]["messages"][0]["$ref"].endswith("totals/messages/Ask")
+
+
+async def test_a_failure_has_the_schema_of_the_document(document: dict[str, Any]) -> None:
+    app = bmq.App()
+
+    @app.responder(ORDERS)
+    async def fail(message: bmq.Message) -> bytes:
+        raise ValueError("no")
+
+    failures: list[bmq.Message] = []
+    replies = DOMAIN + "replies.test"
+
+    @app.consumer(replies)
+    async def keep(message: bmq.Message) -> None:
+        failures.append(message)
+
+    async with TestApp(app) as test:
+        await test.post(ORDERS, b"1", properties={"bmq_reply_to": replies})
+        await test.drained(ORDERS, replies)
+    problem = document["components"]["messages"]["problem"]
+    (failure,) = failures
+    assert failure.properties["bmq_content_type"] == problem["contentType"]
+    assert problem["headers"]["required"][0] in failure.properties
+    schema = {**problem["payload"], "components": document["components"]}
+    jsonschema.Draft7Validator(schema).validate(json.loads(failure.data))
+
+
+def test_results_are_sent_to_their_queue(document: dict[str, Any]) -> None:
+    assert document["operations"]["split.output"]["messages"] == [
+        {"$ref": "#/channels/bmq.test.mem.priority.lines/messages/Line"}
+    ]
 
 
 def test_messages_have_the_properties_and_the_schema_of_their_type(document: dict[str, Any]) -> None:
