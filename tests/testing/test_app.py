@@ -555,3 +555,17 @@ async def test_dependencies_are_overridden_for_the_test_only() -> None:
             await test.of(part).post(ORDERS, Order(1))
             await test.of(part).drained()
     assert seen == ["fake carrier", "slow carrier"]
+
+
+async def test_results_of_a_handler_are_tested_by_value() -> None:
+    app = bmq.App()
+
+    @app.consumer(ORDERS)
+    @app.publish_to(SHIPPED)
+    async def ship(order: Order) -> Order:
+        return Order(order.number + 1)
+
+    async with TestApp(app) as test:
+        await test.post(ORDERS, Order(1))
+        await test.drained()
+        test.assert_posted(SHIPPED, Order(2), count=1)
