@@ -315,9 +315,10 @@ class TypedQueue(Generic[T]):
 
     def _shape_of(self, reply: Any) -> Shape[Any]:
         """Return the shape of replies; the queue's codec decodes replies without a content type."""
-        shape = self._replies.get(reply) if isinstance(reply, type) else None
+        shape: Shape[Any] | None = self._replies.get(reply) if isinstance(reply, type) else None
         if shape is None:
-            shape = Shape(reply, self._codec)
+            made: Shape[Any] = Shape(reply, self._codec)
+            shape = made
             if isinstance(reply, type):
                 self._replies[reply] = shape
         return shape

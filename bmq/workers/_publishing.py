@@ -156,10 +156,11 @@ class Publisher:
                 f"{attempt.handler} has raised PartlyFailed, which would lose the results of the other "
                 "messages: return the exceptions in the list of results, in place of results"
             ) from error
+        given: object = result
         if not isinstance(result, Sequence) or len(cast("Sequence[object]", result)) != len(messages):
             raise UsageError(
                 f"{attempt.handler} must return a list with one result for each of the {len(messages)} "
-                f"messages of the batch, and None for no output; not {_checks.shown(result)}"
+                f"messages of the batch, and None for no output; not {_checks.shown(given)}"
             )
         results = cast("Sequence[object]", result)
         failed: dict[int, BaseException] = {

@@ -106,6 +106,19 @@ async def use(received: bmq.Message) -> None:
     outer = bmq.Router()
     outer.include(router)
     app.include(outer)
+
+    @app.consumer("bmq://d.e/q")
+    @app.publish_to("bmq://d.e/out", key=lambda shipped: str(shipped))
+    async def billed(order: Order) -> Shared | None:
+        return Shared() if order.number else None
+
+    assert_type(await billed(Order(1)), Shared | None)
+
+    @app.responder("bmq://d.e/q")
+    async def count(order: Order) -> int:
+        return order.number
+
+    assert_type(await count(Order(1)), int)
     await handle(Order(1), received)  # a plain function still, with its own types
     app.consumer("bmq://d.e/q", codec=Reversed(), undecodable=cannot)(take)
     app.consumer("bmq://d.e/q", middlewares=[measure])(take_everything)

@@ -46,6 +46,8 @@ async def misuse(queue: bmq.Queue, session: bmq.Session, app: bmq.App) -> None:
         print(state.shiped)  # wrong
         attempt.number = "one"  # wrong
 
+    app.publish_to("bmq://d.e/q", key=7)  # wrong
+    app.publish_to("bmq://d.e/q", properties=["a"])  # wrong
     app.consumer("bmq://d.e/q", undecodable=no_error)  # wrong
     router = bmq.Router(prefix=b"bmq://d.e/")  # wrong
     router.include(app)  # wrong
