@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -41,7 +41,7 @@ def gathers(transport: asyncio.BaseTransport) -> bool:
     return type(transport).__module__.startswith("uvloop")
 
 
-async def create_connection(protocol: Callable[[], asyncio.Protocol], *args: Any, **options: Any) -> Any:
+def create_connection(protocol: Callable[[], asyncio.Protocol], *args: Any, **options: Any) -> Awaitable[Any]:
     """Connect as ``create_connection`` of the running event loop does, or as the world does.
 
     Returns:
@@ -53,7 +53,7 @@ async def create_connection(protocol: Callable[[], asyncio.Protocol], *args: Any
     Cancelling the call closes the connection.
     """
     create = _world.current().create_connection or asyncio.get_running_loop().create_connection
-    return await create(protocol, *args, **options)
+    return create(protocol, *args, **options)
 
 
 def timeout(seconds: float, *, look_every: float | None = None) -> AbstractAsyncContextManager[object]:

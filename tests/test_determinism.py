@@ -27,7 +27,7 @@ _SET_INSIDE = re.compile(r"\b(dict|list|Mapping|defaultdict)\[.*\b(set|frozenset
 #: The owner of the set, and why the order has no effect.
 _HARMLESS = {
     "cli/dead.py: missing": "a list of the same name",
-    "codecs/_fields.py: kinds": "it has one member",
+    "codecs/fields.py: kinds": "it has one member",
     "otel/_interceptor.py: deliveries": "it has one member",
     "spark/_batches.py: _BYTES": "it becomes part of a set",
     "spark/_inlet.py: batch.waiting": "a number; a set of the same name is local",

@@ -229,12 +229,12 @@ class TypedQueue(Generic[T]):
 
     def _shape_of(self, reply: Any) -> Shape[Any]:
         """Return the shape of replies; the queue's codec decodes replies without a content type."""
-        shape: Shape[Any] | None = self._replies.get(reply) if isinstance(reply, type) else None
-        if shape is None:
-            made: Shape[Any] = Shape(reply, self._codec)
-            shape = made
-            if isinstance(reply, type):
-                self._replies[reply] = shape
+        kind = cast("type[Any] | None", reply if isinstance(reply, type) else None)
+        if kind in self._replies:
+            return self._replies[kind]
+        shape: Shape[Any] = Shape(reply, self._codec)
+        if kind is not None:
+            self._replies[kind] = shape
         return shape
 
     def flush(self, timeout: float | None = None) -> None:

@@ -5,11 +5,11 @@
 """
 
 from bmq.broker._bounds import Bounds
-from bmq.broker._clock import Clock, ManualClock
 from bmq.broker._consumer_filter import ConsumerFilter, FilteredConsumer, TagConsumerFilter
 from bmq.broker._domain_config import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
 from bmq.broker._posted import PostedMessage
 from bmq.broker._server import Broker
+from bmq.broker.clock import Clock, ManualClock
 from bmq.protocol.broker.settings import Authentication
 
 __all__ = [

@@ -13,12 +13,12 @@ from bmq import _world
 from bmq._log_limit import LogLimit
 from bmq.broker._backend import Backend
 from bmq.broker._bounds import Bounds
-from bmq.broker._clock import Clock
 from bmq.broker._connection import BrokerConnection
 from bmq.broker._domain import DomainSource
 from bmq.broker._faults import Faults
 from bmq.broker._posted import Posts
 from bmq.broker._schedule import Schedule
+from bmq.broker.clock import Clock
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import BrokerSettings
 from bmq.wire.guid import GuidGenerator, client_id_from

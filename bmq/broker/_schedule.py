@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
-from bmq.broker._clock import Clock, JumpingClock, ManualClock, follow
+from bmq.broker.clock import Clock, JumpingClock, ManualClock, follow
 from bmq.protocol.deadlines import Deadlines
 
 __all__ = ["Schedule", "Scheduled"]

@@ -16,13 +16,13 @@ from typing import Any, cast
 from bmq import _checks, _world
 from bmq.broker._bounds import Bounds
 from bmq.broker._builtin import builtin_domains
-from bmq.broker._clock import Clock
 from bmq.broker._domain import DomainSource, check_subscriptions
 from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
 from bmq.broker._hub import Hub
-from bmq.broker._listener import Listener, Listening, SimulatedListener
 from bmq.broker._posted import PostedMessage, Posts, told
 from bmq.broker._views import QueuesView
+from bmq.broker.clock import Clock
+from bmq.broker.listener import Listener, Listening, SimulatedListener
 from bmq.errors import StateError
 from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.wire.properties import PropertyInput

@@ -7,7 +7,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -195,6 +194,10 @@ class Process:
         """Send a signal; no effect after the end."""
         self._popen.send_signal(number)
 
+    def kill(self) -> None:
+        """Kill the process; no effect after the end."""
+        self._popen.kill()
+
     def kill_after(self, delay: float, name: str) -> None:
         """Kill the process after this number of seconds; no effect after the end and on a second call."""
         if self._kill is None and not self.ended.done():
@@ -202,7 +205,7 @@ class Process:
 
     def _force(self, delay: float, name: str) -> None:
         logger.warning("%s has not ended within %g s, and is killed", name, delay)
-        self.signal(signal.SIGKILL)
+        self.kill()
 
 
 @dataclass(slots=True)

@@ -54,6 +54,8 @@ _LAST_LINES: Final = 1.0
 # Signals passed on to the processes; the next signal kills the processes.
 _REQUESTS: Final = 2
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+# 0 on Windows, where the command ends with an error.
+_HANG_UP: Final[int] = getattr(signal, "SIGHUP", 0)
 _ORDERLY: Final = frozenset(
     {ExitStatus.OK, ExitStatus.INTERRUPTED, ExitStatus.TERMINATED, *(-each for each in _SIGNALS)}
 )
@@ -112,7 +114,7 @@ class Supervisor:
         self._answers = Answers(self._slots)
         self._servers: dict[int, tuple[str, int]] = {}
         self._serving = AsyncExitStack()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._signals = 0
         self._first: signal.Signals | None = None
         # Whether a process has started its app, in the supervisor's life.
@@ -138,9 +140,9 @@ class Supervisor:
         try:
             for number in _SIGNALS:
                 loop.add_signal_handler(number, self._stop, number)
-            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
+            if signal.getsignal(_HANG_UP) is not signal.SIG_IGN:  # ignored under nohup
                 handler = self._stop if _has_terminal() else self._hang_up
-                loop.add_signal_handler(signal.SIGHUP, handler, signal.SIGHUP)
+                loop.add_signal_handler(_HANG_UP, handler, _HANG_UP)
             if self._health is not None:
                 await self._serve(0, self._health)
             if self._changes is not None:
@@ -153,16 +155,16 @@ class Supervisor:
             await self._serving.aclose()
             for slot in self._slots:
                 if slot.process is not None and not slot.process.ended.done():
-                    slot.process.signal(signal.SIGKILL)
-            for number in (*_SIGNALS, signal.SIGHUP):
-                loop.remove_signal_handler(number)
+                    slot.process.kill()
+            for each in (*_SIGNALS, _HANG_UP):
+                loop.remove_signal_handler(each)
             aside.end(_LAST_LINES)
             logger.removeHandler(aside)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     # ---- processes
 
@@ -281,7 +283,7 @@ class Supervisor:
             if self._signals > _REQUESTS:
                 self._status = 128 + number
                 if slot.process is not None:
-                    slot.process.signal(signal.SIGKILL)
+                    slot.process.kill()
             else:
                 self._end_process(slot, self._first if self._signals == 1 else other)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from bmq.codecs._cloudevents import CloudEvent
 from bmq.codecs._codec import Codec, codec_for, register
-from bmq.codecs._fields import Property
 from bmq.codecs._shape import Shape
+from bmq.codecs.fields import Property
 
 if TYPE_CHECKING:
     from bmq.codecs._msgspec import MsgspecJson

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -99,11 +99,12 @@ class TestApp:
             _checks.choice("broker", broker, Broker)
             if domains:
                 raise UsageError("domains are for a broker of the test: give them to the Broker(domains=...)")
+        more: Mapping[str, DomainConfig | dict[str, Any]] | Iterable[DomainConfig] = domains
         if not isinstance(domains, Mapping):
-            domains = tuple(_checks.items("domains", domains, "DomainConfig"))
+            more = tuple(_checks.items("domains", domains, "DomainConfig"))
         time = TestTime(skip=_checks.boolean("skip_pauses", skip_pauses))
-        self._set_up(app, broker, time, MemoryNetwork(time.stir), domains)
-        self._overrides = {} if overrides is None else _checks.mapping("overrides", overrides)
+        self._set_up(app, broker, time, MemoryNetwork(time.stir), more)
+        self._overrides: Mapping[Any, Any] = _checks.mapping("overrides", overrides or {})
         time.calls = self._calls
         time.delayed = self._delayed
 
@@ -153,7 +154,7 @@ class TestApp:
         return [*(each for part in self._parts for each in part._all()), self]
 
     @contextmanager
-    def _here(self) -> Iterator[None]:
+    def _here(self) -> Generator[None]:
         """Run a block with the clock and the connections of the test."""
         token = _world.world.set(self._world)
         try:

@@ -19,8 +19,7 @@ from typing import Any, Final, cast
 
 from bmq.broker import Broker, DomainConfig
 from bmq.broker._builtin import builtin_domains
-from bmq.broker._domain_config import Redirect
-from bmq.broker._listener import Listener, Listening
+from bmq.broker.listener import Listener, Listening
 
 __all__ = ["MemoryBroker", "MemoryNetwork"]
 
@@ -100,7 +99,7 @@ class MemoryBroker(Broker):
 
 
 @cache
-def _lasting() -> dict[str, DomainConfig | Redirect]:
+def _lasting() -> dict[str, Any]:
     """Return the built-in domains, with the usual short retention replaced by a year."""
     usual = cast("DomainConfig", builtin_domains()[_USUAL]).message_ttl
     return {

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bmq import _world
-from bmq.broker._clock import JumpingClock
+from bmq.broker.clock import JumpingClock
 
 __all__ = ["TestTime"]
 

@@ -219,11 +219,11 @@ def target_of(function: Callable[..., Any]) -> Any:
 
 def _bound_by_name(function: Callable[..., Any]) -> set[str]:
     """Return the names of the arguments that partials give by name."""
-    found: set[str] = set()
+    bound: set[str] = set()
     while isinstance(function, functools.partial):
-        found |= function.keywords.keys()
+        bound |= function.keywords.keys()
         function = function.func
-    return found
+    return bound
 
 
 def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
@@ -610,8 +610,8 @@ def graph_of(
                 )
             return
         role = _BATCH_DEPENDENCY if batch else _DEPENDENCY
-        found = parameters_of(function, role, state, f"{user}: dependency {label}")
-        for each in found:
+        needed = parameters_of(function, role, state, f"{user}: dependency {label}")
+        for each in needed:
             if each.source is Source.DEPENDS:
                 visit(each.mark, [*path, function], f"{user}: dependency {label}")
             lasts = each.source is Source.STATE or (
@@ -623,7 +623,7 @@ def graph_of(
                     f"({each.source.value}) belongs to a single message: give bmq.Depends({label}) the scope "
                     "'message', or remove the parameter"
                 )
-        nodes[function] = Node(function, kind_of(function), mark.scope, found)
+        nodes[function] = Node(function, kind_of(function), mark.scope, needed)
 
     for each in parameters:
         if each.source is Source.DEPENDS:

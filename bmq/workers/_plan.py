@@ -25,7 +25,7 @@ from bmq.client.attempt import Attempt
 from bmq.client.message import Message
 from bmq.client.typed import TypedMessage, typed_message
 from bmq.codecs import Codec, Shape
-from bmq.codecs._fields import property_reader
+from bmq.codecs.fields import property_reader
 from bmq.errors import Undecodable, UsageError
 from bmq.workers._handlers import Handler, is_async, name_of, too_late
 from bmq.workers._middleware import Call, Middleware

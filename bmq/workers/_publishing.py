@@ -150,19 +150,18 @@ class Publisher:
     async def _post_batch(self, attempt: Attempt, call_next: CallNext) -> Any:
         messages = attempt.messages
         try:
-            result = await call_next()
+            result: object = await call_next()
         except PartlyFailed as error:
             raise UsageError(
                 f"{attempt.handler} has raised PartlyFailed, which would lose the results of the other "
                 "messages: return the exceptions in the list of results, in place of results"
             ) from error
-        given: object = result
-        if not isinstance(result, Sequence) or len(cast("Sequence[object]", result)) != len(messages):
+        results = _listed(result)
+        if len(results) != len(messages):
             raise UsageError(
                 f"{attempt.handler} must return a list with one result for each of the {len(messages)} "
-                f"messages of the batch, and None for no output; not {_checks.shown(given)}"
+                f"messages of the batch, and None for no output; not {_checks.shown(result)}"
             )
-        results = cast("Sequence[object]", result)
         failed: dict[int, BaseException] = {
             index: each for index, each in enumerate(results) if isinstance(each, BaseException)
         }
@@ -211,3 +210,8 @@ class Publisher:
             self._unsettled.add(output)
             raise
         return {each.index: each.error for each in report.failures}
+
+
+def _listed(result: object) -> Sequence[object]:
+    """Return the results of a batch; empty if the handler returned no list."""
+    return cast("Sequence[object]", result) if isinstance(result, Sequence) else ()

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import bmq
-from bmq.testing import Fault, FaultProxy, Simulation, TestApp
+from bmq.testing import Fault, FaultProxy, History, Simulation, TestApp
 from bmq.workers import LoopClock, Sweeper
 
 DOMAIN = "bmq://bmq.test.mem.priority/"
@@ -389,6 +389,18 @@ async def app(w: World) -> None:
 @recipe("Sweeper.run", endless=True)
 async def sweeper(w: World) -> None:
     await Sweeper(DOMAIN + "swept").run(w.session)
+
+
+async def nothing() -> None:
+    await asyncio.sleep(0)
+
+
+@recipe("Interceptor.handle", "Recorder.handle")
+async def observed(w: World) -> None:
+    await w.queue.post(b"1")
+    attempt = bmq.Attempt([await w.queue.receive()])
+    await bmq.Interceptor().handle(attempt, nothing)
+    await History().process("observer").handle(attempt, nothing)
 
 
 simple("LoopClock.sleep", lambda w: LoopClock().sleep(0.001))
