@@ -104,7 +104,9 @@ class TestApp:
             more = tuple(_checks.items("domains", domains, "DomainConfig"))
         time = TestTime(skip=_checks.boolean("skip_pauses", skip_pauses))
         self._set_up(app, broker, time, MemoryNetwork(time.stir), more)
-        self._overrides: Mapping[Any, Any] = _checks.mapping("overrides", overrides or {})
+        self._overrides: Mapping[Any, Any] = (
+            {} if overrides is None else _checks.mapping("overrides", overrides)
+        )
         time.calls = self._calls
         time.delayed = self._delayed
 
