@@ -546,6 +546,8 @@ def shop(world: World) -> Scene:
 def payments(world: World) -> Scene:
     """An inbox on SQLite: two workers killed between any two steps; each message has its effect once."""
     uri, out = world.uri("payments"), world.uri("receipts")
+    # The same in each life of the workers: without durable retries, nobody reads the delay queue.
+    durable = world.random.random() < 0.5
     folder = tempfile.mkdtemp()
     path = f"{folder}/shop.db"
     drivers: dict[str, Driver] = {}
@@ -566,7 +568,6 @@ def payments(world: World) -> Scene:
         engine = driver.engine()
         inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=86400)
         app = world.app(recorder, grace=5)
-        durable = world.random.random() < 0.5
         retry = bmq.Backoff(0.5, retries=None, factor=1.5, cap=3.0, durable=durable)
 
         @app.consumer(uri, concurrency=3, retry=retry, middlewares=[inbox.middleware])
