@@ -37,6 +37,9 @@ gc.set_threshold(7_000, 10, 10)
 # Background processes of a shell ignore SIGINT, and so would every program started by the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# So do processes under nohup SIGHUP.
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -11,6 +11,7 @@ from tempfile import gettempdir, mkdtemp
 from typing import Any, cast
 
 import pyarrow as pa
+import sqlalchemy.event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 import bmq
@@ -253,7 +254,14 @@ class World:
 
 
 def _engine() -> AsyncEngine:
-    return create_async_engine(f"sqlite+aiosqlite:///{mkdtemp(prefix='bmq-odd-')}/odd.db")
+    engine = create_async_engine(f"sqlite+aiosqlite:///{mkdtemp(prefix='bmq-odd-')}/odd.db")
+
+    # A call has five seconds, and a busy disk takes longer to synchronise a file.
+    @sqlalchemy.event.listens_for(engine.sync_engine, "connect")
+    def leave_to_the_system(connection: Any, _: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        connection.execute("PRAGMA synchronous=OFF")
+
+    return engine
 
 
 Made = Callable[[World], Any]
