@@ -1,31 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders: a service with health, metrics, container, Kubernetes manifest and dashboard.
+"""Orders: a service with an inbox, delayed reminders, requests, dead letters, health, metrics and traces.
 
     docker compose --file examples/orders_service/docker-compose.yml up --build --wait
 
 starts a broker, two replicas, Prometheus, and Grafana at http://localhost:3000. Without containers:
 
+    pip install '.[cli,inbox,prometheus]' aiosqlite
     bmq broker --port 30114 &
-    bmq run service --dir examples/orders_service
+    bmq run service --dir examples/orders_service --processes 2
     bmq post bmq://bmq.test.mem.priority/orders '{"number": 1, "customer": 7, "article": "tea"}'
+    bmq tail bmq://bmq.test.mem.priority/letters
+    bmq post bmq://bmq.test.mem.priority/orders '{"number": 2, "customer": 7, "article": "unicorn"}'
+    bmq dead bmq://bmq.test.mem.priority/orders.dead
     curl localhost:8080/readyz localhost:8080/metrics
+
+Traces need no change of the service: ``pip install '.[otel]' opentelemetry-distro``, and the command is
+``opentelemetry-instrument --traces_exporter console bmq run service --dir examples/orders_service``.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Any
+
+from handlers import Shared, router
+from messages import PRICES, Article
 
 import bmq
 from bmq.prometheus import SessionCollector
-
-ORDERS = "bmq://bmq.test.mem.priority/orders"
-DEAD = "bmq://bmq.test.mem.priority/orders.dead"
-
-log = logging.getLogger("orders")
-collector = SessionCollector()
 
 
 def credentials() -> bmq.Credentials:
@@ -36,31 +38,20 @@ def credentials() -> bmq.Credentials:
     return bmq.Credentials.basic(os.environ["BMQ_USER"], password)
 
 
-app = bmq.App(
-    credentials=credentials,
-    health=os.environ.get("ORDERS_HEALTH", "127.0.0.1:8080"),
-    metrics=collector.exposition,
-    retry_first_connect=True,
-    grace=20,
-)
+def make_app(broker: str | None = None, **options: Any) -> bmq.App[Shared]:
+    """Return the app of the service, or of a test."""
+    app = bmq.App(
+        broker, credentials=credentials, retry_first_connect=True, grace=20, state=Shared(), **options
+    )
+    app.include(router)
+
+    @app.on_startup
+    async def open_prices() -> None:
+        app.state.prices = (await app.queue(PRICES)).typed(Article)
+
+    return app
+
+
+collector = SessionCollector()
+app = make_app(health=os.environ.get("ORDERS_HEALTH", "127.0.0.1:8080"), metrics=collector.exposition)
 collector.add(lambda: app.session)
-
-
-@dataclass
-class Order:
-    number: int
-    customer: Annotated[int, bmq.Property("CustomerId")]
-    article: str
-
-
-@app.consumer(
-    ORDERS,
-    concurrency=8,
-    key="CustomerId",
-    max_unconfirmed_messages=64,
-    timeout=10,
-    retry=bmq.Backoff(every=1, retries=5, factor=2, then=bmq.DeadLetter(DEAD)),
-)
-async def take(order: Order) -> None:
-    """Take an order."""
-    log.info("order %d of customer %d: %s", order.number, order.customer, order.article)

@@ -15,7 +15,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["testing_your_service", "orders_worker", "batch_loader", "orders_api"])
+@pytest.mark.parametrize(
+    "name", ["testing_your_service", "orders_worker", "orders_service", "batch_loader", "orders_api"]
+)
 def test_the_example_suites_pass_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -45,7 +45,7 @@ def pod(manifests: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_the_service_has_the_grace_of_the_manifests() -> None:
-    assert f"grace={GRACE}," in (SERVICE / "service.py").read_text(encoding="utf-8")
+    assert f" grace={GRACE}," in (SERVICE / "service.py").read_text(encoding="utf-8")
 
 
 class TestKubernetes:
@@ -72,10 +72,13 @@ class TestKubernetes:
     def test_handlers_may_finish_before_the_kill(self, pod: dict[str, Any]) -> None:
         assert pod["spec"]["terminationGracePeriodSeconds"] > GRACE
 
-    def test_the_secret_has_the_password(self, manifests: dict[str, Any], pod: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("variable", ["BMQ_PASSWORD", "ORDERS_DATABASE"])
+    def test_the_secret_has_the_values(
+        self, manifests: dict[str, Any], pod: dict[str, Any], variable: str
+    ) -> None:
         (container,) = pod["spec"]["containers"]
         variables = {each["name"]: each for each in container["env"]}
-        reference = variables["BMQ_PASSWORD"]["valueFrom"]["secretKeyRef"]
+        reference = variables[variable]["valueFrom"]["secretKeyRef"]
         assert reference["name"] == manifests["Secret"]["metadata"]["name"]
         assert reference["key"] in manifests["Secret"]["stringData"]
 
@@ -95,11 +98,13 @@ class TestCompose:
         assert all(re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port) for port in ports)
 
     def test_every_file_of_a_container_exists(self, compose: dict[str, Any]) -> None:
-        sources = [
+        sources = {
             volume.split(":")[0] for service in compose.values() for volume in service.get("volumes", [])
-        ]
-        assert len(sources) == 4
-        for source in sources:
+        }
+        named = set(load("docker-compose.yml")["volumes"])
+        assert named < sources
+        assert len(sources - named) == 4
+        for source in sources - named:
             assert (SERVICE / source).exists(), source
         for service in compose.values():
             if "build" in service:
@@ -113,8 +118,14 @@ class TestCompose:
         assert int(compose["orders"]["stop_grace_period"].removesuffix("s")) > GRACE
 
 
-def test_the_container_has_what_it_copies() -> None:
+def test_the_replicas_of_compose_share_the_database_of_the_container(compose: dict[str, Any]) -> None:
+    (volume,) = compose["orders"]["volumes"]
     dockerfile = (SERVICE / "Dockerfile").read_text(encoding="utf-8")
+    assert f"sqlite+aiosqlite:///{volume.split(':')[1]}/" in dockerfile
+
+
+def test_the_container_has_what_it_copies() -> None:
+    dockerfile = (SERVICE / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     copied = [
         line.split()[1:-1]
         for line in dockerfile.splitlines()
@@ -123,6 +134,8 @@ def test_the_container_has_what_it_copies() -> None:
     for pattern in (name for names in copied for name in names):
         assert list(ROOT.glob(pattern)), pattern
     assert 'ENTRYPOINT ["bmq", "run", "service:app"]' in dockerfile
+    modules = {path.name for path in SERVICE.glob("*.py") if not path.name.startswith("test_")}
+    assert {Path(name).name for names in copied for name in names} >= modules
 
 
 def test_prometheus_finds_every_replica_of_the_service(compose: dict[str, Any]) -> None:

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the handlers, without a socket: pip install pytest pytest-asyncio opentelemetry-sdk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from handlers import REMIND_AFTER
+from messages import (
+    DEAD,
+    LETTERS,
+    ORDERS,
+    PAYMENTS,
+    PRICED,
+    PRICES,
+    Article,
+    Letter,
+    Order,
+    Payment,
+    Price,
+    PricedOrder,
+    UnknownArticle,
+)
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from service import make_app
+
+from bmq.otel import OpenTelemetry
+from bmq.testing import TestApp
+
+pytestmark = pytest.mark.asyncio
+LETTER = Letter(7, "Please pay 5.00 for order 1.")
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERS_DATABASE", f"sqlite+aiosqlite:///{tmp_path}/orders.db")
+
+
+async def test_an_unpaid_order_is_followed_by_a_letter() -> None:
+    async with TestApp(make_app(), skip_pauses=False) as test:
+        await test.post(ORDERS, Order(1, 7, "tea", 2))
+        await test.drained(ORDERS, PRICED)
+        await test.advance(REMIND_AFTER - 10)
+        test.assert_posted(LETTERS, count=0)
+        await test.advance(10)
+        test.assert_posted(LETTERS, LETTER, count=1, properties={"CustomerId": 7})
+
+
+async def test_a_paid_order_needs_no_letter_even_if_the_payment_is_early() -> None:
+    async with TestApp(make_app()) as test:
+        await test.post(PAYMENTS, Payment(1))
+        await test.post(ORDERS, Order(1, 7, "tea"))
+        await test.drained()
+        test.assert_posted(LETTERS, count=0)
+        test.assert_posted(DEAD, count=0)
+
+
+async def test_a_message_that_comes_back_is_booked_once() -> None:
+    first = "40000100000001E9B778F6C073D04488"
+    async with TestApp(make_app()) as test:
+        for _ in range(2):  # as dead letters that are put back
+            await test.post(PRICED, PricedOrder(1, 7, 500), properties={"bmq_origin": first})
+        await test.drained()
+        test.assert_posted(LETTERS, LETTER, count=1)
+        test.assert_posted(DEAD, count=0)
+
+
+async def test_an_unknown_article_becomes_a_dead_letter_at_once() -> None:
+    order = Order(1, 7, "unicorn")
+    async with TestApp(make_app()) as test:
+        await test.post(ORDERS, order)
+        await test.drained()
+        test.assert_posted(DEAD, order, count=1, properties={"bmq_dead_error": "Reject: no unicorn"})
+
+
+async def test_the_responder_knows_the_prices() -> None:
+    async with TestApp(make_app()) as test:
+        assert await test.request(PRICES, Article("cake"), reply=Price) == Price(420)
+        with pytest.raises(UnknownArticle):
+            await test.request(PRICES, Article("unicorn"), reply=Price)
+
+
+async def test_the_letter_belongs_to_the_trace_of_the_order() -> None:
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    telemetry = OpenTelemetry(tracer_provider=provider)
+    async with TestApp(make_app(interceptors=[telemetry])) as test:
+        await test.post(ORDERS, Order(1, 7, "tea", 2))
+        await test.drained()
+        test.assert_posted(LETTERS, LETTER, count=1)
+    found = {(span.name, span.context.trace_id) for span in spans.get_finished_spans() if span.context}
+    (trace,) = {number for name, number in found if name == f"process {ORDERS}"}
+    assert (f"post {LETTERS}", trace) in found
