@@ -35,6 +35,7 @@ from bmq.client.typed import TypedMessage
 from bmq.codecs import Property
 from bmq.errors import UsageError
 from bmq.workers._handlers import is_async, name_of
+from bmq.workers._state import State
 
 __all__ = [
     "ANY_STATE",
@@ -511,6 +512,13 @@ class _Reading:
             return Parameter(each.name, Source.TYPED, get_args(hint)[0], keyword=False)
         return Parameter(each.name, Source.VALUE, hint, keyword=False)
 
+    def _which_state(self) -> str:
+        """Say which class the state of the app has, if the app is known."""
+        if self._state is ANY_STATE:
+            return ""
+        given = self._state not in (None, State)
+        return f" (here {shown_type(self._state)})" if given else " (here without a state)"
+
     def _no_source(self, each: inspect.Parameter, of: Any) -> str:
         name, role = self._name, self._role
         if each.kind is each.KEYWORD_ONLY and of in _UNSAID and not role.dependency:
@@ -518,7 +526,7 @@ class _Reading:
         messages = "list[bmq.Message]" if role.batch else "bmq.Message"
         said = "has no annotation" if of is EMPTY else f"is annotated with {shown_type(of)}"
         sources = (
-            f"{messages}, bmq.Attempt, the class of bmq.App(state=...), "
+            f"{messages}, bmq.Attempt, the class of bmq.App(state=...){self._which_state()}, "
             + ("" if role.batch else "Annotated[..., bmq.Property(...)] ")
             + "or Annotated[..., bmq.Depends(...)]"
         )
