@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -210,7 +210,13 @@ class Probe:
             return self.page(path)
 
         self._server = PageServer(*self.address, answer)
-        async with self._server.serving():
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._server.serving())
+            except OSError as error:
+                host, port = self.address
+                why = f"the address for health, {host}:{port}, cannot be used: {error.strerror}"
+                raise OSError(error.errno, why) from None
             yield
 
     def page(self, path: str) -> Page:

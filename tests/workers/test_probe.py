@@ -161,6 +161,14 @@ async def test_metrics_are_the_result_of_the_function(
     assert failure.exc_info is not None
 
 
+async def test_an_address_in_use_is_named(broker_uri: str) -> None:
+    address = broker_uri.removeprefix("tcp://")
+    app = bmq.App(broker_uri, health=address)
+    app.consumer("bmq://bmq.test.mem.priority/in-use")(handle)
+    with pytest.raises(OSError, match=f"the address for health, {address}, cannot be used: .*in use"):
+        await app.run()
+
+
 async def test_missing_metrics_function_is_explained(broker_uri: str, fresh: Fresh) -> None:
     async with running(broker_uri, fresh()) as app:
         status, _, body = await get(app, "/metrics")
