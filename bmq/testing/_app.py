@@ -54,6 +54,9 @@ class TestApp:
     BMQ_BROKER_URI. Any asyncio event loop works. Each included app (:meth:`bmq.App.include`) has a separate
     broker: see :meth:`of`.
 
+    The HTTP server of ``App(health=...)`` does not run; with ``broker``, the server has a free port
+    (:attr:`bmq.App.health_uri`).
+
     Pauses between attempts and delays of messages take no time: while the app is idle, the clock of the test
     jumps to the end of the next pause. The clock counts for retries, durable retries, movers, delayed posts,
     batches, and the broker's own times such as ``message_ttl``. Other code, timeouts, and rates keep real
@@ -499,7 +502,7 @@ class TestApp:
         if self._own:
             await self.broker.start()
         address = self._address or self.broker.uri
-        self._undo = trial_of(self.app)(address, self._time, self.failures.append)
+        self._undo = trial_of(self.app)(address, self._time, self.failures.append, not self._own)
         self.app.overrides.update(overrides)
         with self._here():
             self._session = await connect(address)

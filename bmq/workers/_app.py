@@ -225,9 +225,16 @@ class App(Registrar, Generic[S]):
         self._check_stopped("register its handlers before")
         step(self._target())
 
-    def _try_out(self, broker: str, clock: Clock, watch: Callable[[Failure], None]) -> Callable[[], None]:
-        """Use a test's broker, clock and hook from now on; return a function that undoes the change."""
+    def _try_out(
+        self, broker: str, clock: Clock, watch: Callable[[Failure], None], sockets: bool
+    ) -> Callable[[], None]:
+        """Use a test's broker, clock and hook from now on; return a function that undoes the change.
+
+        With sockets, the probe has a free port: the service itself may run on the machine. Without, none.
+        """
         settings, state, overrides = self._settings, self.state, self.overrides
+        address = self._probe.address
+        self._probe.address = (address[0], 0) if sockets and address is not None else None
         options = settings.options.copy()
         options.pop("credentials", None)
         options.pop("ssl", None)
@@ -237,6 +244,7 @@ class App(Registrar, Generic[S]):
 
         def undo() -> None:
             self._settings, self.state, self.overrides = settings, state, overrides
+            self._probe.address = address
 
         return undo
 
@@ -530,6 +538,6 @@ grace_of: Callable[[App[Any]], float] = methodcaller("_grace")
 #: The consumers of the latest run of an app, for :class:`bmq.testing.TestApp`.
 consumers_of: Callable[[App[Any]], list[Consumer]] = attrgetter("_consumers")
 #: A function to run an app with a test's broker and clock. Returns an undo function.
-trial_of: Callable[[App[Any]], Callable[[str, Clock, Callable[[Failure], None]], Callable[[], None]]] = (
-    attrgetter("_try_out")
-)
+trial_of: Callable[
+    [App[Any]], Callable[[str, Clock, Callable[[Failure], None], bool], Callable[[], None]]
+] = attrgetter("_try_out")

@@ -569,3 +569,24 @@ async def test_results_of_a_handler_are_tested_by_value() -> None:
         await test.post(ORDERS, Order(1))
         await test.drained()
         test.assert_posted(SHIPPED, Order(2), count=1)
+
+
+async def test_a_test_opens_no_health_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as service:  # the service itself runs on the machine
+        address = f"127.0.0.1:{service.getsockname()[1]}"
+        app, part = bmq.App(health=address), bmq.App(health=address)
+        app.include(part)
+
+        @app.consumer(ORDERS)
+        @part.consumer(ORDERS)
+        async def ship(order: Order) -> None: ...
+
+        async with TestApp(app) as test:
+            await test.post(ORDERS, Order(1))
+            await test.drained()
+            assert app.health_uri is None
+        async with Broker(posts_kept=10) as broker, TestApp(app, broker):
+            assert app.health_uri not in (None, f"http://{address}")
+            assert part.health_uri is None
+        with pytest.raises(OSError, match="in use"):  # the app itself is unchanged
+            await app.run(signals=False)
