@@ -33,7 +33,8 @@ def on_signals(
     The third signal ends the process at once, even if code ignores its cancellation.
 
     Signals arrive only in the main thread; in other threads the context has no effect. The context does not
-    use ``loop.add_signal_handler``, which does not exist on Windows and cannot restore previous handlers.
+    use ``loop.add_signal_handler``, which does not exist on Windows and cannot restore previous handlers. A
+    simulated process receives no signals: a killed process would never restore the handlers.
     """
     loop = asyncio.get_running_loop()
     received = 0
@@ -49,7 +50,7 @@ def on_signals(
         # A task receives two cancellations at once as one. The event loop may see both signals together.
         loop.call_later(_APART, stop)
 
-    if threading.current_thread() is not threading.main_thread():
+    if not _has_signals():
         yield
         return
     before = {number: signal.signal(number, told) for number in numbers}
@@ -71,9 +72,10 @@ def on_interrupts(
     raised only in a blocked loop, which nothing else can end. The third SIGINT ends the process at once, like
     the third signal of :func:`on_signals`.
 
-    Outside the main thread, and with a SIGINT handler other than Python's own, the context has no effect.
+    Outside the main thread, in a simulated process, and with a SIGINT handler other than Python's own, the
+    context has no effect.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _has_signals():
         yield
         return
     loop = asyncio.get_running_loop()
@@ -105,6 +107,11 @@ def on_interrupts(
         yield
     finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
+def _has_signals() -> bool:
+    """Whether signals arrive here: in the main thread of a real process."""
+    return threading.current_thread() is threading.main_thread() and not _world.current().simulated
 
 
 def _end(number: int) -> None:

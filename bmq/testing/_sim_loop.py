@@ -42,6 +42,8 @@ __all__ = ["Engine", "Event", "SimLoop", "place_of"]
 _SWEEP: Final = 200
 #: Events between two garbage collections: points that depend on the run alone.
 _COLLECT: Final = 200_000
+#: Awaits in the cleanup of a killed coroutine; an endless loop may ignore its end.
+_MOST_AWAITS: Final = 100
 
 
 class Event:
@@ -335,11 +337,17 @@ class SimLoop(asyncio.BaseEventLoop):
         """Close nothing: the loop has no file descriptor."""
 
     def bury(self) -> None:
-        """Release all objects of a killed process; its coroutines are closed."""
+        """Release all objects of a killed process; its coroutines are closed.
+
+        The program may keep tasks for longer, in a module's variable for instance. Python would run their
+        cleanup at a later collection, perhaps inside another simulation, and report its errors there.
+        """
         self.dead = True
         self._thread_id = None
+        self.close()  # first: cleanup schedules nothing
+        for task in sorted(asyncio.all_tasks(self), key=hash):
+            _close(task.get_coro())
         self.remains.clear()
-        self.close()
 
     # tasks and futures
 
@@ -401,6 +409,19 @@ class SimLoop(asyncio.BaseEventLoop):
         _refuse_options("create_server", options)
         await asyncio.sleep(0)
         return self.host.listen(self, protocol_factory, host, port)
+
+
+def _close(coroutine: Any) -> None:
+    """Close a coroutine whose cleanup may fail, or await."""
+    for _ in range(_MOST_AWAITS):
+        try:
+            coroutine.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # of the cleanup; or RuntimeError: the cleanup awaits
+            pass
+        if getattr(coroutine, "cr_frame", None) is None:
+            return
 
 
 #: Arguments of create_connection and create_server beside host and port, without an effect here.

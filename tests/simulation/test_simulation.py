@@ -8,6 +8,7 @@ import gc
 import os
 import random
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -244,6 +245,69 @@ def test_a_killed_process_runs_no_more_code_and_no_cleanup() -> None:
         return process.state
 
     assert sim.run(main) == "killed"
+
+
+def test_a_killed_process_leaves_nothing_that_python_reports_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[object] = []  # as a module's variable would
+    reported: list[object] = []
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def run() -> None:
+        sim = Simulation(1)
+        broker = sim.broker()
+
+        async def serve() -> None:
+            app = bmq.App(broker.uri, retry_first_connect=True)
+
+            @app.consumer(QUEUE)
+            async def handle(message: bmq.Message) -> None:
+                try:
+                    await asyncio.sleep(60)
+                finally:
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+
+            kept.append(app)
+            kept.append(asyncio.current_task())
+            await app.run()
+
+        async def main() -> None:
+            process = sim.process("service", serve)
+            async with bmq.connect(broker.uri) as session:
+                await (await session.open_queue(QUEUE, write=True)).post(b"x")
+            await asyncio.sleep(1)
+            process.kill()
+            process.start()
+            await asyncio.sleep(1)
+            process.kill()
+
+        sim.run(main)
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(report.exc_value))
+    for _ in range(2):
+        run()
+        kept.clear()
+        gc.collect()
+    assert reported == []
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+def test_unraisable_errors_of_a_living_process_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __del__(self) -> None:
+            raise KeyError("broken")
+
+    async def main() -> None:
+        Broken()
+        cycle: list[object] = [Broken()]
+        cycle.append(cycle)
+
+    reported: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(str(report.exc_value)))
+    Simulation(1).run(main)
+    assert reported == ["'broken'"] * 2
 
 
 def test_a_killed_process_can_be_started_again_with_another_number() -> None:
