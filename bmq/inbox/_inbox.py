@@ -202,7 +202,9 @@ class Inbox(ABC, Generic[C]):
                     if transaction is not None:
                         await transaction.connection.execute(...)
 
-    An inbox belongs to one event loop, and serves any number of tasks, queues and sessions.
+    An inbox serves any number of tasks, queues and sessions of one event loop, from :meth:`start` to
+    :meth:`close`. The next start may be in another event loop, once the database's pool has no connection of
+    the first loop: ``await engine.dispose()``.
 
     Args:
         keep: seconds for which GUIDs are kept. A message that arrives later than this after its first
@@ -236,13 +238,13 @@ class Inbox(ABC, Generic[C]):
         A second call does nothing.
 
         Raises:
-            UsageError: the database commits each statement (``AUTOCOMMIT``): effect and GUID would not be
-                one transaction.
+            UsageError: the inbox is started in another event loop; or the database commits each statement
+                (``AUTOCOMMIT``): effect and GUID would not be one transaction.
             Exception: the database failed; the inbox is not started.
 
         After a cancellation the inbox is not started; the table may exist.
         """
-        if self._purging is not None:
+        if self._purging_here() is not None:
             return
         await self._create()
         try:
@@ -266,7 +268,7 @@ class Inbox(ABC, Generic[C]):
 
         Cancelling the call leaves the inbox closed.
         """
-        purging, self._purging = self._purging, None
+        purging, self._purging = self._purging_here(), None
         if purging is not None:
             purging.cancel()
             await asyncio.wait([purging])
@@ -320,7 +322,7 @@ class Inbox(ABC, Generic[C]):
 
     @asynccontextmanager
     async def _transaction(self, messages: list[Message]) -> AsyncGenerator[Transaction[C] | None, None]:
-        if self._purging is None:
+        if self._purging_here() is None:
             raise UsageError(
                 "the inbox is not started: 'async with inbox', or app.on_startup(inbox.start) and "
                 "app.on_shutdown(inbox.close)"
@@ -331,6 +333,9 @@ class Inbox(ABC, Generic[C]):
                 "the handler is inside a transaction of this inbox already, and a second transaction would "
                 "not belong to it: use the first transaction, or batch() for several messages"
             )
+        Raises:
+            UsageError: the inbox is started in another event loop.
+
         first: dict[Key, Message] = {}
         for message in messages:
             first.setdefault(self._key_of(message), message)
@@ -338,6 +343,15 @@ class Inbox(ABC, Generic[C]):
         outputs: list[tuple[Key, bytes]] = []
         transaction: Transaction[C] | None = None
         async with self._begin() as connection:
+    def _purging_here(self) -> asyncio.Task[None] | None:
+        """Return the purge of the running event loop; None if not started, or if the loop has ended."""
+        purging = self._purging
+        if purging is None or purging.done() or purging.get_loop().is_closed():
+            return None
+        if purging.get_loop() is not asyncio.get_running_loop():
+            raise UsageError("the inbox is started in another event loop: close the inbox there first")
+        return purging
+
             # Sorted: two batches that share messages wait for each other in one order.
             new = await self._insert(connection, sorted(first), _now())
             known = [key for key in first if key not in new]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Final, TypeVar, cast, overload
 
 try:
@@ -102,8 +102,8 @@ class SqlAlchemyInbox(Inbox[C]):
         self._engine = engine
         self._database = database
         self._sqlite = dialect == "sqlite"
-        # SQLite has one writer: tasks wait here, and not in the driver's threads until a timeout.
-        self._writer = asyncio.Lock() if self._sqlite else None
+        # Of the event loop that used the inbox last.
+        self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self.table = sa.Table(
             self._name,
             sa.MetaData() if metadata is None else _checks.choice("metadata", metadata, sa.MetaData),
@@ -146,16 +146,25 @@ class SqlAlchemyInbox(Inbox[C]):
         self._deletion = sa.delete(self.table).where(*own)
         self._selection = sa.select(columns.outputs).where(*own)
 
+    def _writing(self) -> AbstractAsyncContextManager[None]:
+        """SQLite has one writer: tasks wait here, and not in the driver's threads until a timeout."""
+        if not self._sqlite:
+            return nullcontext()
+        loop = asyncio.get_running_loop()
+        if self._lock is None or self._lock[0] is not loop:
+            self._lock = loop, asyncio.Lock()
+        return self._lock[1]
+
     @asynccontextmanager
     async def _begin(self) -> AsyncGenerator[C, None]:
-        async with self._writer or nullcontext(), self._database.begin() as connection:
+        async with self._writing(), self._database.begin() as connection:
             yield cast("C", connection)
 
     def _is_open(self, connection: C) -> bool:
         return connection.in_transaction()
 
     async def _create(self) -> None:
-        async with self._writer or nullcontext(), self._engine.begin() as connection:
+        async with self._writing(), self._engine.begin() as connection:
             if not self._sqlite:
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
             if await connection.run_sync(lambda sync: sa.inspect(sync).has_table(self._name)):

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
@@ -15,7 +17,7 @@ import bmq
 import bmq.inbox
 from bmq.inbox import _inbox
 from bmq.workers import original_of
-from tests.inbox.conftest import Database, Message
+from tests.inbox.conftest import WEEK, Database, Message
 
 Inbox = bmq.inbox.Inbox[Any]
 Another = Callable[[], Any]
@@ -574,3 +576,62 @@ def test_wrong_arguments_are_refused() -> None:
         bmq.inbox.SqlAlchemyInbox(engine, keep=1, table="a; b")
     with pytest.raises(bmq.UsageError, match=r"asyncpg\.create_pool"):
         bmq.inbox.AsyncpgInbox(engine, keep=10)
+# event loops
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_an_inbox_serves_several_event_loops_one_after_another(tmp_path: Path, close: bool) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
+    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=WEEK)
+    uri = "bmq://bmq.test.mem.priority/orders"
+
+    async def once(queue: bmq.Queue) -> bool:
+        async with inbox.once(await queue.receive(timeout=20)) as transaction:
+            await asyncio.sleep(0)
+            return transaction is not None
+
+    async def run() -> list[bool]:
+        await inbox.start()
+        async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(uri, read=True, write=True)
+            for _ in range(4):
+                await queue.post(b"x")
+            done = await asyncio.gather(*(once(queue) for _ in range(4)), inbox.purge(), inbox.purge())
+        if close:
+            await inbox.close()
+        await engine.dispose()
+        return [bool(each) for each in done]
+
+    for _ in range(3):
+        assert asyncio.run(run()) == [True, True, True, True, False, False]
+
+    async def without_start() -> None:
+        async with inbox.once(message):
+            pass
+
+    async def message_of_another_loop() -> bmq.Message:
+        async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(uri, read=True, write=True)
+            await queue.post(b"x")
+            return await queue.receive(timeout=20)
+
+    message = asyncio.run(message_of_another_loop())
+    with pytest.raises(bmq.UsageError, match="not started"):
+        asyncio.run(without_start())
+
+
+def test_an_inbox_is_started_in_one_event_loop_at_a_time(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
+    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=WEEK)
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(inbox.start())
+        for call in (inbox.start, inbox.close):
+            with pytest.raises(bmq.UsageError, match="another event loop"):
+                second.run(call())
+        first.run(inbox.close())
+        first.run(engine.dispose())
+        second.run(inbox.start())
+        second.run(inbox.close())
+        second.run(engine.dispose())
+
+
