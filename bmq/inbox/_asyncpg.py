@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from bmq import _checks
 from bmq.errors import UsageError
-from bmq.inbox._inbox import Inbox, Key
+from bmq.inbox._inbox import Inbox, RowKey
 
 try:
     import asyncpg  # type: ignore[import-untyped, unused-ignore]
@@ -76,7 +76,7 @@ class AsyncpgInbox(Inbox[Any]):
             )
             await connection.execute(f'CREATE INDEX "{self._name}_handled_at" ON {self._table} (handled_at)')
 
-    async def _insert(self, connection: Any, keys: Sequence[Key], now: int) -> set[Key]:
+    async def _insert(self, connection: Any, keys: Sequence[RowKey], now: int) -> set[RowKey]:
         rows = await connection.fetch(
             f"INSERT INTO {self._table} (consumer, guid, handled_at) SELECT consumer, guid, "
             f"greatest($3::bigint, {_CLOCK}) FROM unnest($1::varchar[], $2::varchar[]) "
@@ -87,18 +87,18 @@ class AsyncpgInbox(Inbox[Any]):
         )
         return {(row[0], row[1]) for row in rows}
 
-    async def _stored(self, connection: Any, keys: Sequence[Key]) -> list[tuple[Key, bytes]]:
-        found: list[tuple[Key, bytes]] = []
+    async def _stored(self, connection: Any, keys: Sequence[RowKey]) -> list[tuple[RowKey, bytes]]:
+        found: list[tuple[RowKey, bytes]] = []
         for key in keys:
             outputs = await connection.fetchval(f"SELECT outputs FROM {self._table} WHERE {self._own}", *key)
             if outputs is not None:
                 found.append((key, outputs))
         return found
 
-    async def _store(self, connection: Any, key: Key, outputs: bytes | None) -> None:
+    async def _store(self, connection: Any, key: RowKey, outputs: bytes | None) -> None:
         await connection.execute(f"UPDATE {self._table} SET outputs = $3 WHERE {self._own}", *key, outputs)
 
-    async def _delete(self, connection: Any, keys: Sequence[Key]) -> int:
+    async def _delete(self, connection: Any, keys: Sequence[RowKey]) -> int:
         gone = [
             await connection.fetchval(f"DELETE FROM {self._table} WHERE {self._own} RETURNING 1", *key)
             for key in keys

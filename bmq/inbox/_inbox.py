@@ -37,7 +37,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import orjson
 
@@ -48,11 +48,12 @@ from bmq.client.attempt import Attempt, CallNext
 from bmq.client.dead_letters import described, origin_of
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage
+from bmq.codecs import Codec, Shape
 from bmq.conventions import ATTEMPTS, BUCKET, DEATHS, DUE, ERROR, ORIGIN, derived_guid, is_guid
 from bmq.errors import InvalidPayload, UsageError
 from bmq.subscriptions import tag_properties
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression
-from bmq.wire.keys import key_bucket
+from bmq.wire.keys import Key, key_bucket
 from bmq.wire.message import split_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
@@ -71,11 +72,13 @@ _TABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
 _PROBE: Final = ("", "PROBE")
 # Seconds between two purges.
 _LONGEST_PAUSE: Final = 3600.0
+# Conversions of posted values that are kept: a program may create types without end.
+_KEPT: Final = 100
 # Properties that belong to the input's retries; a message made of the input's properties is a new message.
 _OF_RETRIES: Final = (ATTEMPTS, DEATHS, DUE, ERROR, ORIGIN)
 
 #: A row's key: (consumer, GUID).
-Key = tuple[str, str]
+RowKey = tuple[str, str]
 
 
 class Transaction(Generic[C]):
@@ -91,59 +94,100 @@ class Transaction(Generic[C]):
         outputs: messages to post after the commit.
     """
 
-    def __init__(self, connection: C, messages: Mapping[Key, Message]) -> None:
+    def __init__(self, connection: C, messages: Mapping[RowKey, Message], shapes: _Shapes) -> None:
         self.connection = connection
+        self._shapes = shapes
         self.messages = list(messages.values())
         self._keys = list(messages)
         self.outputs: list[_Output] = []
         self.ended = False
 
-    def post(self, uri: str, message: PutMessage | bytes) -> str:
+    def post(
+        self,
+        uri: str,
+        value: object,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        tags: Iterable[str] = (),
+        guid: str | None = None,
+        compression: Compression | None = None,
+        key: Key | None = None,
+        delay: float | None = None,
+        codec: str | Codec[Any] = "application/json",
+    ) -> str:
         """Post a message after the commit; a rollback drops the message.
+
+        ::
+
+            transaction.post(REMINDERS, Reminder(order.number), delay=3600)
 
         The message is stored with the transaction, and posted between the commit and the end of the block.
         If the worker dies in between, the next delivery of the input posts the message, under the same GUID.
         The GUID is derived from the GUIDs of the transaction and the number of the message, unless
-        ``message.guid`` is given; two transactions that both commit have no GUID in common. Properties of the
+        ``guid`` is given; two transactions that both commit have no GUID in common. Properties of the
         input's retries (``bmq_origin``, ``bmq_attempts``, ...) are left out.
 
         Args:
             uri: the queue.
-            message: the message, or its payload.
+            value: bytes unchanged, or a value of a type for :meth:`bmq.Queue.typed`; or a whole
+                :class:`bmq.PutMessage`, without further arguments.
+            properties: further properties; override properties derived from fields of the value.
+            tags: as for :meth:`bmq.Queue.post`, like the next four arguments.
+            guid: GUID in place of a derived one.
+            compression: compression of the payload.
+            key: ordering key.
+            delay: seconds until the message is due, from now on.
+            codec: encodes the value: a registered content type, or a codec.
 
         Returns:
             The GUID of the message.
 
         Raises:
             InvalidURI: the URI is not legal.
-            InvalidPayload: the payload is empty or too large.
+            InvalidPayload: the payload is empty or too large, or the codec cannot encode the value.
             InvalidProperty: a property is not legal.
-            UsageError: the transaction has ended, or another argument is not legal.
+            UsageError: the transaction has ended, no codec supports the value's type, or another argument is
+                not legal.
         """
         if self.ended:
             raise UsageError(
                 "post() belongs to an open transaction: call it inside 'async with inbox.once(...)'"
             )
         canonical = QueueUri.parse(uri).canonical
-        if not isinstance(message, PutMessage):
-            message = PutMessage(_checks.octets("message", message))
+        given: Mapping[str, PropertyInput] = {}
+        if properties is not None:
+            given = _checks.mapping("properties", properties)
+        if isinstance(value, PutMessage):
+            if given or tags or any(each is not None for each in (guid, compression, key, delay)):
+                raise UsageError(
+                    "a bmq.PutMessage is posted unchanged: set its own properties, tags, guid, compression, "
+                    "key and delay, or post its payload"
+                )
+            message = value
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            message = PutMessage(cast("bytes", value), given, guid, tags, compression, key, delay)
+        elif value is None:
+            raise UsageError("value must be bytes, a bmq.PutMessage or a value of a type, not None")
+        else:
+            data, own = self._shapes.of(value.__class__, codec).encode(value)
+            message = PutMessage(data, {**own, **given}, guid, tags, compression, key, delay)
         if message.guid is not None and not is_guid(message.guid):
             raise UsageError(f"guid must be 32 upper-case hexadecimal digits, not {message.guid!r:.100}")
         data = _checks.octets("data", message.data)
         given = _checks.mapping("properties", message.properties or {})
-        properties: dict[str, PropertyInput] = {
-            **{name: value for name, value in given.items() if name not in _OF_RETRIES},
+        sent: dict[str, PropertyInput] = {
+            **{name: each for name, each in given.items() if name not in _OF_RETRIES},
             **tag_properties(message.tags),
         }
         if message.key is not None:
-            properties[BUCKET] = key_bucket(message.key)
-        area = encode_properties(properties, new=True)
+            sent[BUCKET] = key_bucket(message.key)
+        area = encode_properties(sent, new=True)
         if not data or len(area) + len(data) > MAX_APPLICATION_DATA:
             raise InvalidPayload(
                 f"payload and properties have 1 to {MAX_APPLICATION_DATA:,} bytes together, and the payload "
                 f"at least one, not {len(area):,} and {len(data):,}"
             )
-        delay = _checks.timeout(message.delay, "delay")
+        wait = _checks.timeout(message.delay, "delay")
         consumer, guids = self._keys[0][0], [guid for _, guid in self._keys]
         output = _Output(
             canonical,
@@ -151,10 +195,32 @@ class Transaction(Generic[C]):
             bool(area),
             base64.b64encode(area + data).decode(),
             None if message.compression is None else int(message.compression),
-            None if delay is None else _world.time() + delay,
+            None if wait is None else _world.time() + wait,
         )
         self.outputs.append(output)
         return output.guid
+
+
+class _Shapes:
+    """Conversions of posted values, kept: a conversion takes longer to make than to use."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[type[Any], str | int], Shape[Any]] = {}
+
+    def of(self, kind: type[Any], codec: str | Codec[Any]) -> Shape[Any]:
+        """Return the conversion of a type's values.
+
+        Raises:
+            UsageError: no codec supports the type.
+        """
+        key = kind, codec if isinstance(codec, str) else id(codec)  # a kept conversion keeps its codec
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept
+        shape: Shape[Any] = Shape(kind, codec)
+        if len(self._kept) < _KEPT:
+            self._kept[key] = shape
+        return shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +292,7 @@ class Inbox(ABC, Generic[C]):
             )
         self._consumer = None if consumer is None else _checks.text("consumer", consumer, empty=False)
         self._log = LogLimit(logger)
+        self._shapes = _Shapes()
         self._purging: asyncio.Task[None] | None = None
         # The transaction of the running task.
         self._current: ContextVar[Transaction[C] | None] = ContextVar("bmq_inbox", default=None)
@@ -266,12 +333,24 @@ class Inbox(ABC, Generic[C]):
     async def close(self) -> None:
         """Stop purging. The inbox refuses messages until the next :meth:`start`. Idempotent.
 
+        Raises:
+            UsageError: the inbox is started in another event loop.
+
         Cancelling the call leaves the inbox closed.
         """
         purging, self._purging = self._purging_here(), None
         if purging is not None:
             purging.cancel()
             await asyncio.wait([purging])
+
+    def _purging_here(self) -> asyncio.Task[None] | None:
+        """Return the purge of the running event loop; None if not started, or if the loop has ended."""
+        purging = self._purging
+        if purging is None or purging.done() or purging.get_loop().is_closed():
+            return None
+        if purging.get_loop() is not asyncio.get_running_loop():
+            raise UsageError("the inbox is started in another event loop: close the inbox there first")
+        return purging
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -333,25 +412,13 @@ class Inbox(ABC, Generic[C]):
                 "the handler is inside a transaction of this inbox already, and a second transaction would "
                 "not belong to it: use the first transaction, or batch() for several messages"
             )
-        Raises:
-            UsageError: the inbox is started in another event loop.
-
-        first: dict[Key, Message] = {}
+        first: dict[RowKey, Message] = {}
         for message in messages:
             first.setdefault(self._key_of(message), message)
         partly: PartlyFailed | None = None
-        outputs: list[tuple[Key, bytes]] = []
+        outputs: list[tuple[RowKey, bytes]] = []
         transaction: Transaction[C] | None = None
         async with self._begin() as connection:
-    def _purging_here(self) -> asyncio.Task[None] | None:
-        """Return the purge of the running event loop; None if not started, or if the loop has ended."""
-        purging = self._purging
-        if purging is None or purging.done() or purging.get_loop().is_closed():
-            return None
-        if purging.get_loop() is not asyncio.get_running_loop():
-            raise UsageError("the inbox is started in another event loop: close the inbox there first")
-        return purging
-
             # Sorted: two batches that share messages wait for each other in one order.
             new = await self._insert(connection, sorted(first), _now())
             known = [key for key in first if key not in new]
@@ -359,7 +426,7 @@ class Inbox(ABC, Generic[C]):
                 outputs += await self._stored(connection, known)
             if new:
                 fresh = {key: message for key, message in first.items() if key in new}
-                transaction = Transaction(connection, fresh)
+                transaction = Transaction(connection, fresh, self._shapes)
                 self._current.set(transaction)
                 try:
                     yield transaction
@@ -393,7 +460,9 @@ class Inbox(ABC, Generic[C]):
         if transaction is None:
             yield None
 
-    async def _post(self, messages: Mapping[Key, Message], outputs: Sequence[tuple[Key, bytes]]) -> None:
+    async def _post(
+        self, messages: Mapping[RowKey, Message], outputs: Sequence[tuple[RowKey, bytes]]
+    ) -> None:
         """Post the messages of committed transactions, and mark the transactions."""
         for key, text in outputs:
             session = messages[key].consumer.queue.session
@@ -470,7 +539,7 @@ class Inbox(ABC, Generic[C]):
         """
         return (await self.transaction()).connection
 
-    def _key_of(self, message: Message) -> Key:
+    def _key_of(self, message: Message) -> RowKey:
         return self._consumer or message.queue_uri, origin_of(message)
 
     # maintenance
@@ -585,19 +654,19 @@ class Inbox(ABC, Generic[C]):
         """Create the table if missing."""
 
     @abstractmethod
-    async def _insert(self, connection: C, keys: Sequence[Key], now: int) -> set[Key]:
+    async def _insert(self, connection: C, keys: Sequence[RowKey], now: int) -> set[RowKey]:
         """Insert keys, in their order; return the keys that were missing. Wait for other transactions."""
 
     @abstractmethod
-    async def _stored(self, connection: C, keys: Sequence[Key]) -> list[tuple[Key, bytes]]:
+    async def _stored(self, connection: C, keys: Sequence[RowKey]) -> list[tuple[RowKey, bytes]]:
         """Return the keys with unposted messages, and the messages."""
 
     @abstractmethod
-    async def _store(self, connection: C, key: Key, outputs: bytes | None) -> None:
+    async def _store(self, connection: C, key: RowKey, outputs: bytes | None) -> None:
         """Set the unposted messages of a key."""
 
     @abstractmethod
-    async def _delete(self, connection: C, keys: Sequence[Key]) -> int:
+    async def _delete(self, connection: C, keys: Sequence[RowKey]) -> int:
         """Delete keys; return their number."""
 
     @abstractmethod

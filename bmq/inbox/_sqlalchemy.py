@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 from bmq import _checks
 from bmq.errors import UsageError
-from bmq.inbox._inbox import Inbox, Key
+from bmq.inbox._inbox import Inbox, RowKey
 
 __all__ = ["SqlAlchemyInbox"]
 
@@ -173,25 +173,25 @@ class SqlAlchemyInbox(Inbox[C]):
             for index in self.table.indexes:
                 await connection.execute(CreateIndex(index, if_not_exists=True))
 
-    async def _insert(self, connection: C, keys: Sequence[Key], now: int) -> set[Key]:
+    async def _insert(self, connection: C, keys: Sequence[RowKey], now: int) -> set[RowKey]:
         return {
             key
             for key in keys
             if await self._count(connection, self._insertion, consumer=key[0], guid=key[1], now=now)
         }
 
-    async def _stored(self, connection: C, keys: Sequence[Key]) -> list[tuple[Key, bytes]]:
-        found: list[tuple[Key, bytes]] = []
+    async def _stored(self, connection: C, keys: Sequence[RowKey]) -> list[tuple[RowKey, bytes]]:
+        found: list[tuple[RowKey, bytes]] = []
         for key in keys:
             outputs = (await connection.execute(self._selection, _own(key))).scalar_one_or_none()
             if outputs is not None:
                 found.append((key, outputs))
         return found
 
-    async def _store(self, connection: C, key: Key, outputs: bytes | None) -> None:
+    async def _store(self, connection: C, key: RowKey, outputs: bytes | None) -> None:
         await connection.execute(self._storing, {**_own(key), "new_outputs": outputs})
 
-    async def _delete(self, connection: C, keys: Sequence[Key]) -> int:
+    async def _delete(self, connection: C, keys: Sequence[RowKey]) -> int:
         return sum([await self._count(connection, self._deletion, **_own(key)) for key in keys])
 
     async def _purge(self, connection: C, now: int, keep: int, limit: int) -> int:
@@ -207,5 +207,5 @@ class SqlAlchemyInbox(Inbox[C]):
         return count
 
 
-def _own(key: Key) -> dict[str, str]:
+def _own(key: RowKey) -> dict[str, str]:
     return {"own_consumer": key[0], "own_guid": key[1]}

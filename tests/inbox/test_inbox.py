@@ -24,6 +24,11 @@ Another = Callable[[], Any]
 GUID, OTHER = "A" * 32, "B" * 32
 
 
+@dataclass
+class Reminder:
+    customer: Annotated[int, bmq.Property("CustomerId")]
+
+
 async def handle(database: Database, inbox: Inbox, message: bmq.Message, name: str = "x") -> bool:
     """Handle a message; return whether the message had an effect."""
     async with inbox.once(message) as transaction:
@@ -389,6 +394,47 @@ async def test_messages_are_posted_after_the_commit(
     assert await database.run("SELECT count(*) FROM bmq_inbox WHERE outputs IS NOT NULL") == [(0,)]
 
 
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+async def test_a_value_is_posted_with_its_properties_and_content_type(
+    inbox: Inbox, delivered: Message, output: bmq.Queue
+) -> None:
+    async with inbox.once(await delivered()) as transaction:
+        assert transaction
+        guids = [
+            transaction.post(
+                output.uri, Reminder(7), properties={"Region": "eu"}, tags=["red"], guid=OTHER, key="k"
+            ),
+            transaction.post(output.uri, Reminder(8), codec="application/msgpack"),
+            transaction.post(output.uri, bytearray(b"raw"), properties={"Region": "us"}),
+        ]
+    values = output.typed(Reminder)
+    one, two = [await values.receive(timeout=20) for _ in range(2)]
+    three = await output.receive(timeout=20)
+    assert [one.value, two.value, three.data] == [Reminder(7), Reminder(8), b"raw"]
+    assert dict(one.properties) == {
+        "bmq_content_type": "application/json",
+        "CustomerId": 7,
+        "Region": "eu",
+        **bmq.subscriptions.tag_properties(["red"]),
+        "bmq_bucket": bmq.groups.key_bucket("k"),
+    }
+    assert dict(two.properties) == {"bmq_content_type": "application/msgpack", "CustomerId": 8}
+    assert dict(three.properties) == {"Region": "us"}
+    assert [one.guid, two.guid, three.guid] == guids
+    assert guids[0] == OTHER
+
+
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+async def test_a_message_with_options_of_its_own_takes_no_further_options(
+    inbox: Inbox, delivered: Message
+) -> None:
+    async with inbox.once(await delivered()) as transaction:
+        assert transaction
+        with pytest.raises(bmq.UsageError, match="posted unchanged"):
+            transaction.post("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x"), delay=1)
+        assert transaction.outputs == []
+
+
 async def test_the_next_delivery_posts_what_a_dead_worker_did_not(
     another: Another,
     database: Database,
@@ -437,7 +483,8 @@ async def test_a_refused_message_is_posted_by_the_next_delivery(
     [
         ("bmq://bmq.test.mem.priority/x", b"", bmq.InvalidPayload),
         ("no URI", b"x", bmq.InvalidURI),
-        ("bmq://bmq.test.mem.priority/x", "text", bmq.UsageError),
+        ("bmq://bmq.test.mem.priority/x", object(), bmq.InvalidPayload),
+        ("bmq://bmq.test.mem.priority/x", None, bmq.UsageError),
         ("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x", {"a": 1.5}), bmq.InvalidProperty),  # type: ignore[dict-item]
         ("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x", guid="a"), bmq.UsageError),
         ("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x", delay=-1), bmq.UsageError),
@@ -546,36 +593,6 @@ async def test_the_check_compares_keep_with_the_life_of_messages(
         assert "consumer=" in broadcast
 
 
-# the database's settings
-
-
-async def test_a_database_that_commits_each_statement_is_refused(
-    kind: str, tmp_path: Any, request: pytest.FixtureRequest
-) -> None:
-    if kind == "asyncpg":
-        return
-    if kind.startswith("sqlite"):
-        url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
-    else:
-        url = request.getfixturevalue("server").replace("psycopg", kind.partition("-")[2])
-    engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
-    with pytest.raises(bmq.UsageError, match="Remove isolation_level='AUTOCOMMIT'"):
-        await bmq.inbox.SqlAlchemyInbox(engine, keep=10).start()
-    await engine.dispose()
-
-
-def test_wrong_arguments_are_refused() -> None:
-    engine = create_async_engine("sqlite+aiosqlite://")
-    with pytest.raises(bmq.UsageError, match="needs an AsyncEngine"):
-        bmq.inbox.SqlAlchemyInbox(engine.sync_engine, keep=10)  # type: ignore[call-overload]
-    with pytest.raises(bmq.UsageError, match="bound to an AsyncEngine"):
-        bmq.inbox.SqlAlchemyInbox(async_sessionmaker(), keep=10)
-    with pytest.raises(bmq.UsageError, match="keep"):
-        bmq.inbox.SqlAlchemyInbox(engine, keep=0)
-    with pytest.raises(bmq.UsageError, match="table"):
-        bmq.inbox.SqlAlchemyInbox(engine, keep=1, table="a; b")
-    with pytest.raises(bmq.UsageError, match=r"asyncpg\.create_pool"):
-        bmq.inbox.AsyncpgInbox(engine, keep=10)
 # event loops
 
 
@@ -635,3 +652,33 @@ def test_an_inbox_is_started_in_one_event_loop_at_a_time(tmp_path: Path) -> None
         second.run(engine.dispose())
 
 
+# the database's settings
+
+
+async def test_a_database_that_commits_each_statement_is_refused(
+    kind: str, tmp_path: Any, request: pytest.FixtureRequest
+) -> None:
+    if kind == "asyncpg":
+        return
+    if kind.startswith("sqlite"):
+        url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
+    else:
+        url = request.getfixturevalue("server").replace("psycopg", kind.partition("-")[2])
+    engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
+    with pytest.raises(bmq.UsageError, match="Remove isolation_level='AUTOCOMMIT'"):
+        await bmq.inbox.SqlAlchemyInbox(engine, keep=10).start()
+    await engine.dispose()
+
+
+def test_wrong_arguments_are_refused() -> None:
+    engine = create_async_engine("sqlite+aiosqlite://")
+    with pytest.raises(bmq.UsageError, match="needs an AsyncEngine"):
+        bmq.inbox.SqlAlchemyInbox(engine.sync_engine, keep=10)  # type: ignore[call-overload]
+    with pytest.raises(bmq.UsageError, match="bound to an AsyncEngine"):
+        bmq.inbox.SqlAlchemyInbox(async_sessionmaker(), keep=10)
+    with pytest.raises(bmq.UsageError, match="keep"):
+        bmq.inbox.SqlAlchemyInbox(engine, keep=0)
+    with pytest.raises(bmq.UsageError, match="table"):
+        bmq.inbox.SqlAlchemyInbox(engine, keep=1, table="a; b")
+    with pytest.raises(bmq.UsageError, match=r"asyncpg\.create_pool"):
+        bmq.inbox.AsyncpgInbox(engine, keep=10)

@@ -173,6 +173,7 @@ async def pay(message: bmq.Message, messages: list[bmq.Message], engine: AsyncEn
         if transaction is not None:
             assert_type(transaction.connection, AsyncConnection)
             assert_type(transaction.post("bmq://bmq.test.mem.priority/paid", b"x"), str)
+            transaction.post("bmq://bmq.test.mem.priority/paid", [1], key=7, codec="application/json")
     sessions = async_sessionmaker(engine)
     other = bmq.inbox.SqlAlchemyInbox(sessions, keep=60, consumer="billing")
     async with other.batch(messages) as batch:
