@@ -14,6 +14,7 @@ overridden method.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
@@ -34,6 +35,8 @@ __all__ = [
     "instance",
     "integer",
     "items",
+    "keywords",
+    "known_arguments",
     "mapping",
     "number",
     "octets",
@@ -47,6 +50,7 @@ __all__ = [
     "timeout",
 ]
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -308,6 +312,39 @@ def optional(
         UsageError: as for the check.
     """
     return None if value is None else check(name, value, *args, **kwargs)
+
+
+def keywords(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Check the names of keyword arguments.
+
+    Raises:
+        UsageError: a name is unknown; the error suggests the nearest known name, or lists the known names.
+    """
+    known = sorted(known)
+    for name in sorted(set(given).difference(known)):
+        near = difflib.get_close_matches(name, known, 1)
+        raise UsageError(
+            f"{call} has no argument {name}"
+            + (f": did you mean {near[0]}?" if near else f"; the arguments are {', '.join(known)}")
+        )
+
+
+def known_arguments(function: F) -> F:
+    """Decorate a function or method: a misspelt keyword argument raises an error with the right name.
+
+    The error names the class of the object: ``App.consumer()`` for a method of a base class of ``App``.
+    """
+    code = function.__code__
+    accepted = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) - {"self"}
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if args and not accepted.issuperset(kwargs):
+            name = "" if function.__name__ == "__init__" else f".{function.__name__}"
+            keywords(f"{type(args[0]).__qualname__}{name}()", kwargs, accepted)
+        return function(*args, **kwargs)
+
+    return cast("F", called)
 
 
 def shown(value: object) -> str:

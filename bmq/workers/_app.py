@@ -105,6 +105,8 @@ class App(Registrar, Generic[S]):
         **options: Unpack[ConnectOptions],
     ) -> None:
         super().__init__(middlewares)
+        known = (*(App.__init__.__kwdefaults__ or ()), *ConnectOptions.__optional_keys__)
+        _checks.keywords(f"{type(self).__qualname__}()", options, known)
         if broker is not None:
             parse_addresses(broker)
         # Each session of the app uses this list of interceptors.
@@ -177,6 +179,7 @@ class App(Registrar, Generic[S]):
         """The app's parts, with nested parts, and the app itself."""
         return [*(each for part in self._parts for each in part._all()), self]
 
+    @_checks.known_arguments
     def sweeper(
         self,
         queue: str,

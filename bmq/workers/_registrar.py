@@ -113,6 +113,7 @@ class Registrar:
         return function
 
     @renamed_arguments
+    @_checks.known_arguments
     def consumer(
         self,
         queue: str,
@@ -203,6 +204,7 @@ class Registrar:
         return register
 
     @renamed_arguments
+    @_checks.known_arguments
     def batch_consumer(
         self,
         queue: str,
@@ -305,6 +307,7 @@ class Registrar:
 
         return register
 
+    @_checks.known_arguments
     def publish_to(
         self,
         queue: str,
@@ -403,6 +406,7 @@ class Registrar:
         return function
 
     @renamed_arguments
+    @_checks.known_arguments
     def responder(
         self,
         queue: str,
@@ -476,6 +480,7 @@ class Registrar:
 
         return register
 
+    @_checks.known_arguments
     def mover(
         self,
         queue: str,

@@ -57,6 +57,7 @@ class Router(Registrar):
         prefix: the prefix.
     """
 
+    @_checks.known_arguments
     def __init__(self, prefix: str = "", *, middlewares: Iterable[Middleware] = ()) -> None:
         super().__init__(middlewares)
         self.prefix = _checked_prefix(prefix)

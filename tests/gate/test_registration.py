@@ -401,3 +401,26 @@ def test_callables_are_registered() -> None:
     ):
         app.consumer(f"{URI}{number}")(handler)
     assert len(app._registry.handlers) == 6
+
+
+def test_a_misspelt_argument_names_the_right_one() -> None:
+    app, router = bmq.App(), bmq.Router()
+    calls: list[tuple[Callable[..., Any], str, str, str]] = [
+        (app.consumer, "App.consumer", "concurency", "concurrency"),
+        (router.consumer, "Router.consumer", "concurency", "concurrency"),
+        (app.batch_consumer, "App.batch_consumer", "max_mesages", "max_messages"),
+        (app.responder, "App.responder", "alow", "allow"),
+        (router.publish_to, "Router.publish_to", "propertys", "properties"),
+        (app.mover, "App.mover", "look_ahead", "lookahead"),
+        (app.sweeper, "App.sweeper", "putaside", "put_aside"),
+        (bmq.Router, "Router", "middleware", "middlewares"),
+        (bmq.App, "App", "helth", "health"),
+    ]
+    for function, name, wrong, right in calls:
+        with pytest.raises(bmq.UsageError) as caught:
+            function("bmq://bmq.test.mem.priority/orders", **{wrong: None})
+        assert str(caught.value) == f"{name}() has no argument {wrong}: did you mean {right}?"
+    with pytest.raises(
+        bmq.UsageError, match=r"App.publish_to\(\) has no argument nonsense; the arguments are codec, key"
+    ):
+        app.publish_to("bmq://bmq.test.mem.priority/orders", nonsense=1)  # type: ignore[call-arg]
