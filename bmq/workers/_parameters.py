@@ -512,13 +512,6 @@ class _Reading:
             return Parameter(each.name, Source.TYPED, get_args(hint)[0], keyword=False)
         return Parameter(each.name, Source.VALUE, hint, keyword=False)
 
-    def _which_state(self) -> str:
-        """Say which class the state of the app has, if the app is known."""
-        if self._state is ANY_STATE:
-            return ""
-        given = self._state not in (None, State)
-        return f" (here {shown_type(self._state)})" if given else " (here without a state)"
-
     def _no_source(self, each: inspect.Parameter, of: Any) -> str:
         name, role = self._name, self._role
         if each.kind is each.KEYWORD_ONLY and of in _UNSAID and not role.dependency:
@@ -526,22 +519,31 @@ class _Reading:
         messages = "list[bmq.Message]" if role.batch else "bmq.Message"
         said = "has no annotation" if of is EMPTY else f"is annotated with {shown_type(of)}"
         sources = (
-            f"{messages}, bmq.Attempt, the class of bmq.App(state=...){self._which_state()}, "
+            f"{messages}, bmq.Attempt, the class of bmq.App(state=...), "
             + ("" if role.batch else "Annotated[..., bmq.Property(...)] ")
             + "or Annotated[..., bmq.Depends(...)]"
         )
         if role.dependency:
             return (
                 f"{name}: parameter {each.name} {said}, which has no source: a parameter of a dependency is "
-                f"annotated with {sources}, or has a default"
+                f"annotated with {sources}, or has a default{self._other_state(of)}"
             )
         count = len([p for p in self._positional if p.default is EMPTY or p is self._positional[0]])
         names = ", ".join(p.name for p in self._positional)
         takes = f"{name} takes {count} arguments ({names}): " if count > 1 else f"{name}: "
         return (
             f"{takes}parameter {each.name} {said}, and {role.what} takes {role.takes}. Only the first "
-            f"parameter takes the value; annotate the others with {sources}"
+            f"parameter takes the value; annotate the others with {sources}{self._other_state(of)}"
         )
+
+    def _other_state(self, of: Any) -> str:
+        """Return the end of an error for a class that may be meant as the class of the app's state."""
+        state = self._state
+        if not inspect.isclass(state) or not inspect.isclass(of) or of.__module__ == "builtins":
+            return ""
+        has = "no state" if state is State else f"a state of the class {shown_type(state)}"
+        name = shown_type(of)
+        return f". The app has {has}: to use an object of {name} as its state, bmq.App(state={name}(...))"
 
 
 def _check_dependency(function: Callable[..., Any]) -> None:

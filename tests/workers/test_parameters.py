@@ -720,7 +720,7 @@ async def both_scopes(
 
 REFUSED: list[tuple[Any, str]] = [
     (second_type, "second_type takes 2 arguments .*: parameter repo is annotated with Repo.*bmq.Depends"),
-    (second_type, r"the class of bmq.App\(state=...\) \(here Shared\)"),
+    (second_type, r"The app has a state of the class Shared: .* bmq.App\(state=Repo\(...\)\)"),
     (late_value, "parameter order is annotated with Order.*Only the first parameter takes the value"),
     (no_annotation, r"parameter more has no annotation.*bmq.Attempt.*Annotated\[..., bmq.Property"),
     (keyword, "keyword: parameter repo is annotated with Repo"),
@@ -761,7 +761,7 @@ def test_a_signature_that_cannot_work_is_refused(handler: Any, why: str) -> None
 
 
 def test_a_refusal_names_the_missing_state_of_the_app() -> None:
-    with pytest.raises(bmq.UsageError, match=r"the class of bmq.App\(state=...\) \(here without a state\)"):
+    with pytest.raises(bmq.UsageError, match=r"The app has no state: .* bmq.App\(state=Repo\(...\)\)"):
         bmq.App().consumer(QUEUE)(second_type)
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -281,10 +281,19 @@ async def test_middlewares_surround_in_the_order_of_inclusion() -> None:
         assert calls == ["app", "other"]
 
 
+class Other:
+    """The state of another app."""
+
+
 class Shared:
     """The state of an app."""
 
     shipped = 0
+
+
+async def count_of(shared: Shared) -> int:
+    """A dependency."""
+    return shared.shipped
 
 
 async def test_the_state_is_checked_when_a_router_is_included() -> None:
@@ -294,8 +303,23 @@ async def test_the_state_is_checked_when_a_router_is_included() -> None:
     async def ship(message: bmq.Message, shared: Shared) -> None:
         shared.shipped += 1
 
-    with pytest.raises(bmq.UsageError, match=r"ship.*shared"):
+    with pytest.raises(
+        bmq.UsageError, match=r"ship.*shared.*The app has no state: .* bmq.App\(state=Shared\(\.\.\.\)\)"
+    ):
         bmq.App().include(router)
+    with pytest.raises(
+        bmq.UsageError, match=r"The app has a state of the class Other: .* bmq.App\(state=Shared\("
+    ):
+        bmq.App(state=Other()).include(router)
+    dependent = bmq.Router(DOMAIN)
+
+    @dependent.consumer("others")
+    async def count(message: bmq.Message, shipped: Annotated[int, bmq.Depends(count_of)]) -> None: ...
+
+    with pytest.raises(
+        bmq.UsageError, match=r"dependency count_of: parameter shared .*The app has no state: "
+    ):
+        bmq.App().include(dependent)
     app = bmq.App(state=Shared())
     app.include(router)
     async with TestApp(app) as test:
