@@ -22,7 +22,7 @@ from bmq.cli.output import log_to_stderr, note
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
 from bmq.workers import probes_of
-from bmq.workers.probe import address_of
+from bmq.workers.probe import HealthAddressError, address_of
 
 if TYPE_CHECKING:
     from bmq.cli.supervisor import Supervisor
@@ -126,6 +126,9 @@ async def command(
         logging.getLogger("bmq").exception("the app has failed")
         return ExitStatus.FAILED
     return None
+    except HealthAddressError as error:
+        note(f"bmq run: {error}")
+        return ExitStatus.FAILED
 
 
 def _outside(traceback: TracebackType | None) -> TracebackType | None:

@@ -43,7 +43,7 @@ from bmq.cli.lines import Aside, locks
 from bmq.cli.output import LogFormatter
 from bmq.cli.process import Process, Slot, State
 from bmq.cli.status import ExitStatus
-from bmq.workers.probe import PageServer
+from bmq.workers.probe import HealthAddressError, PageServer
 
 __all__ = ["Pauses", "Supervisor"]
 
@@ -351,8 +351,8 @@ class Supervisor:
     async def _serve_app(self, probe: int, address: tuple[str, int]) -> None:
         try:
             await self._serve(probe, address)
-        except OSError as error:
-            logger.error("the address for health cannot be used: %s", error)  # noqa: TRY400 - no traceback
+        except HealthAddressError as error:
+            logger.error("%s", error)  # noqa: TRY400 - no traceback
             if not self._stopping:
                 self._status = ExitStatus.FAILED
                 self._stop(signal.SIGTERM)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,6 +24,7 @@ __all__ = [
     "AGES",
     "METRICS_TYPE",
     "TEXT_TYPE",
+    "HealthAddressError",
     "Metrics",
     "Page",
     "PageServer",
@@ -46,6 +49,13 @@ _LONGEST = 8192
 # Maximum number of connections. A further connection closes the oldest connection without a request.
 # Orchestrators send requests at once, so idle connections cannot keep an orchestrator out.
 _AT_ONCE = 64
+
+
+class HealthAddressError(OSError):
+    """The address for health cannot be used."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 def address_of(text: str) -> tuple[str, int]:
@@ -118,11 +128,22 @@ class PageServer:
         """Run the server inside the block.
 
         Raises:
-            OSError: the address cannot be used.
+            HealthAddressError: the address cannot be used.
         """
-        server = await asyncio.start_server(self._asked, self._host, self._port, limit=_LONGEST)
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        try:
+            server = await asyncio.start_server(self._asked, self._host, self._port, limit=_LONGEST)
+        except OSError as error:
+            known = error.errno in errno.errorcode
+            why = os.strerror(error.errno or 0).lower() if known else str(error.strerror or error)
+            stop = ", or stop the program that has the address" if error.errno == errno.EADDRINUSE else ""
+            raise HealthAddressError(
+                error.errno,
+                f"the address for health, {host}:{self._port}, cannot be used: {why}. Give another address "
+                f"to bmq.App(health=...) or bmq run --health{stop}",
+            ) from None
         port = server.sockets[0].getsockname()[1]
-        self.uri = f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{port}"
+        self.uri = f"http://{host}:{port}"
         try:
             yield
         finally:
@@ -200,7 +221,7 @@ class Probe:
         """Run the server inside the block, if the probe has an address.
 
         Raises:
-            OSError: the address cannot be used.
+            HealthAddressError: the address cannot be used.
         """
         if self.address is None:
             yield
@@ -210,13 +231,7 @@ class Probe:
             return self.page(path)
 
         self._server = PageServer(*self.address, answer)
-        async with AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(self._server.serving())
-            except OSError as error:
-                host, port = self.address
-                why = f"the address for health, {host}:{port}, cannot be used: {error.strerror}"
-                raise OSError(error.errno, why) from None
+        async with self._server.serving():
             yield
 
     def page(self, path: str) -> Page:

@@ -256,7 +256,10 @@ def test_address_in_use_ends_the_run(tmp_path: Path, broker: str, queue: str) ->
     (tmp_path / "shop.py").write_text(text.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
     status, _, errors = run(tmp_path, "shop", "-n", "2")
     assert status == 1
-    assert "the address for health cannot be used" in errors
+    assert (
+        f"ERROR bmq.run: the address for health, 127.0.0.1:{port}, cannot be used: address already" in errors
+    )
+    assert "Traceback" not in errors
 
 
 async def test_app_that_stops_itself_is_not_restarted(tmp_path: Path, broker: str, queue: str) -> None:

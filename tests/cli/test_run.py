@@ -72,6 +72,17 @@ def test_app_runs_until_a_signal(tmp_path: Path, broker: str, number: signal.Sig
     assert "Traceback" not in errors
 
 
+def test_a_health_address_in_use_is_named_in_a_line(tmp_path: Path, broker: str) -> None:
+    address = broker.removeprefix("tcp://")
+    (tmp_path / "shop.py").write_text(APP.format(uri=broker))
+    status, output, errors = run(tmp_path, "shop", "--health", address)
+    assert (status, output) == (1, "")
+    why = f"the address for health, {address}, cannot be used: address already in use"
+    assert errors.splitlines()[1].startswith(f"bmq run: {why}")
+    assert "--health" in errors
+    assert len(errors.splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("target", "why"),
     [

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import subprocess
@@ -165,8 +166,10 @@ async def test_an_address_in_use_is_named(broker_uri: str) -> None:
     address = broker_uri.removeprefix("tcp://")
     app = bmq.App(broker_uri, health=address)
     app.consumer("bmq://bmq.test.mem.priority/in-use")(handle)
-    with pytest.raises(OSError, match=f"the address for health, {address}, cannot be used: .*in use"):
+    why = f"^the address for health, {address}, cannot be used: address already in use. Give another address"
+    with pytest.raises(OSError, match=why) as caught:
         await app.run()
+    assert caught.value.errno == errno.EADDRINUSE
 
 
 async def test_missing_metrics_function_is_explained(broker_uri: str, fresh: Fresh) -> None:
