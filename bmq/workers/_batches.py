@@ -259,7 +259,7 @@ class _BatchWorkers(Workers):
             "%s failed on %d messages of a batch of %d of %s, attempt %d; %s: %s",
             *(first.handler, len(failures), size, first.message.queue_uri, first.attempt),
             f"next attempt in {first.retry_in:g} s" if again else self._outcome(first),
-            f"{type(first.error).__name__}: {first.error}",
-            exc_info=None if again else first.error,
+            self._shown(first.error),
+            exc_info=first.error if not again and self._traced(first.error) else None,
             extra={"queue": first.message.queue_uri, "attempt": first.attempt},
         )

@@ -34,6 +34,7 @@ from bmq.errors import (
     InvalidPayload,
     InvalidProperty,
     ProtocolError,
+    RequestFailed,
     StateError,
     UsageError,
 )
@@ -913,14 +914,14 @@ class Workers:
             self._limit.error(poison.kind, text, *where, self._outcome(failure), printable(poison))
         else:
             text = "%s failed on message %s of %s, attempt %d; %s: %s"
-            shown, new = self._shown(error), self._unseen(error)
+            shown, trace = self._shown(error), self._traced(error)
             log(
                 logging.ERROR,
                 text,
                 *where,
                 self._outcome(failure),
                 shown,
-                exc_info=error if new or logger.isEnabledFor(logging.DEBUG) else None,
+                exc_info=error if trace else None,
                 extra=about,
             )
         await self._tell(failure)
@@ -930,8 +931,16 @@ class Workers:
         place = _place_of(error)
         return f"{described(error)} ({place[0]}:{place[1]})" if place is not None else described(error)
 
-    def _unseen(self, error: BaseException) -> bool:
-        """Whether this type of error is new for this line: only the first record has a traceback."""
+    def _traced(self, error: BaseException) -> bool:
+        """Whether to log the traceback of an error: only for the first error of this type at this line.
+
+        The failure of a request is the answer of another service: the record names the line that sent the
+        request, and the frames of the client tell nothing more.
+        """
+        if logger.isEnabledFor(logging.DEBUG):
+            return True
+        if isinstance(error, RequestFailed):
+            return False
         kind = type(error), _place_of(error)
         if kind in self._seen or len(self._seen) >= _MOST_SEEN:
             return False
