@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bmq._signals import on_signals
 from bmq.cli.status import ExitStatus
-from bmq.workers import grace_of, probes_of
+from bmq.workers import begun_of, grace_of, probes_of
 
 if TYPE_CHECKING:
     import bmq
@@ -130,7 +130,7 @@ class Child:
         reader, writer = await asyncio.open_unix_connection(sock=self.channel)
         hello = {"addresses": addresses, "grace": self.grace}
         writer.write(_reply("/hello", 200, json.dumps(hello).encode()))
-        app.on_startup(lambda: writer.write(_reply("/started", 200, b"")))
+        begun_of(app).add_done_callback(lambda _: writer.write(_reply("/started", 200, b"")))
         answering = asyncio.create_task(_answer(reader, writer, probes), name="answer the supervisor")
         try:
             yield

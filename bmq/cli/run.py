@@ -21,7 +21,7 @@ from bmq.cli.messages import BadInput
 from bmq.cli.output import log_to_stderr, note
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
-from bmq.workers import probes_of
+from bmq.workers import begun_of, probes_of
 from bmq.workers.probe import HealthAddressError, address_of
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ async def command(
     processes at the health address, and labels their output by number. BMQ_PROCESS is the number, from 1.
     SIGHUP restarts the processes one after another.
 
+    A line on standard error reports that the handlers receive messages; with --processes, a line for each
+    process.
+
     A program that configures logging at import keeps its configuration. Otherwise log lines go to standard
     error with time, level and logger.
 
@@ -119,16 +122,17 @@ async def command(
         if child is not None:
             return await child.run(app)
         note(f"bmq run: {target}, until Ctrl-C")
+        begun_of(app).add_done_callback(lambda _: note(f"bmq run: {target} is ready and receives messages"))
         await app.run()
     except bmq.Error:
         raise
+    except HealthAddressError as error:
+        note(f"bmq run: {error}")
+        return ExitStatus.FAILED
     except Exception:
         logging.getLogger("bmq").exception("the app has failed")
         return ExitStatus.FAILED
     return None
-    except HealthAddressError as error:
-        note(f"bmq run: {error}")
-        return ExitStatus.FAILED
 
 
 def _outside(traceback: TracebackType | None) -> TracebackType | None:

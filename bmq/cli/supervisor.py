@@ -222,6 +222,7 @@ class Supervisor:
             self._proven = True
             if slot.state is State.STARTING and slot.process is process:
                 slot.enter(State.RUNNING)
+                logger.info("%s is ready and receives messages", slot.name)
 
     async def _pause(self, slot: Slot) -> None:
         """Wait before a restart."""

@@ -262,6 +262,11 @@ class App(Registrar, Generic[S]):
         async with app_dependencies(plans, around) as around.values:
             yield around
 
+    def _begun(self) -> asyncio.Future[None]:
+        """Return a future to be done once the handlers of the next run receive messages."""
+        begun = self._life.begun = asyncio.get_running_loop().create_future()
+        return begun
+
     def _check_stopped(self, remedy: str) -> None:
         if self._life.state is not AppState.STOPPED:
             raise StateError(f"the app is running; {remedy}")
@@ -383,7 +388,7 @@ class App(Registrar, Generic[S]):
         """
         if self._life.state is not AppState.STOPPED:
             raise StateError("the app is running already")
-        begun = self._life.begun = asyncio.get_running_loop().create_future()
+        begun = self._begun()
         running = self._background = asyncio.create_task(self.run(signals=False), name="bmq app")
         try:
             await asyncio.wait({running, begun}, return_when=asyncio.FIRST_COMPLETED)
@@ -536,6 +541,8 @@ settings_of: Callable[[App[Any]], Settings] = attrgetter("_settings")
 parts_of: Callable[[App[Any]], list[App[Any]]] = attrgetter("_parts")
 #: The probes of an app and its parts, the app's own first, for :mod:`bmq.cli`.
 probes_of: Callable[[App[Any]], list[Probe]] = methodcaller("_probes")
+#: Returns a future to be done once the handlers of the next run receive messages, for :mod:`bmq.cli`.
+begun_of: Callable[[App[Any]], asyncio.Future[None]] = methodcaller("_begun")
 #: Seconds for the handlers of an app and its parts to finish, for :mod:`bmq.cli`.
 grace_of: Callable[[App[Any]], float] = methodcaller("_grace")
 #: The consumers of the latest run of an app, for :class:`bmq.testing.TestApp`.

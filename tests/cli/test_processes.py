@@ -262,6 +262,18 @@ def test_address_in_use_ends_the_run(tmp_path: Path, broker: str, queue: str) ->
     assert "Traceback" not in errors
 
 
+def test_each_process_is_reported_ready_once(tmp_path: Path, broker: str, queue: str) -> None:
+    write(tmp_path, broker, queue)
+    with running(tmp_path, "shop", "-n", "2") as process:
+        ready = [
+            error_until(process, r"process (\d) \(pid \d+\) is ready and receives messages")[1] for _ in "12"
+        ]
+        assert sorted(ready) == ["1", "2"]
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert "is ready" not in errors
+
+
 async def test_app_that_stops_itself_is_not_restarted(tmp_path: Path, broker: str, queue: str) -> None:
     write(tmp_path, broker, queue, "app.stop()")
     with running(tmp_path, "shop", "-n", "2") as process:

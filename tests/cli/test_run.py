@@ -66,10 +66,13 @@ def test_app_runs_until_a_signal(tmp_path: Path, broker: str, number: signal.Sig
     with start(tmp_path, target) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
+        assert process.stderr is not None
+        first, ready = process.stderr.readline(), process.stderr.readline()
         process.send_signal(number)
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (0, "ended\n"), errors
-    assert "Traceback" not in errors
+    errors = first + ready + errors
+    assert errors == f"bmq run: {target}, until Ctrl-C\nbmq run: {target} is ready and receives messages\n"
 
 
 def test_a_health_address_in_use_is_named_in_a_line(tmp_path: Path, broker: str) -> None:
