@@ -17,7 +17,7 @@ import bmq
 import bmq.inbox
 from bmq.inbox import _inbox
 from bmq.workers import original_of
-from tests.inbox.conftest import WEEK, Database, Message
+from tests.inbox.conftest import KINDS, WEEK, Database, Message
 
 Inbox = bmq.inbox.Inbox[Any]
 Another = Callable[[], Any]
@@ -597,9 +597,15 @@ async def test_the_check_compares_keep_with_the_life_of_messages(
 
 
 @pytest.mark.parametrize("close", [True, False])
-def test_an_inbox_serves_several_event_loops_one_after_another(tmp_path: Path, close: bool) -> None:
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
-    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=WEEK)
+@pytest.mark.parametrize("kind", [each for each in KINDS if each in ("sqlite", "postgresql-asyncpg")])
+def test_an_inbox_serves_several_event_loops_one_after_another(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, close: bool
+) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
+    if kind != "sqlite":
+        url = request.getfixturevalue("server").replace("psycopg", "asyncpg")
+    engine = create_async_engine(url)
+    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=WEEK, table="loops")
     uri = "bmq://bmq.test.mem.priority/orders"
 
     async def once(queue: bmq.Queue) -> bool:
