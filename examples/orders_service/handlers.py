@@ -79,8 +79,7 @@ async def book(order: PricedOrder, message: bmq.Message, orders: Orders) -> None
     async with orders.once(message) as changes:
         if changes is not None:
             await changes.add(order.number, order.customer, order.total)
-            reminder = bmq.codecs.codec_for(Reminder).encode(Reminder(order.number))
-            changes.post(REMINDERS, bmq.PutMessage(reminder, delay=REMIND_AFTER))
+            changes.post(REMINDERS, Reminder(order.number), delay=REMIND_AFTER)
 
 
 @router.consumer("payments", timeout=20, retry=retry)

@@ -47,9 +47,9 @@ class Changes:
         if not done.rowcount:
             raise LookupError(f"no order {number} yet")
 
-    def post(self, uri: str, message: bmq.PutMessage) -> None:
-        """Post a message after the commit, and only then."""
-        self._transaction.post(uri, message)
+    def post(self, uri: str, value: object, *, delay: float | None = None) -> None:
+        """Post a value after the commit, and only then."""
+        self._transaction.post(uri, value, delay=delay)
 
 
 class Repository:
@@ -72,7 +72,7 @@ class Repository:
 
 
 async def get_repository() -> AsyncIterator[Repository]:
-    """Open the database for a run of the app: an inbox belongs to one event loop."""
+    """Open the database for a run of the app."""
     engine = create_async_engine(os.environ.get("ORDERS_DATABASE", "sqlite+aiosqlite:///orders.db"))
     try:
         async with engine.begin() as connection:
