@@ -23,7 +23,8 @@ NUMBERS = range(20)
 FAULTS: list[SimulatedFault] = [kind for kind in SIMULATED_FAULTS if kind != "clock"]
 
 
-Outputs = list[tuple[str, bmq.PutMessage]]
+#: The queue, the value and the delay of each message.
+Outputs = list[tuple[str, Any, float | None]]
 
 
 @dataclass
@@ -43,8 +44,8 @@ class Changes:
         await asyncio.sleep(0.01)
         self.debts[number] = Debt(customer, total)
 
-    def post(self, uri: str, message: bmq.PutMessage) -> None:
-        self.outputs.append((uri, message))
+    def post(self, uri: str, value: object, *, delay: float | None = None) -> None:
+        self.outputs.append((uri, value, delay))
 
 
 class Repository:
@@ -64,10 +65,10 @@ class Repository:
                 assert not self._tables.debts.keys() & changes.debts.keys(), "booked twice"
                 self._tables.debts |= changes.debts
                 outputs[message.guid] = changes.outputs
-        for number, (uri, output) in enumerate(outputs[message.guid]):
-            queue = await self._app.queue(uri)
+        for number, (uri, value, delay) in enumerate(outputs[message.guid]):
+            queue = (await self._app.queue(uri)).typed(type(value))
             guid = derived_guid(message.guid, uri, str(number))
-            await queue.post(output.data, delay=output.delay, guid=guid)
+            await queue.post(value, delay=delay, guid=guid)
 
     async def debt(self, number: int) -> Debt | None:
         await asyncio.sleep(0.01)
