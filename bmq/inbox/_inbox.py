@@ -94,7 +94,7 @@ class Transaction(Generic[C]):
         outputs: messages to post after the commit.
     """
 
-    def __init__(self, connection: C, messages: Mapping[RowKey, Message], shapes: _Shapes) -> None:
+    def __init__(self, connection: C, messages: Mapping[RowKey, Message], shapes: Shapes) -> None:
         self.connection = connection
         self._shapes = shapes
         self.messages = list(messages.values())
@@ -172,7 +172,12 @@ class Transaction(Generic[C]):
             data, own = self._shapes.of(value.__class__, codec).encode(value)
             message = PutMessage(data, {**own, **given}, guid, tags, compression, key, delay)
         if message.guid is not None and not is_guid(message.guid):
-            raise UsageError(f"guid must be 32 upper-case hexadecimal digits, not {message.guid!r:.100}")
+            raise UsageError(
+                f"guid must be 32 upper-case hexadecimal digits, not {_checks.shown(message.guid)}"
+            )
+        compression = message.compression
+        if compression is not None:
+            _checks.instance("compression", compression, Compression, "one of bmq.Compression")
         data = _checks.octets("data", message.data)
         given = _checks.mapping("properties", message.properties or {})
         sent: dict[str, PropertyInput] = {
@@ -194,14 +199,14 @@ class Transaction(Generic[C]):
             message.guid or derived_guid(*guids, consumer, "output", str(len(self.outputs))),
             bool(area),
             base64.b64encode(area + data).decode(),
-            None if message.compression is None else int(message.compression),
+            None if compression is None else int(compression),
             None if wait is None else _world.time() + wait,
         )
         self.outputs.append(output)
         return output.guid
 
 
-class _Shapes:
+class Shapes:
     """Conversions of posted values, kept: a conversion takes longer to make than to use."""
 
     def __init__(self) -> None:
@@ -292,7 +297,7 @@ class Inbox(ABC, Generic[C]):
             )
         self._consumer = None if consumer is None else _checks.text("consumer", consumer, empty=False)
         self._log = LogLimit(logger)
-        self._shapes = _Shapes()
+        self._shapes = Shapes()
         self._purging: asyncio.Task[None] | None = None
         # The transaction of the running task.
         self._current: ContextVar[Transaction[C] | None] = ContextVar("bmq_inbox", default=None)
