@@ -66,7 +66,8 @@ class Repository:
                 self._tables.debts |= changes.debts
                 outputs[message.guid] = changes.outputs
         for number, (uri, value, delay) in enumerate(outputs[message.guid]):
-            queue = (await self._app.queue(uri)).typed(type(value))
+            kind: type[Any] = value.__class__
+            queue = (await self._app.queue(uri)).typed(kind)
             guid = derived_guid(message.guid, uri, str(number))
             await queue.post(value, delay=delay, guid=guid)
 
