@@ -18,7 +18,7 @@ __all__ = ["LONGEST_ANSWER", "Answers"]
 
 logger = logging.getLogger("bmq.run")
 
-# Seconds that a process has for an answer. The prober's own timeout usually decides, as with one process.
+# Seconds for the answer of a process. Usually the timeout of the prober decides, as with one process.
 _LIVEZ: Final = 30.0
 _READYZ: Final = 5.0
 _METRICS: Final = 5.0
@@ -29,7 +29,7 @@ _NO_JSON: Final = "the answer of the process is malformed"
 
 
 class Answers:
-    """Asks all processes, and makes one page of their answers.
+    """Asks all processes, and joins the answers to one page.
 
     Args:
         slots: slots of the processes.
@@ -41,12 +41,12 @@ class Answers:
         self._malformed: set[int] = set()
 
     def ended(self, number: int) -> None:
-        """Keep the counts of a process that has ended."""
+        """Keep the counts of an ended process."""
         for sums in self._sums.values():
             sums.ended(number)
 
     async def page(self, probe: int, path: str) -> Page:
-        """Return a page for a probe of the app; 0 is the app's own, and others are those of its parts."""
+        """Return a page of a probe: number 0 is the probe of the app, other numbers of included apps."""
         match path:
             case "/livez":
                 return await self._livez(probe)
@@ -60,10 +60,10 @@ class Answers:
     async def _ask(
         self, probe: int, page: str, timeout: float
     ) -> list[tuple[Slot, Process, tuple[int, bytes] | None]]:
-        """Ask all processes that can answer."""
+        """Ask all running processes."""
         asked = [(slot, slot.process) for slot in self._slots if slot.asked and slot.process is not None]
         answers = await asyncio.gather(*(process.ask(f"/{probe}{page}", timeout) for _, process in asked))
-        # A process that has ended meanwhile, or was asked to stop, owes no answer.
+        # Processes that ended or began to stop meanwhile owe no answer.
         return [
             (slot, process, answer)
             for (slot, process), answer in zip(asked, answers, strict=True)

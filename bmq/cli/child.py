@@ -91,7 +91,7 @@ class Child:
         while os.read(self.lifeline, 1):
             pass
         if self.piped:
-            # print() must not fail in handlers that finish now.
+            # print() must not fail in the last handlers.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             for output in (1, 2):
                 os.dup2(nowhere, output)

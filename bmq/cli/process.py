@@ -186,7 +186,7 @@ class Process:
 
     @property
     def grace(self) -> float:
-        """Seconds that the app takes to stop."""
+        """Seconds for the stop of the app."""
         grace = self.hello.get("grace") if self.hello is not None else None
         return float(grace) if isinstance(grace, int | float) and 0 <= grace < 1e6 else GRACE
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -63,7 +64,7 @@ class Target:
 Step: TypeAlias = Callable[[Target], None]
 
 
-class Registrar:
+class Registrar(ABC):
     """The decorators of an app and of a router. Registering opens nothing and needs no event loop."""
 
     # Number of calls of ``publish_to`` whose handler is not known yet.
@@ -73,17 +74,17 @@ class Registrar:
         self._registry = Registry()
         self._middlewares = [*check_middlewares(middlewares)]
 
+    @abstractmethod
     def _uri_of(self, queue: str) -> str:
         """Return the URI of a queue name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _register(self, step: Step) -> None:
         """Make a registration.
 
         Raises:
             StateError: the app is running, or the router is a part of an app.
         """
-        raise NotImplementedError
 
     def middleware(self, function: M) -> M:
         """Register the decorated function as the innermost middleware, and return the function unchanged.

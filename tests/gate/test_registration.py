@@ -81,7 +81,7 @@ async def answers_value(message: bmq.Message) -> Ask | None:
 
 async def answers_complex(message: bmq.Message) -> complex:
     """A reply without an encoding."""
-    raise NotImplementedError
+    return 0j
 
 
 async def answers_bytes(message: bmq.Message) -> bytes | None:
