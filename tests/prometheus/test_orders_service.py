@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,11 @@ def test_the_container_has_what_it_copies() -> None:
         for line in dockerfile.splitlines()
         if line.startswith("COPY ") and "--from" not in line
     ]
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    sent = [each.removeprefix("!") for each in ignored if each.startswith("!")]
     for pattern in (name for names in copied for name in names):
         assert list(ROOT.glob(pattern)), pattern
+        assert any(fnmatch(pattern, each) for each in sent), f"{pattern} is not sent to the engine"
     assert 'ENTRYPOINT ["bmq", "run", "service:app"]' in dockerfile
     modules = {path.name for path in SERVICE.glob("*.py") if not path.name.startswith("test_")}
     assert {Path(name).name for names in copied for name in names} >= modules
