@@ -103,6 +103,9 @@ class BmqBroker(AsyncBroker):
         mover = _checks.boolean("mover", mover)
         max_unconfirmed_messages = _checks.integer("max_unconfirmed_messages", max_unconfirmed_messages)
         self._broker = broker
+        given = options.get("options")
+        if given is None or not given.user_agent:
+            options.setdefault("user_agent", "taskiq")
         self._options = options
         self._uri = QueueUri.parse(queue)
         if isinstance(expression, str):

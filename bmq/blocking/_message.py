@@ -12,7 +12,7 @@ from bmq._renamed import renamed
 from bmq.client.message import Message as _Message
 from bmq.client.message import MessageBatch as _MessageBatch
 from bmq.codecs import Shape
-from bmq.wire.constants import PropertyType
+from bmq.wire.constants import Compression, PropertyType
 from bmq.wire.properties import PlainValue, Properties
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ class Message:
     def raw(self) -> bytes:
         """Properties and payload as transmitted, like :attr:`bmq.Message.raw`."""
         return self._message.raw
+
+    @property
+    def compression(self) -> Compression:
+        """The compression as transmitted, like :attr:`bmq.Message.compression`."""
+        return self._message.compression
 
     @property
     def property_types(self) -> dict[str, PropertyType]:

@@ -12,7 +12,7 @@ from bmq import _checks
 from bmq._renamed import renamed
 from bmq.client._line import Line
 from bmq.client.delivered import Delivered, arrival_of, push_of
-from bmq.wire.constants import PropertyType, PushFlags
+from bmq.wire.constants import Compression, PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import NO_PROPERTIES, Beginning, read_beginning, split_application_data
 from bmq.wire.options import LimitedIds
@@ -24,7 +24,8 @@ from bmq.wire.properties import (
     properties_length,
     property_column,
 )
-from bmq.wire.push import DATA, FLAGS, GUID, SUB_IDS, Push
+from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, SUB_IDS, Push
+from bmq.wire.shape import unreadable
 
 if TYPE_CHECKING:
     from bmq.client._end import QueueEnd
@@ -161,6 +162,21 @@ class Message(Delivered):
         ``max_unconfirmed_bytes`` counts the length of these bytes.
         """
         return self._push[DATA]
+
+    @property
+    def compression(self) -> Compression:
+        """The compression of the message as transmitted; :attr:`data` is decompressed in any case.
+
+        ``len(message.raw)`` is the transmitted size, ``len(message.data)`` the size of the payload, which
+        must be decompressed first. Added in 0.2.
+
+        Raises:
+            ProtocolError: the message is malformed, or has a compression unknown to this client.
+        """
+        compression = self._push[COMPRESSION]
+        if compression > Compression.ZLIB:
+            raise unreadable(compression)
+        return Compression(compression)
 
     @property
     def property_types(self) -> dict[str, PropertyType]:

@@ -109,7 +109,7 @@ class Driver(Generic[Q]):
         host_health: HostHealthMonitor | None,
         receipts: Receipts,
     ) -> None:
-        identity, self.guids = introduce(options.process_name)
+        identity, self.guids = introduce(options.process_name, options.user_agent)
         self.schema_ids = SchemaIds()
         self.options = options
         self.health = HealthWatch()

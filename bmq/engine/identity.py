@@ -13,8 +13,13 @@ __all__ = ["introduce"]
 _FEATURES = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
 
 
-def introduce(process_name: str) -> tuple[ClientIdentity, GuidGenerator]:
-    """Return the identity of a new session and the matching GUID generator."""
+def introduce(process_name: str, user_agent: str = "") -> tuple[ClientIdentity, GuidGenerator]:
+    """Return the identity of a new session and the matching GUID generator.
+
+    Args:
+        process_name: name of this process.
+        user_agent: name of the software that wraps this client; empty for none.
+    """
     session_id = next(_world.current().session_ids)
     wall = _world.time_ns()
     host = _world.hostname()
@@ -30,7 +35,7 @@ def introduce(process_name: str) -> tuple[ClientIdentity, GuidGenerator]:
         features=_FEATURES,
         sdk_language=ClientLanguage.E_UNKNOWN,
         guid_info=GuidInfo(client_id=guids.client_id_text, nano_seconds_from_epoch=wall),
-        user_agent=f"bmq-py:{__version__}",
+        user_agent=f"{user_agent} bmq-py:{__version__}".lstrip(" "),
     )
     return identity, guids
 

@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from bmq import _checks, _world
 from bmq.engine.retry import reconnect_delays
+from bmq.errors import UsageError
 from bmq.protocol.client.handshake import Credentials
 from bmq.wire.compression import DEFAULT_LEVEL
 from bmq.wire.constants import (
@@ -52,6 +53,8 @@ _COUNTS = (
 )
 # Brokers refuse a negotiation with a longer name.
 _LONGEST_NAME = 1000
+# The limit of the C++ SDK's option of the same purpose.
+_LONGEST_AGENT = 127
 _SWITCHES = ("drop_confirmed_redeliveries", "reconnect", "retry_first_connect")
 
 
@@ -62,6 +65,16 @@ def check_compression(value: object) -> Compression:
         UsageError: the value is not a compression.
     """
     return _checks.instance("compression", value, Compression, "one of bmq.Compression")
+
+
+def _user_agent(value: object) -> str:
+    agent = _checks.text("user_agent", value, longest=_LONGEST_AGENT)
+    if not (agent.isascii() and agent.isprintable()):
+        raise UsageError(
+            "user_agent must have printable ASCII characters only, such as 'orders/1.2', not "
+            f"{_checks.shown(agent)}"
+        )
+    return agent
 
 
 class Trace(Enum):
@@ -100,6 +113,9 @@ class SessionOptions:
 
     Attributes:
         process_name: name of this process in the broker's log.
+        user_agent: name of a library or program that wraps bmq, for the broker's log and telemetry: at most
+            127 printable ASCII characters. The broker receives the name before bmq's own, as in
+            ``orders/1.2 bmq-py:0.1.0``. Added in 0.2.
         connect_timeout: timeout of an attempt to connect, for all addresses together: TCP, TLS,
             authentication and negotiation.
         liveness: tolerated silence of the broker. After a third of this time without a byte from the broker,
@@ -153,6 +169,7 @@ class SessionOptions:
     """
 
     process_name: str = field(default_factory=_world.program)
+    user_agent: str = ""
     connect_timeout: float = 30.0
     liveness: float | None = 10.0
     open_timeout: float = 60.0
@@ -183,6 +200,7 @@ class SessionOptions:
     def __post_init__(self) -> None:
         checked: dict[str, object] = {
             "process_name": _checks.text("process_name", self.process_name, longest=_LONGEST_NAME),
+            "user_agent": _user_agent(self.user_agent),
             "compression_level": _checks.integer("compression_level", self.compression_level, -1, 9),
             "compression_threshold": _checks.integer("compression_threshold", self.compression_threshold),
             "max_event_size": _checks.integer("max_event_size", self.max_event_size, _MIN_EVENT_SIZE),
@@ -209,6 +227,7 @@ class SessionFields(TypedDict, total=False):
     """The fields of :class:`bmq.SessionOptions` as keyword arguments, for type checkers."""
 
     process_name: str
+    user_agent: str
     connect_timeout: float
     liveness: float | None
     open_timeout: float

@@ -78,6 +78,7 @@ class ConnectionSettings:
                     ssl=security.context(),
                     server_hostname=security.tls_server_name or None,
                     process_name="bmq.spark",
+                    user_agent="spark",
                     compression=self.compression,
                     connect_timeout=self.connect_timeout,
                     retry_first_connect=True,

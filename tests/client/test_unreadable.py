@@ -156,3 +156,14 @@ async def test_local_routing_treats_an_unreadable_message_as_having_no_propertie
         async with queue.subscribe("!exists(x)") as other:
             found = [await other.receive(timeout=20) for _ in range(4)]
             assert [read(message) for message in found] == EXPECTED
+
+
+@pytest.mark.parametrize("how", ["7", "padding", "options"])
+async def test_unreadable_message_has_no_compression(peer: Peer, how: str) -> None:
+    async with delivered(peer, how, 2) as (queue, deliver):
+        consumer = await queue.subscribe()
+        deliver()
+        good, bad = [await consumer.receive(timeout=10) for _ in range(2)]
+        assert good.compression is bmq.Compression.NONE
+        with pytest.raises(bmq.ProtocolError):
+            _ = bad.compression
