@@ -35,7 +35,11 @@ def test_user_agents_that_a_broker_cannot_show_are_refused(odd: object) -> None:
 
 
 async def test_taskiq_names_itself_unless_the_program_does(peer: Peer) -> None:
-    for more, agent in (({}, "taskiq "), ({"user_agent": "billing"}, "billing "), ({"user_agent": ""}, "bmq")):
+    for more, agent in (
+        ({}, "taskiq "),
+        ({"user_agent": "billing"}, "billing "),
+        ({"user_agent": ""}, "bmq"),
+    ):
         broker = bmq.taskiq.BmqBroker(peer.uri, URI, mover=False, **more)  # type: ignore[arg-type]
         await broker.startup()
         identity = peer.connection.script.identity
