@@ -11,6 +11,7 @@ from ssl import SSLContext
 
 from bmq import _world
 from bmq._log_limit import LogLimit
+from bmq.broker._authorizer import Authorize, Authorizer
 from bmq.broker._backend import Backend
 from bmq.broker._bounds import Bounds
 from bmq.broker._connection import BrokerConnection
@@ -19,6 +20,7 @@ from bmq.broker._faults import Faults
 from bmq.broker._posted import Posts
 from bmq.broker._schedule import Schedule
 from bmq.broker.clock import Clock
+from bmq.protocol.broker.actions import Action
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import BrokerSettings
 from bmq.wire.guid import GuidGenerator, client_id_from
@@ -55,6 +57,7 @@ class Hub:
         bounds: Bounds,
         posts: Posts | None,
         ssl: SSLContext | None,
+        authorize: Authorize | None = None,
     ) -> None:
         self.source = source
         self.posts = posts
@@ -64,7 +67,8 @@ class Hub:
         self.schedule = Schedule(clock, self.node)
         self.connections: dict[BrokerConnection, None] = {}
         self.faults = Faults(self.node, self.connections, posts, self.schedule)
-        self.settings = replace(settings, admit=self.faults.admit)
+        self.settings = replace(settings, admit=self.faults.admit, authorizes=authorize is not None)
+        self._authorizer = None if authorize is None else Authorizer(authorize)
         # Unfinished connections: establishing TLS takes a while.
         self._arriving: dict[BrokerConnection, None] = {}
         self._crowded = False
@@ -197,6 +201,10 @@ class Hub:
         self.schedule.note_deadline(connection, None)
         if not self.connections:
             self._all_gone.set()
+
+    def authorize(self, actions: tuple[Action, ...]) -> bool | asyncio.Task[bool]:
+        """Return whether a client may perform actions, or a task with the answer."""
+        return True if self._authorizer is None else self._authorizer(actions)
 
     def note_refusal(self, peer: str) -> None:
         """Log wrong credentials: the first line of each host at once, then a line a minute with a count."""

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from bmq import _checks, _world
+from bmq.broker._authorizer import Authorize
 from bmq.broker._bounds import Bounds
 from bmq.broker._builtin import builtin_domains
 from bmq.broker._domain import DomainSource, check_subscriptions
@@ -58,6 +59,12 @@ class Broker:
         ssl: for TLS.
         auth: user names and passwords, or :class:`~bmq.broker.Authentication`. Without ``auth``, every client
             is accepted.
+        authorize: a function, sync or async, that returns whether a client may perform an
+            :class:`~bmq.broker.Action`: connect, open a queue for reading or writing, or execute an admin
+            command. A refused client receives the status ``E_REFUSED``. A function that raises, returns
+            something other than True or False, or does not return within 5 seconds, refuses the action; the
+            log has the reason. A sync function must not block: the broker runs in the same event loop. Added
+            in 0.2.
         clock: the source of time; a :class:`~bmq.broker.ManualClock` stands still until moved.
         heartbeat_interval_ms: milliseconds between probes of silent clients.
         max_missed_heartbeats: unanswered probes that end a client's connection; 0 turns probing off.
@@ -88,6 +95,7 @@ class Broker:
         builtin: bool | None = None,
         ssl: SSLContext | None = None,
         auth: Authentication | Mapping[str, str] | None = None,
+        authorize: Authorize | None = None,
         clock: Clock | None = None,
         heartbeat_interval_ms: int = 3000,
         max_missed_heartbeats: int = 0,
@@ -105,6 +113,8 @@ class Broker:
             config_dir = _checks.text("config_dir", path, empty=False)
         if ssl is not None:
             _checks.instance("ssl", ssl, SSLContext, "an ssl.SSLContext")
+        if authorize is not None:
+            _checks.function("authorize", authorize, 1)
         if clock is not None:
             _checks.function("clock", clock, 0, plain=True)
         configured: dict[str, DomainConfig | Redirect] = {}
@@ -139,6 +149,7 @@ class Broker:
             bounds=Bounds() if bounds is None else _checks.choice("bounds", bounds, Bounds),
             posts=Posts(posts_kept) if posts_kept else None,
             ssl=ssl,
+            authorize=authorize,
         )
         self.faults = self._hub.faults
         self._listener: Listening | None = None

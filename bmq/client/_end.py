@@ -118,7 +118,7 @@ class QueueEnd:
         self.driver.check_open()
         core = self.core
         if core.leaving or core.state is QueueState.CLOSED:
-            raise QueueClosed(f"queue {self.uri} is closed")
+            raise core.closed_error("closed")
 
     # confirming
 

@@ -645,6 +645,7 @@ EXCLUDED: dict[str, str] = {
             *("bmq.admin.ReaderSubscription", "bmq.admin.Statistics", "bmq.admin.StoredMessage"),
             *("bmq.admin.Standing", "bmq.admin.StoredQueue", "bmq.admin.Stream", "bmq.admin.Usage"),
             "bmq.admin.Window",
+            "bmq.broker.Action",
             *("bmq.broker.Authentication.check", "bmq.broker.FilteredConsumer", "bmq.broker.PostedMessage"),
             *("bmq.codecs.MsgspecJson", "bmq.codecs.Shape.decode", "bmq.broker.PostedMessage.has"),
             *(

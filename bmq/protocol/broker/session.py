@@ -8,13 +8,14 @@ heartbeats, and selects input to be ignored without an answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
 from bmq.errors import ProtocolError
+from bmq.protocol.broker.actions import Action, ActionKind
 from bmq.protocol.broker.backend import Backend, ClientPort, stream_parameters
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.properties import from_old_client
@@ -27,6 +28,7 @@ from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
 from bmq.wire.control import codec_of, decode_event, encode_event
 from bmq.wire.control.features import MESSAGE_PROPERTIES_EX, parse_features
 from bmq.wire.control.messages import (
+    DEFAULT_APP_ID,
     AdminCommand,
     AdminCommandResponse,
     AuthenticationRequest,
@@ -48,6 +50,7 @@ from bmq.wire.control.messages import (
     Message,
     MessageKind,
     OpenQueue,
+    QueueFlags,
     Status,
     StatusCategory,
 )
@@ -113,6 +116,10 @@ class BrokerInput(Enum):
 
 
 _S, _I = BrokerState, BrokerInput
+#: Answers to unauthorized clients. A real broker has the first; its requests are not authorized yet.
+_UNAUTHORIZED = Status(category=StatusCategory.E_REFUSED, code=-1, message="Connection not authorized")
+_UNAUTHORIZED_QUEUE = Status(category=StatusCategory.E_REFUSED, code=-1, message="Queue not authorized")
+_UNAUTHORIZED_COMMAND = "Command not authorized"
 _REQUESTS = OpenQueue, ConfigureStream, ConfigureQueueStream, CloseQueue, AdminCommand
 
 
@@ -160,6 +167,8 @@ class BrokerSession(Machine):
         self._error: ProtocolError | None = None
         # Whether other clients are served next, even without postponed events.
         self._enough = False
+        # The actions of the input that waits for an answer, and the continuation.
+        self._question: tuple[tuple[Action, ...], Callable[[bool, float], None]] | None = None
         self._complaints = 0
         self._guids = guids
         self._legacy = False
@@ -195,7 +204,19 @@ class BrokerSession(Machine):
     @property
     def waiting(self) -> bool:
         """Whether input is left; call :meth:`resume` after serving other clients."""
-        return bool(self._rest) or self._enough
+        return bool(self._rest) or self._enough or self._question is not None
+
+    @property
+    def question(self) -> tuple[Action, ...] | None:
+        """Actions to be authorized before further input is processed; answer with :meth:`decide`."""
+        return None if self._question is None else self._question[0]
+
+    def decide(self, allowed: bool, now: float) -> None:
+        """Answer the question: carry out or refuse the input, and process the remaining input."""
+        question, self._question = self._question, None
+        if question is not None and self.state is not BrokerState.CLOSED:
+            question[1](allowed, now)
+            self.resume(now)
 
     def resume(self, now: float) -> None:
         """Process the remaining input."""
@@ -261,7 +282,7 @@ class BrokerSession(Machine):
                 self.fire(_I.BAD_LENGTH, now)
                 break
         if self.state is BrokerState.CLOSED:
-            self._rest, self._enough = [], False
+            self._rest, self._enough, self._question = [], False, None
         self.backend.deliver(now)
 
     def _handle(self, events: list[Event], now: float) -> int:
@@ -269,7 +290,7 @@ class BrokerSession(Machine):
         at, count, requests = 0, len(events), 0
         self._enough = False
         enough = self.backend.effort + _EFFORT_AT_ONCE
-        while at < count and self.state is not BrokerState.CLOSED:
+        while at < count and self.state is not BrokerState.CLOSED and self._question is None:
             event = events[at]
             first, kind = at, event.type
             at += 1
@@ -313,9 +334,45 @@ class BrokerSession(Machine):
         elif isinstance(message.body, Disconnect):
             self.fire(_I.DISCONNECT, message, now)
         elif isinstance(message.body, _REQUESTS):
-            self.fire(_I.REQUEST, message, now)
+            self._receive_known_request(message, now)
         else:
             self.fire(_I.OTHER, [event], now)
+
+    def _receive_known_request(self, message: ControlMessage, now: float) -> None:
+        actions = self._actions(message) if self.settings.authorizes else ()
+        if not actions:
+            self.fire(_I.REQUEST, message, now)
+            return
+
+        def go_on(allowed: bool, later: float) -> None:
+            if allowed:
+                self.fire(_I.REQUEST, message, later)
+            elif isinstance(message.body, AdminCommand):
+                self._respond(message, AdminCommandResponse(text=_UNAUTHORIZED_COMMAND))
+            else:
+                self._respond(message, _UNAUTHORIZED_QUEUE)
+
+        self._question = actions, go_on
+
+    def _actions(self, message: ControlMessage) -> tuple[Action, ...]:
+        """Return the actions of a request that need a permission."""
+        body, user = message.body, self._user
+        if isinstance(body, AdminCommand) and self.state is _S.ADMINISTERED:
+            return (Action(ActionKind.EXECUTE_ADMIN_COMMAND, user, command=body.command),)
+        if isinstance(body, OpenQueue) and self.state is _S.SERVING:
+            wanted = body.handle_parameters
+            info = wanted.sub_id_info
+            app_id = "" if info is None or info.app_id == DEFAULT_APP_ID else info.app_id
+            reads = wanted.flags & QueueFlags.READ or wanted.read_count > 0
+            writes = wanted.flags & QueueFlags.WRITE or wanted.write_count > 0
+            kinds = [ActionKind.QUEUE_READ] * bool(reads) + [ActionKind.QUEUE_WRITE] * bool(writes)
+            uri = wanted.uri.partition("?")[0]
+            return tuple([Action(kind, user, uri, app_id) for kind in kinds])
+        return ()
+
+    @property
+    def _user(self) -> str:
+        return self.principal[1] if self.principal is not None else ""
 
     def _receive_identity(self, event: Event, now: float) -> None:
         try:
@@ -332,6 +389,17 @@ class BrokerSession(Machine):
             self.fire(_I.STRANGER, now)
         elif self.settings.admit is not None and (refusal := self.settings.admit(identity)) is not None:
             self.fire(_I.UNWANTED_CLIENT, identity, refusal, now)
+        elif self.settings.authorizes:
+            admin = identity.client_type is ClientType.E_TCPADMIN
+            kind = ActionKind.CONNECT_ADMIN if admin else ActionKind.CONNECT_CLIENT
+            self._question = (Action(kind, self._user),), partial(self._go_on, identity)
+        else:
+            self._go_on(identity, True, now)
+
+    def _go_on(self, identity: ClientIdentity, allowed: bool, now: float) -> None:
+        """Continue a negotiation, after the client was authorized."""
+        if not allowed:
+            self.fire(_I.UNWANTED_CLIENT, identity, _UNAUTHORIZED, now)
         elif identity.client_type is ClientType.E_TCPADMIN:
             self.fire(_I.ADMIN_CLIENT, identity, Status(), now)
         else:

@@ -118,6 +118,7 @@ class BrokerSettings:
         max_handshake_size: largest event accepted before the end of the negotiation, in bytes.
         high_water: pending bytes of PUSH messages at which a client receives no more.
         authentication: the rules for credentials.
+        authorizes: whether the owner of a session answers its questions; see :attr:`BrokerSession.question`.
         admit: called with each client's identity; returns the reason for a refusal, or None.
     """
 
@@ -135,4 +136,5 @@ class BrokerSettings:
     max_handshake_size: int = 64 * 1024
     high_water: int = 16 * 1024 * 1024
     authentication: Authentication = Authentication()
+    authorizes: bool = False
     admit: Callable[[ClientIdentity], Status | None] | None = None

@@ -407,6 +407,7 @@ class QueueCore(Machine):
         "_arrived",
         "_closing",
         "_configuring",
+        "_gone",
         "_opening",
         "_pause",
         "_refusals",
@@ -448,6 +449,7 @@ class QueueCore(Machine):
     service: Service
     leaving: bool
     _suspends: bool
+    _gone: Error | None
     _opening: Operation | None
     _closing: Operation | None
 
@@ -608,7 +610,7 @@ class QueueCore(Machine):
         if self.confirmed is not None:
             self._shared.confirms.forget(self)
         self.leaving = False
-        self._closing = None
+        self._gone = self._closing = None
         self.owner = self.anybody.owner = owner
         self.subscriptions = SubscriptionSet()
         self.subscriptions.fire(_W.WANT, subscriptions)
@@ -646,7 +648,7 @@ class QueueCore(Machine):
             QueueClosed: the queue is closing or closed.
         """
         if self._closing is not None or (self.state, _I.CONFIGURE) not in self.TRANSITIONS:
-            raise QueueClosed(f"queue {self.uri} is {self.state.value}")
+            raise self.closed_error(self.state.value)
         self.subscriptions.fire(_W.WANT, subscriptions)
         self._waiting.append(self._watch(operation))
         self._shared.changed[self] = None
@@ -658,6 +660,14 @@ class QueueCore(Machine):
         """Send new subscriptions if the queue is open; otherwise keep them until the queue is open."""
         if self.state is QueueState.OPEN:
             self.fire(_I.CONFIGURE, now)
+
+    def closed_error(self, state: str) -> QueueClosed:
+        """Return the error of a call on a closed queue, with the reason of a failed reopening."""
+        if self._gone is None:
+            return QueueClosed(f"queue {self.uri} is {state}")
+        error = QueueClosed(f"queue {self.uri} is {state}: {self._gone}")
+        error.__cause__ = self._gone
+        return error
 
     @property
     def _can_close(self) -> bool:
@@ -679,7 +689,7 @@ class QueueCore(Machine):
             QueueClosed: the queue is already closing or closed.
         """
         if not self._can_close:
-            raise QueueClosed(f"queue {self.uri} is {self.state.value}")
+            raise self.closed_error(self.state.value)
         self._closing = self._watch(operation)
         plain = at_once and self.state is QueueState.OPEN
         self.fire(_I.CLOSE_PLAIN if plain else self._close_input, now)
@@ -708,7 +718,7 @@ class QueueCore(Machine):
         if not self.writable:
             raise UsageError(f"queue {self.uri} was not opened for writing: open_queue(..., write=True)")
         if self._closing is not None or self.state not in _IN_USE:
-            raise QueueClosed(f"queue {self.uri} is {self.state.value}")
+            raise self.closed_error(self.state.value)
         if self.suspended:
             raise StateError(f"queue {self.uri} is suspended: the host is unhealthy")
 
@@ -1002,14 +1012,14 @@ class QueueCore(Machine):
         self._shared.settled(self, now)
 
     def _fail_reopen(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        error = self._not_reopened(refusal, request)
+        self._gone = error = self._not_reopened(refusal, request)
         self._shared.emit(QueueReopenFailed(self.uri_text, error))
         if refusal is None:
             self._siblings.unclear = True
         self._let_go(error, now)
 
     def _fail_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        error = self._not_reopened(refusal, request)
+        self._gone = error = self._not_reopened(refusal, request)
         self._shared.emit(QueueReopenFailed(self.uri_text, error))
         self._let_go(error, now)
         self._send_close(now)
