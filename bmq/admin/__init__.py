@@ -6,19 +6,25 @@
     async with bmq.admin.connect("tcp://localhost:30114") as admin:
         depth = await admin.queue("bmq://bmq.test.mem.priority/orders").depth()
 
-Commands without a method go through :meth:`Admin.command`.
+Each command of a broker has a method. :meth:`Admin.command` sends any line, such as a command of a newer
+broker. :func:`danger_of` returns the danger of a line.
 """
 
 from bmq.admin.client import Admin, QueueAdmin, connect
+from bmq.admin.cluster import ClusterAdmin, TunableAdmin
+from bmq.admin.commands import Danger, danger_of
 from bmq.admin.results import (
     AppDepth,
     AppState,
     AppStatistics,
+    BrokerConfiguration,
     Client,
     Cluster,
     ClusterNode,
     ClusterStatus,
+    ClusterStorage,
     ClusterTopology,
+    CommandHelp,
     Depth,
     DomainInfo,
     DomainSummary,
@@ -26,14 +32,19 @@ from bmq.admin.results import (
     MessagePage,
     NodeStatus,
     PartitionStatus,
+    PartitionStorage,
     Purged,
     QueueStatistics,
     ReaderSubscription,
     Standing,
     Statistics,
+    StorageFile,
     StoredMessage,
     StoredQueue,
     Stream,
+    Tunable,
+    TunableChange,
+    TunableValue,
     Usage,
     Window,
 )
@@ -43,11 +54,16 @@ __all__ = [
     "AppDepth",
     "AppState",
     "AppStatistics",
+    "BrokerConfiguration",
     "Client",
     "Cluster",
+    "ClusterAdmin",
     "ClusterNode",
     "ClusterStatus",
+    "ClusterStorage",
     "ClusterTopology",
+    "CommandHelp",
+    "Danger",
     "Depth",
     "DomainInfo",
     "DomainSummary",
@@ -55,16 +71,23 @@ __all__ = [
     "MessagePage",
     "NodeStatus",
     "PartitionStatus",
+    "PartitionStorage",
     "Purged",
     "QueueAdmin",
     "QueueStatistics",
     "ReaderSubscription",
     "Standing",
     "Statistics",
+    "StorageFile",
     "StoredMessage",
     "StoredQueue",
     "Stream",
+    "Tunable",
+    "TunableAdmin",
+    "TunableChange",
+    "TunableValue",
     "Usage",
     "Window",
     "connect",
+    "danger_of",
 ]

@@ -18,12 +18,16 @@ import orjson
 from bmq import _checks
 from bmq._local import is_loopback
 from bmq.admin import parsing
+from bmq.admin.asking import ask, refused, word
+from bmq.admin.cluster import ClusterAdmin, TunableAdmin
 from bmq.admin.connection import AdminConnection
 from bmq.admin.results import (
+    BrokerConfiguration,
     Client,
     Cluster,
     ClusterStatus,
     ClusterTopology,
+    CommandHelp,
     Depth,
     DomainInfo,
     DomainSummary,
@@ -43,7 +47,6 @@ from bmq.engine.race import race
 from bmq.errors import (
     AdminError,
     ConnectionFailed,
-    InvalidURI,
     ProtocolError,
     RequestTimeout,
     StateError,
@@ -61,7 +64,7 @@ _ALL = "*"
 _UNLIMITED = "UNLIMITED"
 # Credentials are renewed when this part of their lifetime has passed.
 _RENEW = 0.8
-# Longer commands, and longer names in commands, are mistakes without a use at the broker.
+# Longer commands are mistakes without a use at the broker, and longer names of processes too.
 _LONGEST_COMMAND = 10_000
 _LONGEST_NAME = 1000
 # The broker's answer to a request for statistics just after earlier statistics.
@@ -308,12 +311,12 @@ class Admin:
             answer = orjson.loads(printed)
         except ValueError:
             # An unknown command is answered in plain text, despite the encoding in the request.
-            raise _refused(text, printed.strip()) from None
+            raise refused(text, printed.strip()) from None
         if not isinstance(answer, dict) or not answer:
             raise ProtocolError(f"{text!r} was answered with {printed[:80]!r}", field="adminCommandResponse")
         result = cast("dict[str, Any]", answer)
         if "error" in result:
-            raise _refused(text, str(result["error"].get("message", "")))
+            raise refused(text, str(result["error"].get("message", "")))
         return result
 
     # the other nodes
@@ -400,25 +403,75 @@ class Admin:
                 clusters.setdefault(view.cluster, []).append((survey, view))
         return "; ".join(filter(None, map(_gap, clusters.values())))
 
+    # the broker
+
+    async def commands(self) -> tuple[CommandHelp, ...]:
+        """Return the broker's own list of commands."""
+        return parsing.command_help(await ask(self, "HELP", "help"))
+
+    async def broker_configuration(self) -> BrokerConfiguration:
+        """Return the broker's configuration, as loaded at its start.
+
+        The configuration can contain secrets, such as the settings of plugins.
+        """
+        return parsing.broker_configuration(await ask(self, "BROKERCONFIG DUMP", "brokerConfig"))
+
+    @property
+    def stat_tunables(self) -> TunableAdmin:
+        """Settings of the broker's statistics; a broker without plugins for statistics has none."""
+        return TunableAdmin(self, "STAT")
+
     # clusters
+
+    def cluster(self, name: str) -> ClusterAdmin:
+        """Return the commands about one cluster; sends nothing.
+
+        Args:
+            name: name of the cluster.
+
+        Raises:
+            InvalidURI: the name is empty or has spaces.
+        """
+        return ClusterAdmin(name, self, self._primary_of)
+
+    async def _primary_of(self, cluster: str, partition: int) -> Admin:
+        """Return the primary of a partition.
+
+        Raises:
+            AdminError: the primary is another node, whose address is unknown or does not answer. Brokers
+                report success for a partition of another node, and change nothing.
+        """
+        asked: list[str] = []
+        for node, survey in await self._nodes():
+            for view in survey.views:
+                if view.cluster == cluster:
+                    if view.is_primary(partition):
+                        return node
+                    asked.append(view.node or node.broker)
+        if not asked:
+            return self
+        raise AdminError(
+            f"the primary of partition {partition} of cluster {printable(cluster)} was not among the brokers "
+            f"that answered ({', '.join(asked)}): give the addresses of all nodes"
+        )
 
     async def clusters(self) -> tuple[Cluster, ...]:
         """Return the broker's clusters, with their nodes."""
-        return parsing.clusters(await _ask(self, "CLUSTERS LIST", "clusterList"))
+        return parsing.clusters(await ask(self, "CLUSTERS LIST", "clusterList"))
 
     async def cluster_status(self, name: str) -> ClusterStatus:
         """Return the state of a cluster: nodes, leader, partitions."""
-        answer = await self.query(f"CLUSTERS CLUSTER {_word(name, 'cluster')} STATUS")
+        answer = await self.query(f"CLUSTERS CLUSTER {word(name, 'cluster')} STATUS")
         return parsing.cluster_status(answer.get("clusterStatus") or answer.get("clusterProxyStatus") or {})
 
     async def topology(self, name: str) -> ClusterTopology:
         """Return the domains and queues of a cluster."""
-        command = f"CLUSTERS CLUSTER {_word(name, 'cluster')} QUEUEHELPER"
-        return parsing.topology(await _ask(self, command, "clusterQueueHelper"))
+        command = f"CLUSTERS CLUSTER {word(name, 'cluster')} QUEUEHELPER"
+        return parsing.topology(await ask(self, command, "clusterQueueHelper"))
 
     async def collect_queues(self, name: str) -> None:
         """Have a cluster forget empty queues without clients."""
-        await _ask(self, f"CLUSTERS CLUSTER {_word(name, 'cluster')} FORCE_GC_QUEUES", "success")
+        await ask(self, f"CLUSTERS CLUSTER {word(name, 'cluster')} FORCE_GC_QUEUES", "success")
 
     # domains
 
@@ -434,14 +487,14 @@ class Admin:
 
     async def domain(self, name: str) -> DomainInfo:
         """Return a domain's configuration, the use of its quota, and its queues."""
-        command = f"DOMAINS DOMAIN {_word(name, 'domain')} INFOS"
+        command = f"DOMAINS DOMAIN {word(name, 'domain')} INFOS"
         return parsing.domain_info(await self._ask_member(command, "domainInfo"))
 
     async def _ask_member(self, command: str, kind: str) -> Any:
         """Ask a broker with storage; on a proxy the error explains the reason."""
         member = await self._member()
         try:
-            return await _ask(member, command, kind)
+            return await ask(member, command, kind)
         except AdminError as error:
             survey = await member._look()
             if not survey.only_proxy:
@@ -449,8 +502,79 @@ class Admin:
             raise _incomplete(error, survey.standing("")) from error
 
     async def reconfigure(self, name: str) -> None:
-        """Have the broker read a domain's configuration anew."""
-        await _ask(self, f"DOMAINS RECONFIGURE {_word(name, 'domain')}", "success")
+        """Have the broker read a domain's configuration anew.
+
+        With several addresses of a cluster, each node that answers reads its own file.
+
+        Raises:
+            AdminError: a broker refused, and keeps its configuration; the other brokers were asked too.
+        """
+        await self._ask_everywhere(f"DOMAINS RECONFIGURE {word(name, 'domain')}", "success")
+
+    async def remove_domain(self, name: str) -> tuple[Purged, ...]:
+        """Delete all queues of a domain with their messages, and refuse its clients from now on.
+
+        A broker refuses the removal while a client has a queue of the domain open. Afterwards delete the
+        domain's file and call :meth:`finish_removal`. With several addresses of a cluster, each node that
+        answers removes the domain.
+
+        Returns:
+            The deleted amounts, by queue.
+
+        Raises:
+            AdminError: a broker refused; the other brokers were asked too.
+        """
+        command = f"DOMAINS REMOVE {word(name, 'domain')}"
+        parts = [parsing.purged(answer) for answer in await self._ask_everywhere(command, "purgedQueues")]
+        if failures := [failure for _, failed in parts for failure in failed]:
+            raise refused(command, "; ".join(failures))
+        return tuple(each for done, _ in parts for each in done)
+
+    async def finish_removal(self, name: str) -> None:
+        """Have the broker forget a domain after :meth:`remove_domain`.
+
+        From now on the broker reads the domain's file again, if a client opens a queue of the domain.
+
+        Raises:
+            AdminError: the domain was not removed, or a broker refused; the other brokers were asked too.
+        """
+        await self._ask_everywhere(f"DOMAINS REMOVE {word(name, 'domain')} FINALIZE", "success")
+
+    async def clear_resolver_cache(self, domain: str | None = None) -> None:
+        """Have the broker forget where domains are, such as redirections.
+
+        Args:
+            domain: name of the domain; None for all domains.
+
+        Raises:
+            AdminError: the domain is not in the cache.
+        """
+        await ask(self, f"DOMAINS RESOLVER CACHE_CLEAR {_cached(domain)}", "success")
+
+    async def clear_configuration_cache(self, domain: str | None = None) -> None:
+        """Have the broker read the files of domains anew the next time; loaded domains keep their settings.
+
+        Args:
+            domain: name of the domain; None for all domains.
+
+        Raises:
+            AdminError: the domain is not in the cache.
+        """
+        await ask(self, f"CONFIGPROVIDER CACHE_CLEAR {_cached(domain)}", "success")
+
+    async def _ask_everywhere(self, command: str, kind: str) -> list[Any]:
+        """Ask all nodes that answer; a refusal of one does not keep the others from being asked."""
+        nodes = await self._nodes() if len(self._addresses) > 1 else [(self, None)]
+        answers: list[Any] = []
+        refusals: list[AdminError] = []
+        for node, _ in nodes:
+            try:
+                answers.append(await ask(node, command, kind))
+            except AdminError as error:
+                refusals.append(error if len(nodes) == 1 else _of_node(error, node.broker))
+        if refusals:
+            raise refusals[0] if len(refusals) == 1 else _together(refusals)
+        return answers
 
     async def purge_domain(self, name: str) -> tuple[Purged, ...]:
         """Delete all messages of all queues of a domain, and return the deleted amounts, by queue.
@@ -460,15 +584,15 @@ class Admin:
         Raises:
             AdminError: a queue was not purged; on a single broker, the remaining queues were purged.
         """
-        prefix = f"bmq://{_word(name, 'domain')}/"
+        prefix = f"bmq://{word(name, 'domain')}/"
         if len(await self._nodes()) > 1:
             await self.domain(name)  # raises if the domain does not exist
             purges = [self.queue(uri).purge() for uri in await self.queues() if uri.startswith(prefix)]
             return tuple([each for purge in purges for each in await purge])
-        command = f"DOMAINS DOMAIN {_word(name, 'domain')} PURGE"
+        command = f"DOMAINS DOMAIN {word(name, 'domain')} PURGE"
         done, failures = parsing.purged(await self._ask_member(command, "purgedQueues"))
         if failures:
-            raise _refused(command, "; ".join(failures))
+            raise refused(command, "; ".join(failures))
         return tuple(done)
 
     # queues
@@ -520,7 +644,7 @@ class Admin:
             async with asyncio.timeout(self._timeout):
                 while True:
                     try:
-                        return parsing.statistics(await _ask(self, "STAT SHOW", "stats"))
+                        return parsing.statistics(await ask(self, "STAT SHOW", "stats"))
                     except AdminError as error:
                         if _TOO_OFTEN not in error.broker_message:
                             raise
@@ -531,15 +655,6 @@ class Admin:
             raise RequestTimeout(
                 f"{self.broker} returned no statistics within {self._timeout:.2g} s"
             ) from None
-
-
-async def _ask(admin: Admin, text: str, kind: str) -> Any:
-    """Return the member of an answer that the command schema names for the command."""
-    answer = await admin.query(text)
-    if kind not in answer:
-        found = printable(", ".join(answer))
-        raise ProtocolError(f"{text!r} was answered with {found}", field=kind or "adminCommandResponse")
-    return answer[kind]
 
 
 class QueueAdmin:
@@ -576,7 +691,7 @@ class QueueAdmin:
     async def _ask(self, command: str, kind: str) -> Any:
         holder, standing = await self._holder(self.uri)
         try:
-            return await _ask(holder, command, kind)
+            return await ask(holder, command, kind)
         except AdminError as error:
             if standing.is_proxy or standing.primary not in (None, standing.node):
                 raise _incomplete(error, standing) from error
@@ -604,7 +719,7 @@ class QueueAdmin:
     async def _clients_of(self, node: Admin) -> tuple[Client, ...]:
         try:
             async with asyncio.timeout(_OTHERS):
-                answer = await _ask(node, f"{self._prefix} INTERNALS", "queueInternals")
+                answer = await ask(node, f"{self._prefix} INTERNALS", "queueInternals")
                 return parsing.internals(answer).clients
         except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
             logger.info("%s does not report its clients: %r", node, error)
@@ -668,31 +783,32 @@ class QueueAdmin:
         command = f"{self._prefix} PURGE {self._app(app_id) or _ALL}"
         done, failures = parsing.purged(await self._ask(command, "purgedQueues"))
         if failures:
-            raise _refused(command, "; ".join(failures))
+            raise refused(command, "; ".join(failures))
         return tuple(done)
 
     def _app(self, app_id: str | None) -> str:
         chosen = self.app_id if app_id is None else _checks.text("app_id", app_id)
-        return _word(chosen, "appId") if chosen else ""
+        return word(chosen, "appId") if chosen else ""
 
 
-def _word(text: str, what: str) -> str:
-    """Return a word of a command.
-
-    Raises:
-        InvalidURI: the text has several words, or none.
-    """
-    text = _checks.text(what, text, longest=_LONGEST_NAME)
-    if not text or text.split() != [text]:
-        raise InvalidURI(f"{text!r} cannot be the name of a {what}: it is empty or has spaces")
-    return text
+def _cached(domain: str | None) -> str:
+    if domain is None:
+        return "ALL"
+    name = word(domain, "domain")
+    if name.upper() == "ALL":
+        raise UsageError("a broker reads ALL as all domains: give None for all domains")
+    return name
 
 
-def _refused(command: str, message: str) -> AdminError:
+def _of_node(error: AdminError, broker: str) -> AdminError:
+    return AdminError(f"{broker}: {error}", command=error.command, broker_message=error.broker_message)
+
+
+def _together(refusals: list[AdminError]) -> AdminError:
     return AdminError(
-        f"the broker did not execute {command!r}: {printable(message)}",
-        command=command,
-        broker_message=message,
+        "; ".join(map(str, refusals)),
+        command=refusals[0].command,
+        broker_message="; ".join(each.broker_message for each in refusals),
     )
 
 

@@ -19,11 +19,14 @@ from bmq.admin.results import (
     AppDepth,
     AppState,
     AppStatistics,
+    BrokerConfiguration,
     Client,
     Cluster,
     ClusterNode,
     ClusterStatus,
+    ClusterStorage,
     ClusterTopology,
+    CommandHelp,
     Depth,
     DomainInfo,
     DomainSummary,
@@ -31,13 +34,18 @@ from bmq.admin.results import (
     MessagePage,
     NodeStatus,
     PartitionStatus,
+    PartitionStorage,
     Purged,
     QueueStatistics,
     ReaderSubscription,
     Statistics,
+    StorageFile,
     StoredMessage,
     StoredQueue,
     Stream,
+    Tunable,
+    TunableChange,
+    TunableValue,
     Usage,
     Window,
 )
@@ -45,14 +53,21 @@ from bmq.errors import ProtocolError
 from bmq.wire.control.messages import DEFAULT_APP_ID
 
 __all__ = [
+    "broker_configuration",
     "cluster_status",
+    "cluster_storage",
     "clusters",
+    "command_help",
     "domain_info",
     "internals",
     "message_page",
     "purged",
     "statistics",
+    "stored_queues",
     "topology",
+    "tunable",
+    "tunable_change",
+    "tunables",
 ]
 
 P = ParamSpec("P")
@@ -112,6 +127,64 @@ def _stored(storages: Iterable[dict[str, Any]]) -> tuple[StoredQueue, ...]:
         )
         for each in storages
     )
+
+
+# ---- the broker
+
+
+@_strict
+def command_help(content: Any) -> tuple[CommandHelp, ...]:
+    """HELP."""
+    return tuple(
+        CommandHelp(each["command"], each.get("description", "")) for each in content.get("commands", ())
+    )
+
+
+@_strict
+def broker_configuration(content: Any) -> BrokerConfiguration:
+    """BROKERCONFIG DUMP."""
+    text: str = content["asJSON"]
+    decoded: dict[str, Any] = dict(orjson.loads(text))
+    version = decoded.get("brokerVersion")
+    return BrokerConfiguration(
+        instance=str(decoded.get("brokerInstanceName", "")),
+        version=None if version is None else int(version),
+        host=str(decoded.get("hostName", "")),
+        etc_dir=str(decoded.get("etcDir", "")),
+        content=decoded,
+        text=text,
+    )
+
+
+# The members of a choice of values that are no text.
+_NULL = "theNull"
+_PLAIN = ("theBool", "theInteger", "theDouble", "theString")
+
+
+def _value(choice: Any) -> TunableValue:
+    """A value is a choice with one member; an unknown kind of a newer broker is text."""
+    name, content = next(iter(choice.items()))
+    if name == _NULL:
+        return None
+    return content if name in _PLAIN and isinstance(content, bool | int | float | str) else str(content)
+
+
+@_strict
+def tunable(content: Any, node: str = "") -> Tunable:
+    """STAT GET, STORAGE REPLICATION GET, STATE ELECTOR GET."""
+    return Tunable(content["name"], _value(content["value"]), content.get("description", ""), node)
+
+
+@_strict
+def tunables(content: Any) -> tuple[Tunable, ...]:
+    """STAT LIST_TUNABLES, STORAGE REPLICATION LIST_TUNABLES, STATE ELECTOR LIST_TUNABLES."""
+    return tuple(tunable(each) for each in content.get("tunables", ()))
+
+
+@_strict
+def tunable_change(content: Any, node: str = "") -> TunableChange:
+    """STAT SET, STORAGE REPLICATION SET, STATE ELECTOR SET."""
+    return TunableChange(content["name"], _value(content["oldValue"]), _value(content["newValue"]), node)
 
 
 # ---- clusters
@@ -182,6 +255,56 @@ def topology(content: Any) -> ClusterTopology:
         tuple(sorted(each["uri"] for each in content.get("queues", ()))),
         {each["uri"]: int(each.get("partitionId", -1)) for each in content.get("queues", ())},
     )
+
+
+_NO_FILE = StorageFile(0, 0, 0)
+
+
+def _file(content: Any) -> StorageFile:
+    if not content:
+        return _NO_FILE
+    return StorageFile(
+        int(content["positionBytes"]), int(content["sizeBytes"]), int(content["outstandingBytes"])
+    )
+
+
+@_strict
+def cluster_storage(content: Any) -> ClusterStorage:
+    """CLUSTERS CLUSTER <name> STORAGE SUMMARY, and STORAGE PARTITION <id> SUMMARY."""
+    return ClusterStorage(
+        content.get("clusterFileStoreLocation", ""), tuple(map(_partition, content.get("fileStores", ())))
+    )
+
+
+def _partition(content: Any) -> PartitionStorage:
+    # A closed partition has a summary without values.
+    summary = content.get("summary") or _NOTHING
+    active = summary.get("activeFileSet") or _NOTHING
+    return PartitionStorage(
+        id=int(content["partitionId"]),
+        state=str(content.get("state", "")).lower(),
+        primary=_node(summary.get("primaryNodeDescription")),
+        lease=int(summary.get("primaryLeaseId", 0)),
+        sequence=int(summary.get("sequenceNum", 0)),
+        available=bool(summary.get("isAvailable", False)),
+        data=_file(active.get("dataFile")),
+        journal=_file(active.get("journalFile")),
+        queue_list=_file(active.get("qlistFile")),
+        file_sets={
+            each["dataFileName"]: int(each["aliasedBlobBufferCount"]) for each in summary.get("fileSets", ())
+        },
+        mapped_bytes=int(summary.get("totalMappedBytes", 0)),
+        outstanding_records=int(summary.get("numOutstandingRecords", 0)),
+        unreceipted=int(summary.get("numUnreceiptedMessages", 0)),
+        nagle_packets=int(summary.get("naglePacketCount", 0)),
+        queues=_stored((summary.get("storageContent") or _NOTHING).get("storages", ())),
+    )
+
+
+@_strict
+def stored_queues(content: Any) -> tuple[StoredQueue, ...]:
+    """CLUSTERS CLUSTER <name> STORAGE DOMAIN <domain> QUEUE_STATUS."""
+    return _stored(content.get("storages", ()))
 
 
 # ---- domains

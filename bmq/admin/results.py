@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 __all__ = [
     "AppDepth",
     "AppState",
     "AppStatistics",
+    "BrokerConfiguration",
     "Client",
     "Cluster",
     "ClusterNode",
     "ClusterStatus",
+    "ClusterStorage",
     "ClusterTopology",
+    "CommandHelp",
     "Depth",
     "DomainInfo",
     "DomainSummary",
@@ -27,17 +30,63 @@ __all__ = [
     "MessagePage",
     "NodeStatus",
     "PartitionStatus",
+    "PartitionStorage",
     "Purged",
     "QueueStatistics",
     "ReaderSubscription",
     "Standing",
     "Statistics",
+    "StorageFile",
     "StoredMessage",
     "StoredQueue",
     "Stream",
+    "Tunable",
+    "TunableChange",
+    "TunableValue",
     "Usage",
     "Window",
 ]
+
+
+#: The value of a tunable; dates and times are texts in ISO 8601.
+TunableValue: TypeAlias = bool | int | float | str | None
+
+
+# ---- the broker
+
+
+@dataclass(frozen=True, slots=True)
+class CommandHelp:
+    """A command in a broker's list of commands.
+
+    Attributes:
+        command: the words; alternatives are in brackets.
+        description: the purpose.
+    """
+
+    command: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfiguration:
+    """A broker's own configuration, as loaded at its start.
+
+    Attributes:
+        instance: name of the broker's instance.
+        version: version number of the broker.
+        host: name of the broker's host.
+        etc_dir: the directory with the broker's configuration, on the broker's host.
+        content: the complete configuration.
+        text: the configuration as sent by the broker.
+    """
+
+    instance: str
+    version: int | None
+    host: str
+    etc_dir: str
+    content: Mapping[str, Any] = field(repr=False)
+    text: str = field(repr=False)
 
 
 # ---- clusters
@@ -132,6 +181,107 @@ class ClusterStatus:
     nodes: tuple[NodeStatus, ...]
     partitions: tuple[PartitionStatus, ...]
     active_node: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A setting of a broker that can be changed while the broker runs.
+
+    Attributes:
+        name: name of the setting.
+        value: present value.
+        description: meaning and permitted values; empty if not reported by the broker.
+        node: the node that answered, if the broker asked all nodes; otherwise empty.
+    """
+
+    name: str
+    value: TunableValue
+    description: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TunableChange:
+    """A changed setting.
+
+    Attributes:
+        name: name of the setting.
+        old: value before the change.
+        new: value after the change.
+        node: the node that answered, if the broker asked all nodes; otherwise empty.
+    """
+
+    name: str
+    old: TunableValue
+    new: TunableValue
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFile:
+    """A file of a partition.
+
+    Attributes:
+        used: bytes written.
+        size: bytes of the file; 0 for a missing file.
+        outstanding: bytes that a rollover would copy.
+    """
+
+    used: int
+    size: int
+    outstanding: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStorage:
+    """The files and queues of a partition, as seen by the answering broker.
+
+    Attributes:
+        id: number of the partition.
+        state: open, closed or stopping. Only an open partition has further values.
+        primary: the primary node, for people; None without a primary.
+        lease: number of the primary's lease.
+        sequence: number of the latest record in the lease.
+        available: whether the partition accepts posts.
+        data: the active file with messages.
+        journal: the active file with records of posts, confirmations and deletions.
+        queue_list: the active file with the list of queues; its size is 0 if the broker has no such file.
+        file_sets: data files that the broker holds, with the number of payloads in use of each.
+        mapped_bytes: bytes of all mapped files.
+        outstanding_records: records that a rollover would copy.
+        unreceipted: messages without the receipts of enough nodes.
+        nagle_packets: messages collected for the next packet to the other nodes.
+        queues: queues with their contents.
+    """
+
+    id: int
+    state: str
+    primary: str | None
+    lease: int
+    sequence: int
+    available: bool
+    data: StorageFile
+    journal: StorageFile
+    queue_list: StorageFile
+    file_sets: Mapping[str, int]
+    mapped_bytes: int
+    outstanding_records: int
+    unreceipted: int
+    nagle_packets: int
+    queues: tuple[StoredQueue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStorage:
+    """The storage of a cluster on the answering broker.
+
+    Attributes:
+        location: the directory with the files, on the broker's host.
+        partitions: partitions; a single one if only one was asked for.
+    """
+
+    location: str
+    partitions: tuple[PartitionStorage, ...]
 
 
 # ---- domains

@@ -50,6 +50,12 @@ class View:
         partitions = self.status.partitions
         return _name(partitions[number].primary) if 0 <= number < len(partitions) else None
 
+    def is_primary(self, partition: int) -> bool:
+        """Whether the broker is the primary of a partition."""
+        return not self.proxy and any(
+            each.id == partition and _name(each.primary) == self.node for each in self.status.partitions
+        )
+
     @property
     def primaries(self) -> set[str | None]:
         """The primaries of all partitions with queues; None for a partition without a primary."""

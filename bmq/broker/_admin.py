@@ -24,6 +24,16 @@ from bmq.broker._admin_cluster import (
     print_subscriptions,
     queue_helper,
 )
+from bmq.broker._admin_storage import (
+    STORAGE_COMMANDS,
+    Refusal,
+    broker_configuration,
+    change_partition,
+    list_tunables,
+    show_or_change_tunable,
+    storage_summary,
+    stored_queue,
+)
 from bmq.broker._admin_text import render
 from bmq.broker._app_delivery import AppDelivery
 from bmq.broker._domain import Domain, Unavailable
@@ -53,9 +63,14 @@ COMMANDS: dict[str, str] = {
     "DOMAINS DOMAIN <name> QUEUE <queue_name> LIST [<appId>] <offset> <count>": "List messages. A negative "
     "offset counts from the end; a negative count lists messages before the offset; UNLIMITED lists all",
     "DOMAINS RECONFIGURE <domain>": "Load a domain's configuration anew",
+    "DOMAINS REMOVE <domain> [FINALIZE]": "Delete all queues of a domain and refuse its clients; FINALIZE "
+    "forgets the domain afterwards",
+    "DOMAINS RESOLVER CACHE_CLEAR (<domain>|ALL)": "Forget where domains are; this broker remembers nothing",
+    "CONFIGPROVIDER CACHE_CLEAR (<domain>|ALL)": "Forget the files of domains; this broker remembers nothing",
     **CLUSTER_COMMANDS,
     "CLUSTERS CLUSTER <name> FORCE_GC_QUEUES": "Forget empty queues without clients",
     "STAT SHOW": "Show the counts of posted, pushed and confirmed messages",
+    **STORAGE_COMMANDS,
 }
 _ENCODINGS = ("TEXT", "JSON_COMPACT", "JSON_PRETTY")
 _KEY_BYTES = 5
@@ -64,10 +79,6 @@ _INT64 = 2**63
 _LONGEST_COMMAND = 64 * 1024
 # A real broker's name for its role in a queue with local messages.
 _PRIMARY = 1
-
-
-class _Failure(Exception):
-    """The command cannot be carried out; the message is the answer."""
 
 
 def run_command(node: Node, command: str, now: float, *, clients: int) -> str:
@@ -86,7 +97,7 @@ def run_command(node: Node, command: str, now: float, *, clients: int) -> str:
         encoding, words = words[1].upper(), words[2:]
     try:
         result = _Commands(node, now, clients).run(words)
-    except _Failure as failure:
+    except Refusal as failure:
         result = {"error": {"message": str(failure)}}
     if encoding == "TEXT":
         return render(result)
@@ -110,8 +121,8 @@ def _encodable(value: Any) -> Any:
     return value
 
 
-def _undecodable(reason: str) -> _Failure:
-    return _Failure(f"Unable to decode command (rc: -1, error: '{reason}')")
+def _undecodable(reason: str) -> Refusal:
+    return Refusal(f"Unable to decode command (rc: -1, error: '{reason}')")
 
 
 class _Commands:
@@ -130,8 +141,18 @@ class _Commands:
                 return self._help()
             case ["STAT", "SHOW"]:
                 return self._stats()
+            case ["STAT", *_]:
+                return self._tunables("STAT", words[1:])
+            case ["BROKERCONFIG", "DUMP"]:
+                return broker_configuration(self._node)
             case ["DOMAINS", "RECONFIGURE", _]:
                 return self._reconfigure(words[2])
+            case ["DOMAINS", "REMOVE", _]:
+                return self._remove(words[2])
+            case ["DOMAINS", "REMOVE", _, "FINALIZE"]:
+                return self._finish_removal(words[2])
+            case ["DOMAINS", "RESOLVER", "CACHE_CLEAR", _] | ["CONFIGPROVIDER", "CACHE_CLEAR", _]:
+                return self._clear_cache(words[-1])
             case ["DOMAINS", "DOMAIN", _, "INFOS"]:
                 return self._infos(words[2])
             case ["DOMAINS", "DOMAIN", _, "PURGE"]:
@@ -147,7 +168,7 @@ class _Commands:
             case ["CLUSTERS", "LIST"]:
                 return cluster_list()
             case ["CLUSTERS", "CLUSTER", _, *_] if len(words) > 3 and words[2] != CLUSTER:
-                raise _Failure(f"cluster '{words[2]}' not found !")
+                raise Refusal(f"cluster '{words[2]}' not found !")
             case ["CLUSTERS", "CLUSTER", _, "STATUS"]:
                 return cluster_status(self._node, self._keys())
             case ["CLUSTERS", "CLUSTER", _, "QUEUEHELPER"]:
@@ -155,6 +176,26 @@ class _Commands:
             case ["CLUSTERS", "CLUSTER", _, "FORCE_GC_QUEUES"]:
                 self._node.forget_idle()
                 return {"success": {}}
+            case ["CLUSTERS", "CLUSTER", _, "STORAGE", "REPLICATION", *_]:
+                return self._tunables("REPLICATION", words[5:])
+            case ["CLUSTERS", "CLUSTER", _, "STATE", "ELECTOR", *_]:
+                return self._tunables("ELECTOR", words[5:])
+            case ["CLUSTERS", "CLUSTER", _, "STORAGE", "SUMMARY"]:
+                return storage_summary(self._node, self._stored(self._node.queues.values()))
+            case ["CLUSTERS", "CLUSTER", _, "STORAGE", "PARTITION", _, "SUMMARY"]:
+                return storage_summary(self._node, self._stored(self._node.queues.values()), words[5])
+            case [
+                "CLUSTERS",
+                "CLUSTER",
+                _,
+                "STORAGE",
+                "PARTITION",
+                _,
+                "ENABLE" | "DISABLE" | "ROLLOVER" as action,
+            ]:
+                return change_partition(self._node, words[5], action)
+            case ["CLUSTERS", "CLUSTER", _, "STORAGE", "DOMAIN", _, "QUEUE_STATUS"]:
+                return self._queue_status(words[5])
             case _:
                 raise _undecodable(
                     f'Invalid command. Send "HELP" for list of commands. Invalid command word: {words[0]}'
@@ -167,15 +208,15 @@ class _Commands:
             return self._node.domain(name)
         except Unavailable as error:
             if error.missing:
-                raise _Failure(f"Domain '{name}' doesn't exist") from error
-            raise _Failure(str(error)) from error
+                raise Refusal(f"Domain '{name}' doesn't exist") from error
+            raise Refusal(str(error)) from error
 
     def _queue(self, domain_name: str, name: str) -> BrokerQueue:
         domain = self._domain(domain_name)
         uri = f"bmq://{domain.config.name}/{name}"
         queue = domain.queues.get(uri)
         if queue is None:
-            raise _Failure(f"Queue was not found in a storage '{uri}'")
+            raise Refusal(f"Queue was not found in a storage '{uri}'")
         return queue
 
     def _keys(self) -> dict[str, str]:
@@ -192,7 +233,7 @@ class _Commands:
         try:
             self._node.configure(domain, self._node.source.load(name))
         except (Unavailable, InvalidDomain) as error:
-            raise _Failure(f"Couldn't reconfigure domain '{name}': {error}") from error
+            raise Refusal(f"Couldn't reconfigure domain '{name}': {error}") from error
         return {"success": {}}
 
     def _infos(self, name: str) -> Result:
@@ -208,22 +249,65 @@ class _Commands:
                 "clusterName": CLUSTER,
                 "capacityMeter": _meter(f"domain [bmq://{domain.config.name}]", domain.usage),
                 "queueUris": sorted(domain.queues),
-                "storageContent": {
-                    "storages": [
-                        {
-                            "queueUri": queue.uri,
-                            "queueKey": _key(queue.uri),
-                            "partitionId": 0,
-                            "numMessages": len(queue.store),
-                            "numBytes": queue.store.usage.bytes,
-                            "isPersistent": domain.config.file_backed,
-                            "internalQueueId": 0,
-                        }
-                        for queue in storages
-                    ]
-                },
+                "storageContent": {"storages": self._stored(storages)},
             }
         }
+
+    def _stored(self, queues: Iterable[BrokerQueue]) -> list[Result]:
+        return [
+            stored_queue(
+                queue.uri,
+                _key(queue.uri),
+                len(queue.store),
+                queue.store.usage.bytes,
+                queue.domain.config.file_backed,
+            )
+            for queue in queues
+        ]
+
+    def _queue_status(self, name: str) -> Result:
+        domain = self._node.domains.get(name)
+        if domain is None:
+            raise Refusal(f"Unknown domain '{name}'")
+        return {"storageContent": {"storages": self._stored(domain.queues.values())}}
+
+    def _remove(self, name: str) -> Result:
+        """Refuse opens from now on, also if open queues prevent the removal, as a real broker does."""
+        domain = self._domain(name)
+        domain.removing = True
+        if any(queue.handles for queue in domain.queues.values()):
+            raise Refusal(f"Trying to remove the domain '{name}' while there are queues opened or opening")
+        purged = [{"queue": self._purged(queue, None)} for queue in domain.queues.values()]
+        for queue in list(domain.queues.values()):
+            self._node.forget(queue)
+        domain.removed = True
+        return {"purgedQueues": {"queues": purged}}
+
+    def _finish_removal(self, name: str) -> Result:
+        domain = self._node.domains.get(name)
+        if domain is None:
+            raise Refusal(f"Domain '{name}' doesn't exist")
+        if not domain.removed:
+            raise Refusal(f"First round of DOMAINS REMOVE '{name}' is not completed.")
+        self._node.forget_domain(name)
+        return {"success": {}}
+
+    def _clear_cache(self, name: str) -> Result:
+        if name.upper() != "ALL" and name not in self._node.domains:
+            raise Refusal(f"Domain '{name}' doesn't exist")
+        return {"success": {}}
+
+    def _tunables(self, scope: str, words: list[str]) -> Result:
+        actions = ("GET", "SET") if scope == "STAT" else ("GET", "GET_ALL", "SET", "SET_ALL")
+        match [words[0].upper(), *words[1:]] if words else []:
+            case ["LIST_TUNABLES"]:
+                return list_tunables(self._node, scope)
+            case [action, name] if action in actions and action.startswith("GET"):
+                return show_or_change_tunable(self._node, scope, name, None)
+            case [action, name, value] if action in actions and action.startswith("SET"):
+                return show_or_change_tunable(self._node, scope, name, value)
+            case _:
+                raise _undecodable(f"Invalid {scope} subcommand: {' '.join(words)}")
 
     def _purge_domain(self, name: str) -> Result:
         queues = self._domain(name).queues.values()
@@ -256,7 +340,7 @@ class _Commands:
         queue = self._queue(domain, name)
         app = queue.apps.get(app_id) if app_id else None
         if app_id and app is None:
-            raise _Failure(f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'.")
+            raise Refusal(f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'.")
         total = len(queue.store) if app is None else sum(1 for m in queue.store if m.pending & app.bit)
         start = _integer(offset, "offset")
         if start < 0:
@@ -267,7 +351,7 @@ class _Commands:
         stop = min(start + length, total)
         most = self._node.bounds.listed
         if stop - start > most:
-            raise _Failure(
+            raise Refusal(
                 f"{stop - start} messages exceed this broker's limit of {most} in one list: "
                 f"list them in parts, such as LIST {start} {most}"
             )

@@ -16,6 +16,7 @@ __all__ = [
     "CLUSTER",
     "CLUSTER_COMMANDS",
     "CLUSTER_RENDERERS",
+    "NODE",
     "cluster_list",
     "cluster_status",
     "print_subscriptions",
@@ -34,7 +35,8 @@ CLUSTER_COMMANDS = {
     "CLUSTERS CLUSTER <name> QUEUEHELPER": "Show the domains and the queues that a cluster knows",
 }
 
-_NODE = "[localhost, 0]"
+#: The description of the only node.
+NODE = "[localhost, 0]"
 _PRIMARY_QUEUE_ID = 4294967295
 
 
@@ -50,14 +52,14 @@ def cluster_status(node: Node, keys: dict[str, str]) -> Result:
         "clusterStatus": {
             "name": CLUSTER,
             "description": f"{CLUSTER} (cluster)",
-            "selfNodeDescription": _NODE,
+            "selfNodeDescription": NODE,
             "isHealthy": True,
             "nodeStatuses": {
-                "nodes": [{"description": _NODE, "status": "E_AVAILABLE", "primaryForPartitionIds": [0]}]
+                "nodes": [{"description": NODE, "status": "E_AVAILABLE", "primaryForPartitionIds": [0]}]
             },
             "electorInfo": {
                 "electorState": "LEADER",
-                "leaderNode": _NODE,
+                "leaderNode": NODE,
                 "leaderMessageSequence": {"electorTerm": 1, "sequenceNumber": 1},
                 "leaderStatus": "ACTIVE",
             },
@@ -66,7 +68,7 @@ def cluster_status(node: Node, keys: dict[str, str]) -> Result:
                     {
                         "numQueuesMapped": len(node.queues),
                         "numActiveQueues": sum(1 for queue in node.queues.values() if queue.handles),
-                        "primaryNode": _NODE,
+                        "primaryNode": NODE,
                         "primaryLeaseId": 1,
                         "primaryStatus": "ACTIVE",
                     }
@@ -116,7 +118,7 @@ def queue_helper(node: Node, keys: dict[str, str]) -> Result:
                         {"subId": number, "appId": app_id} for number, app_id in enumerate(queue.apps, 1)
                     ],
                     "partitionId": 0,
-                    "primaryNodeDescription": f" (primary: {_NODE})",
+                    "primaryNodeDescription": f" (primary: {NODE})",
                     "key": keys[uri],
                     "isCreated": True,
                     "contexts": [],

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from bmq.broker._admin_cluster import CLUSTER_RENDERERS
+from bmq.broker._admin_storage import STORAGE_RENDERERS
 
 __all__ = ["render"]
 
@@ -232,6 +233,7 @@ def _stats(content: str) -> Iterator[str]:
 
 _RENDERERS: dict[str, Callable[[Any], Iterator[str]]] = {
     **CLUSTER_RENDERERS,
+    **STORAGE_RENDERERS,
     "error": _error,
     "success": _success,
     "help": _help,

@@ -111,6 +111,8 @@ class ConnectedClient:
             domain = self.node.domain(uri.qualified_domain)
         except Unavailable as error:
             return error.status
+        if domain.removing:
+            return _status(_REFUSED, "Domain is removing or removed", -10)
         info = wanted.sub_id_info or _DEFAULT
         handle, most = self.handles.get(wanted.q_id), self.node.bounds.queues_per_connection
         if self._opened >= most and (handle is None or info.app_id not in handle.streams):

@@ -37,11 +37,14 @@ class Domain(DomainUse):
 
     Attributes:
         queues: the queues by canonical URI.
+        removing: whether the removal of the domain has begun; its queues cannot be opened.
+        removed: whether the first part of the removal has ended.
     """
 
     def __init__(self, config: DomainConfig) -> None:
         super().__init__(config)
         self.queues: dict[str, BrokerQueue] = {}
+        self.removing = self.removed = False
 
     def configure(self, config: DomainConfig) -> None:
         """Use another configuration, for messages posted and queues opened from now on.
@@ -53,6 +56,10 @@ class Domain(DomainUse):
             raise InvalidDomain(config.name, "mode", "cannot be changed by reconfiguring", decodes=True)
         if config.file_backed is not self.config.file_backed:
             raise InvalidDomain(config.name, "storage.config", "cannot be changed", decodes=True)
+        if config != self.config:
+            self.removing = self.removed = (
+                False  # as in a real broker, which does not undo a removal otherwise
+            )
         self.config = config
         self.usage.limits = config.domain_limits
         for queue in self.queues.values():

@@ -49,6 +49,10 @@ class Node:
         self.domains: dict[str, Domain] = {}
         self.queues: dict[str, BrokerQueue] = {}
         self.stopping = False
+        #: Settings of admin commands, remembered without effect: the state of the partition, and how many
+        #: nodes must agree, by scope.
+        self.available = True
+        self.quorums = {"ELECTOR": 1, "REPLICATION": 1}
         #: Set by tests of failures: the answer to an open, and the posts to store.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_confirm: Callable[[SubStream, list[bytes]], list[bytes]] | None = None
@@ -95,6 +99,14 @@ class Node:
             found = self.domains.get(config.name) or Domain(config)
             self.domains[name] = self.domains[config.name] = found
         return found
+
+    def forget_domain(self, name: str) -> None:
+        """Forget a domain with its queues; the next open loads the configuration anew."""
+        domain = self.domains[name]
+        for queue in list(domain.queues.values()):
+            self.forget(queue)
+        for each in [each for each, found in self.domains.items() if found is domain]:
+            del self.domains[each]
 
     def queue(self, domain: Domain, uri: QueueUri) -> BrokerQueue | None:
         """Return a queue, created if necessary; None if the domain or the broker allows no more queues."""

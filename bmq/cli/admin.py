@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq admin``."""
+"""``bmq admin``.
+
+A command that deletes messages or interrupts clients asks first, and the question has the affected queues
+and messages. The danger of a command is known without the broker; the amounts come from the broker.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,13 @@ from typing import Annotated
 
 import typer
 
+import bmq
+from bmq.admin import Admin, Danger, danger_of
+from bmq.admin.commands import find_command, without_encoding
+from bmq.admin.results import StoredQueue
+from bmq.admin.words import number, several, size
+from bmq.cli.completion import admin_words
+from bmq.cli.confirming import confirmed
 from bmq.cli.output import emit, emit_json, note
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
@@ -18,7 +29,8 @@ __all__ = ["command"]
 _ANSWERS = re.compile(
     r"\s*(?:$|SUCCESS\s*$|This process responds to |HELP - |\{|Domain:\s|GUID  |Printing \d|Purged \d"
     r"|No queue purged|Queue Internals\s|DOMAINQUEUES\s|:::|The following clusters |Cluster\s*\n-|Cluster \('"
-    r"|ClusterQueueHelper :|Storage Summary:|Partition \[\d|[\w.]+\.\.: |[\w.]+ = [^,;]*$"
+    r"|ClusterQueueHelper :| QueueKey    Partition |Storage Summary:|Partition \[\d|[\w.]+\.\.: "
+    r"|[\w.]+ = [^,;]*$"
     r"|[\w.]+ set to \S+ from \S+\s*$)"
 )
 # In front of the answer of each node, if a broker has asked several nodes.
@@ -37,8 +49,13 @@ async def command(
     target: BrokerTarget,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND...", help="With or without quotes; HELP lists the commands."),
+        typer.Argument(
+            autocompletion=admin_words,
+            metavar="COMMAND...",
+            help="With or without quotes; HELP lists the commands.",
+        ),
     ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a dangerous command.")] = False,
     json: Annotated[
         bool,
         typer.Option(
@@ -51,14 +68,22 @@ async def command(
     A broker answers for itself alone, also as a node of a cluster or as a proxy. Without --json a refusal is
     a plain text: the exit status is 4 for each text that bmq does not know as an answer.
 
+    A command that deletes messages, stops posts or changes a quorum shows the affected queues and asks for
+    confirmation on a terminal. Elsewhere, such a command requires --yes.
+
     [bold]Examples[/]
 
     $ bmq admin HELP
     $ bmq admin DOMAINS DOMAIN bmq.test.mem.priority INFOS
     $ bmq admin --json "CLUSTERS CLUSTER local STATUS" | jq .clusterStatus.isHealthy
+
+    $ bmq admin DOMAINS REMOVE bmq.test.mem.priority --yes
     """
     text = " ".join(words)
     async with target.admin() as admin:
+        asks = danger_of(text) >= Danger.INTERRUPTS and not yes
+        if asks and not confirmed("Execute the command?", await _consequences(admin, text)):
+            return ExitStatus.FAILED
         if json:
             emit_json(await admin.query(text))
         else:
@@ -74,3 +99,71 @@ async def command(
                 )
                 return ExitStatus.REFUSED
     return ExitStatus.OK
+
+
+# Queues named in a question.
+_NAMED = 10
+
+
+async def _consequences(admin: Admin, text: str) -> list[str]:
+    """Return what a dangerous command would do, line by line; amounts are missing if the broker refuses."""
+    known = find_command(text)
+    if known is not None:
+        effect = known.effect
+    elif text.lstrip().startswith("{"):
+        effect = "has members that delete messages or interrupt clients"
+    else:
+        effect = "is unknown to this bmq, and has a word that deletes messages or interrupts clients"
+    lines = [f"{text!r} on {admin.broker} {effect}."]
+    try:
+        lines += await _amounts(admin, without_encoding(text))
+    except bmq.errors.AdminError as error:
+        lines.append(f"  the broker does not report the amounts: {error.broker_message}")
+    except bmq.UsageError as error:
+        lines.append(f"  the amounts are unknown: {error}")
+    return lines
+
+
+async def _amounts(admin: Admin, words: list[str]) -> list[str]:
+    match [word.upper() for word in words]:
+        case ["DOMAINS", "DOMAIN", _, "PURGE"]:
+            return _queue_lines((await admin.domain(words[2])).queues)
+        case ["DOMAINS", "REMOVE", _]:
+            return _queue_lines((await admin.domain(words[2])).queues)
+        case ["DOMAINS", "DOMAIN", _, "QUEUE", _, "PURGE", _]:
+            depth = await admin.queue(f"bmq://{words[2]}/{words[4]}").depth()
+            if words[6] == "*":
+                return [f"  {depth.uri}: {several(depth.messages, 'message')}, {size(depth.bytes)}"]
+            held = {app.app_id: app.messages for app in depth.apps}.get(words[6], 0)
+            return [f"  {depth.uri}?id={words[6]}: {several(held, 'message')}"]
+        case ["CLUSTERS", "CLUSTER", _, "STORAGE", "PARTITION", partition, _]:
+            wanted = None if partition == "ALL" else _number(partition)
+            storage = await admin.cluster(words[2]).storage(wanted)
+            return _queue_lines(tuple(each for part in storage.partitions for each in part.queues))
+        case ["CLUSTERS", "CLUSTER", _, _, "ELECTOR" | "REPLICATION" as scope, _, name, _]:
+            cluster = admin.cluster(words[2])
+            settings = cluster.elector if scope == "ELECTOR" else cluster.replication
+            present = await settings.get(words[6])
+            nodes = len((await admin.cluster_status(words[2])).nodes)
+            return [f"  {name} is {present.value} now, of {several(nodes, 'node')}"]
+        case _:
+            return []
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise bmq.UsageError(f"the number of a partition must be an integer, not {text!r}") from None
+
+
+def _queue_lines(queues: tuple[StoredQueue, ...]) -> list[str]:
+    """Return the sum and the largest queues."""
+    total = sum(queue.messages for queue in queues)
+    amount = sum(queue.bytes for queue in queues)
+    lines = [f"  {several(len(queues), 'queue')}, {several(total, 'message')}, {size(amount)}"]
+    largest = sorted(queues, key=lambda queue: (-queue.messages, queue.uri))
+    lines += [f"  {each.uri}: {several(each.messages, 'message')}" for each in largest[:_NAMED]]
+    if len(largest) > _NAMED:
+        lines.append(f"  and {number(len(largest) - _NAMED)} more queues")
+    return lines

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion of queues, domains and applications in the shell, from the broker.
+"""Completion of queues, domains, applications and admin commands in the shell, from the broker.
 
 A TAB must never hang or print. The answer takes one second at most. Without a broker, without permission, and
 without an answer in time, the answer is empty.
@@ -12,15 +12,16 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import redirect_stdout, suppress
+from dataclasses import replace
 from typing import Any
 
 import typer
 
 from bmq.cli.verbs import VERBS
 
-__all__ = ["answer_shell", "chosen_verb", "domains", "queues", "queues_or_domains"]
+__all__ = ["admin_words", "answer_shell", "chosen_verb", "domains", "queues", "queues_or_domains"]
 
 #: Maximum time in seconds for which a TAB waits for the broker.
 PATIENCE = 1.0
@@ -43,23 +44,86 @@ def queues_or_domains(ctx: typer.Context, incomplete: str) -> list[str]:
     return _candidates(ctx, incomplete, lambda uris, domains: [*uris, *domains])
 
 
+def admin_words(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the next words of an admin command: the broker's keywords, and names that the broker has.
+
+    Keywords need no broker. A word begun in small letters is completed in small letters.
+    """
+    from bmq.admin.commands import COMMANDS, without_encoding
+
+    given = without_encoding(" ".join(ctx.params.get("words") or ()))
+    following = [
+        each.words[len(given)]
+        for each in COMMANDS
+        if len(each.words) > len(given) and replace(each, words=each.words[: len(given)]).matches(given)
+    ]
+    written = [each.lower() if incomplete.islower() else each for each in following if each[0] != "<"]
+    keywords = [each for each in written if each.startswith(incomplete)]
+    names = [each for each in following if each.startswith("<")]
+    if not names:
+        return sorted({*keywords})
+    found = _asked(lambda: _admin_names(ctx.params, names, given))
+    return sorted({*keywords, *(each for each in found if each.startswith(incomplete))})
+
+
+async def _admin_names(options: dict[str, Any], kinds: list[str], given: list[str]) -> list[str]:
+    """Return the names that may stand in the next place of a command."""
+    from bmq.cli.target import target_of
+
+    found: list[str] = []
+    async with target_of("completion", options, timeout=PATIENCE).admin() as admin:
+        for kind in dict.fromkeys(kinds):
+            match kind:
+                case "<domain>":
+                    found += [each.name for each in await admin.domains()]
+                case "<cluster>":
+                    found += [each.name for each in await admin.clusters()]
+                case "<queue>":
+                    domain = f"bmq://{given[2]}/"
+                    found += [
+                        uri.removeprefix(domain) for uri in await admin.queues() if uri.startswith(domain)
+                    ]
+                case "<app>":
+                    depth = await admin.queue(f"bmq://{given[2]}/{given[4]}").depth()
+                    found += [*(app.app_id for app in depth.apps), "*"]
+                case "<partition>":
+                    status = await admin.cluster_status(given[2])
+                    found += [str(each.id) for each in status.partitions]
+                case "<tunable>":
+                    cluster = admin.cluster(given[2])
+                    settings = cluster.elector if given[4].upper() == "ELECTOR" else cluster.replication
+                    found += [each.name for each in await settings.list()]
+                case "<stat-tunable>":
+                    found += [each.name for each in await admin.stat_tunables.list()]
+                case _:
+                    """A number, which only the user knows."""
+    return found
+
+
 def _candidates(
     ctx: typer.Context, incomplete: str, choose: Callable[[list[str], list[str]], list[str]]
 ) -> list[str]:
+    async def candidates() -> list[str]:
+        uris, names = await _ask(ctx.params, incomplete)
+        begun = [each for each in uris if each.startswith(incomplete)]
+        return [each for each in choose(begun, names) if each.startswith(incomplete)]
+
+    return sorted(_asked(candidates))
+
+
+def _asked(ask_broker: Callable[[], Coroutine[Any, Any, list[str]]]) -> list[str]:
     """Ask the broker in a thread, which ends with the process if the broker does not answer."""
     found: list[str] = []
 
     def ask() -> None:
         with suppress(Exception, SystemExit):
-            uris, names = asyncio.run(_ask(ctx.params, incomplete))
-            begun = [each for each in uris if each.startswith(incomplete)]
-            found.extend(each for each in choose(begun, names) if each.startswith(incomplete))
+            found.extend(asyncio.run(ask_broker()))
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PATIENCE)
     # A name with a control character would run commands in some shells and break lines in every shell.
-    return sorted(each for each in found if each.isprintable() and not set(each) & set(" \"'`$\\"))
+    return [each for each in found if each.isprintable() and not set(each) & set(" \"'`$\\")]
 
 
 async def _ask(options: dict[str, Any], incomplete: str) -> tuple[list[str], list[str]]:

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues_or_domains
-from bmq.cli.messages import BadInput
-from bmq.cli.output import emit_json, note, out, table
+from bmq.cli.confirming import confirmed
+from bmq.cli.output import emit_json, out, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
@@ -54,12 +53,8 @@ async def command(
             there = held.get(asked.app_id, 0) if asked.app_id else depth.messages
         else:
             there = (await admin.domain(what)).usage.messages
-        if not yes:
-            if not (sys.stdin.isatty() and sys.stderr.isatty()):
-                raise BadInput("--yes is required without a terminal")
-            note(f"{what} on {broker} has {number(there)} messages. Delete them? [y/N]", end=" ")
-            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-                return ExitStatus.FAILED
+        if not (yes or confirmed(f"{what} on {broker} has {number(there)} messages. Delete them?")):
+            return ExitStatus.FAILED
         purged = await (admin.queue(what).purge() if is_queue else admin.purge_domain(what))
     if json:
         for each in purged:

@@ -104,6 +104,41 @@ def test_a_tab_completes_names_that_the_broker_has(
     assert [each for each in found if not each.startswith("nothing")] == candidates
 
 
+CLUSTER = "bmq admin CLUSTERS CLUSTER local"
+
+
+@pytest.mark.parametrize(
+    ("line", "candidates"),
+    [
+        ("bmq admin do", ["domains"]),
+        ("bmq admin domains R", ["RECONFIGURE", "REMOVE", "RESOLVER"]),
+        ("bmq admin DOMAINS DOMAIN bmq.test.mem.f", ["bmq.test.mem.fanout"]),
+        ("bmq admin DOMAINS DOMAIN bmq.test.mem.priority QUEUE ", ["orders", "other"]),
+        ("bmq admin DOMAINS DOMAIN bmq.test.mem.fanout QUEUE orders PURGE b", ["bar", "baz"]),
+        ("bmq admin ENCODING TEXT CLUSTERS CLUSTER ", ["local"]),
+        (f"{CLUSTER} STORAGE PARTITION ", ["0"]),
+        (f"{CLUSTER} STORAGE PARTITION 0 ", ["DISABLE", "ENABLE", "ROLLOVER", "SUMMARY"]),
+        (f"{CLUSTER} STATE ELECTOR SET ", ["QUORUM"]),
+        (f"{CLUSTER} STATE ELECTOR SET QUORUM ", []),
+        ("bmq admin NOTHING ", []),
+    ],
+)
+def test_a_tab_completes_admin_commands_and_their_names(
+    line: str,
+    candidates: list[str],
+    broker: BackgroundBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert tab(line, broker.uri, monkeypatch, capsys) == candidates
+
+
+def test_words_of_admin_commands_need_no_broker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tab("bmq admin CONFIGPROVIDER CACHE_CLEAR ", "tcp://127.0.0.1:1", monkeypatch, capsys) == ["ALL"]
+
+
 def test_a_broker_named_on_the_line_is_asked(
     broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +205,7 @@ def test_every_verb_with_a_queue_or_domain_completes_names() -> None:
                     wanted = any(
                         word in str(each.metavar) + str(each.help) for word in ("QUEUE", "DOMAIN", "bmq://")
                     )
+                    wanted |= name == "admin"
                     assert (each.autocompletion is not None) is wanted, f"{name} {parameter.name}"
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +12,7 @@ import pytest
 
 import bmq
 from bmq.admin import Admin, Window
+from bmq.admin.commands import COMMANDS, find_command
 from tests.conformance.conftest import HasUri
 
 FANOUT = "bmq.test.mem.fanout"
@@ -235,3 +237,91 @@ async def test_purging_an_unknown_application_is_an_error(
         await admin.queue(uri).purge("nope")
     with pytest.raises(bmq.errors.AdminError, match="nope"):
         await admin.queue(uri).messages(app_id="nope")
+
+
+# A part of a line of HELP with a choice: [GET|GET_ALL], (<domain>|ALL), [<appId>], [FINALIZE].
+_CHOICE = re.compile(r"\[([A-Z_]+(?:\|[A-Z_]+)+)\]|\((<\w+>)\|ALL\)|\[([^]]+)\]")
+
+
+def _alternatives(line: str) -> list[str]:
+    found = _CHOICE.search(line)
+    if found is None:
+        return [" ".join("x" if each.startswith("<") else each for each in line.split())]
+    choices = found[1].split("|") if found[1] else [found[2], "ALL"] if found[2] else ["", found[3]]
+    return [each for one in choices for each in _alternatives(line.replace(found[0], one, 1))]
+
+
+async def test_the_commands_of_the_broker_are_known(admin: Admin) -> None:
+    listed = [each.command for each in await admin.commands()]
+    known = {each: find_command(each) for line in listed for each in _alternatives(line)}
+    assert [each for each, command in known.items() if command is None] == []
+    assert {command.words for command in COMMANDS} - {
+        command.words for command in known.values() if command
+    } == {("HELP", "PLUMBING")}
+
+
+async def test_storage_has_the_queues_of_a_domain(
+    admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
+    uri = bmq_new_queue_uri(FANOUT)
+    await _posted(bmq_session, uri, 3)
+    (cluster,) = await admin.clusters()
+    asked = admin.cluster(cluster.name)
+    (stored,) = [queue for queue in await asked.stored_queues(FANOUT) if queue.uri == uri]
+    assert stored.messages == 3
+    storage = await asked.storage()
+    assert [part.id for part in storage.partitions] == [*range(len(storage.partitions))]
+    assert {part.state for part in storage.partitions} == {"open"}
+    part = storage.partitions[stored.partition]
+    assert stored in part.queues
+    assert part.available
+    assert part.primary is not None
+    (alone,) = (await asked.storage(stored.partition)).partitions
+    assert (alone.id, stored in alone.queues) == (stored.partition, True)
+    for file in (part.data, part.journal, part.queue_list):
+        assert 0 <= file.outstanding <= file.used <= file.size
+
+
+async def test_settings_of_elector_and_replication(admin: Admin) -> None:
+    (cluster,) = await admin.clusters()
+    for settings in (admin.cluster(cluster.name).elector, admin.cluster(cluster.name).replication):
+        (quorum,) = await settings.list()
+        assert quorum.name == "QUORUM"
+        assert type(quorum.value) is int
+        assert quorum.description
+        found = await settings.get("quorum")
+        assert found.value == quorum.value
+        change = await settings.set("QUORUM", quorum.value)
+        assert (change.old, change.new) == (quorum.value, quorum.value)
+        assert quorum.value in [each.value for each in await settings.get_all("QUORUM")]
+        with pytest.raises(bmq.errors.AdminError, match="non-negative integer"):
+            await settings.set("QUORUM", -1)
+        with pytest.raises(bmq.errors.AdminError, match="Unknown tunable"):
+            await settings.set("NOTHING", 1)
+        with pytest.raises(bmq.errors.AdminError, match="Unsupported tunable"):
+            await settings.get("NOTHING")
+    await admin.stat_tunables.list()
+    with pytest.raises(bmq.errors.AdminError, match="Unsupported tunable"):
+        await admin.stat_tunables.get("NOTHING")
+
+
+async def test_caches_are_cleared(admin: Admin) -> None:
+    await admin.clear_resolver_cache()
+    await admin.clear_configuration_cache()
+    with pytest.raises(bmq.errors.AdminError, match="doesn't exist"):
+        await admin.clear_resolver_cache("no.such.domain")
+    with pytest.raises(bmq.errors.AdminError, match="doesn't exist"):
+        await admin.clear_configuration_cache("no.such.domain")
+
+
+async def test_the_configuration_of_the_broker(admin: Admin) -> None:
+    found = await admin.broker_configuration()
+    assert found.instance
+    assert found.version == found.content["brokerVersion"]
+    assert found.host == found.content["hostName"]
+
+
+async def test_a_missing_partition_is_refused(admin: Admin) -> None:
+    (cluster,) = await admin.clusters()
+    with pytest.raises(bmq.errors.AdminError, match="Too high partitionId value"):
+        await admin.cluster(cluster.name).storage(1000)

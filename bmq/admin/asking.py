@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One typed command: the words, the expected member of the answer, and refusals as errors."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from bmq import _checks
+from bmq.errors import AdminError, InvalidURI, ProtocolError
+from bmq.wire.printable import printable
+
+__all__ = ["Asked", "ask", "refused", "word"]
+
+# Longer names in commands are mistakes without a use at the broker.
+_LONGEST_NAME = 1000
+
+
+class Asked(Protocol):
+    """A broker that answers commands in JSON."""
+
+    async def query(self, text: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return the answer to a command."""
+        ...
+
+
+async def ask(broker: Asked, text: str, kind: str) -> Any:
+    """Return the member of an answer that the command schema names for the command.
+
+    A broker that routes a command to other nodes answers with one result for each node. The parts of a purge
+    are joined, and the answer of any node stands for a success of all.
+
+    Raises:
+        AdminError: a node did not carry out the command.
+        ProtocolError: the answer has another kind.
+    """
+    answer = await broker.query(text)
+    if "responses" in answer:
+        answer = _join(text, answer["responses"], kind)
+    if kind not in answer:
+        found = printable(", ".join(answer))
+        raise ProtocolError(f"{text!r} was answered with {found}", field=kind or "adminCommandResponse")
+    return answer[kind]
+
+
+def _join(text: str, responses: Any, kind: str) -> dict[str, Any]:
+    try:
+        results = [(str(each["sourceNodeDescription"]), dict(each["result"])) for each in responses]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"{text!r} was answered with malformed responses", field="responses") from error
+    failures = [
+        f"{node}: {result['error'].get('message', '')}" for node, result in results if "error" in result
+    ]
+    if failures:
+        raise refused(text, "; ".join(failures))
+    parts = [result for _, result in results if kind in result]
+    if not parts:
+        return {}
+    if kind == "purgedQueues":
+        return {kind: {"queues": [each for part in parts for each in part[kind].get("queues", ())]}}
+    return {kind: parts[0][kind]}
+
+
+def word(text: str, what: str) -> str:
+    """Return a word of a command.
+
+    Raises:
+        InvalidURI: the text has several words, or none.
+    """
+    text = _checks.text(what, text, longest=_LONGEST_NAME)
+    if not text or text.split() != [text]:
+        raise InvalidURI(f"{text!r} cannot be the name of a {what}: it is empty or has spaces")
+    return text
+
+
+def refused(command: str, message: str) -> AdminError:
+    """Return the error of a command that a broker did not carry out."""
+    return AdminError(
+        f"the broker did not execute {command!r}: {printable(message)}",
+        command=command,
+        broker_message=message,
+    )
