@@ -30,7 +30,7 @@ from bmq.client.session import CloseReport
 from bmq.client.session import Session as _Session
 from bmq.client.stats import SessionStats
 from bmq.engine.health import Health, HostHealthMonitor
-from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions
+from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions, Trace
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
 from bmq.wire.constants import Compression
@@ -270,6 +270,10 @@ class Session:
     def fileno(self) -> int:
         """Return the file descriptor of the connection, as :meth:`bmq.Session.fileno` does."""
         return self._session.fileno()
+
+    def set_trace(self, trace: Trace, *, count: int | None = None) -> None:
+        """Switch the wire trace on or off while the session runs, as :meth:`bmq.Session.set_trace` does."""
+        self._portal.call(self._session.set_trace, trace, count=count)
 
     def health(self) -> Health:
         """Return the health of the session, as :meth:`bmq.Session.health` does."""

@@ -6,6 +6,7 @@ Queues and sessions are below these modules. A program pays for the import of a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq.client._extras import importing_arrow
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from bmq.groups import Group as Group
     from bmq.groups import GroupOptions as GroupOptions
     from bmq.groups import GroupStats as GroupStats
+    from bmq.protocol.client.events import SessionEvent
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["group_of", "requests_of", "tables_of", "typed_queue"]
+__all__ = ["group_of", "log_stats", "requests_of", "tables_of", "typed_queue"]
 
 T = TypeVar("T")
 
@@ -64,3 +66,12 @@ def requests_of(session: Session) -> Requests:
     from bmq.client.requests import Requests
 
     return Requests(session)
+
+
+def log_stats(
+    session: Session, every: float, on_event: Callable[[SessionEvent], None] | None
+) -> Callable[[SessionEvent], None]:
+    """Log the statistics of a session; return the callback for the session's events."""
+    from bmq.client._stats_log import StatsLog
+
+    return StatsLog(session, every, on_event).note

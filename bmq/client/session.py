@@ -21,7 +21,7 @@ from bmq._waiting import ended
 from bmq.client._end import QueueEnd, drain, left_over
 from bmq.client._open_queue import end_of
 from bmq.client._outcomes import Settler
-from bmq.client._shortcuts import requests_of
+from bmq.client._shortcuts import log_stats, requests_of
 from bmq.client.consumer import Subscription
 from bmq.client.interceptors import Hooks, Interceptor
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
@@ -37,7 +37,7 @@ from bmq.conventions import delay_queue_of
 from bmq.engine.address import Address
 from bmq.engine.driver import Driver
 from bmq.engine.health import Health, HostHealthMonitor
-from bmq.engine.options import CredentialsSource, SessionOptions, check_compression
+from bmq.engine.options import CredentialsSource, SessionOptions, Trace, check_compression
 from bmq.errors import QueueClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
@@ -114,6 +114,8 @@ class Session:
         interceptors: Iterable[Interceptor] = (),
     ) -> None:
         self._hooks = Hooks(interceptors)
+        if options.log_stats_every:
+            on_event = log_stats(self, options.log_stats_every, on_event)
         self._driver: Driver[QueueEnd] = Driver(
             addresses, options, credentials, ssl, server_hostname, on_event, host_health, Settler()
         )
@@ -441,6 +443,33 @@ class Session:
         session.
         """
         return self._driver.connection.fileno()
+
+    def set_trace(self, trace: Trace, *, count: int | None = None) -> None:
+        """Switch the wire trace on or off while the session runs, on this connection and all later ones.
+
+        A session in trouble can be looked at without a restart, and without the flood of an unlimited trace::
+
+            session.set_trace(bmq.Trace.ON, count=100)
+
+        The trace is as for the option ``trace`` of :func:`bmq.connect`, which sets its initial value. Each
+        call replaces the setting of the earlier call.
+
+        Args:
+            trace: content of the trace; ``Trace.OFF`` ends the trace.
+            count: number of events, sent and received, after which the trace ends; None for no limit.
+
+        Raises:
+            SessionClosed: the session is closed.
+            UsageError: an argument is not legal, or the call is outside the session's event loop.
+
+        Added in 0.2.
+        """
+        _checks.instance("trace", trace, Trace, "one of bmq.Trace")
+        count = _checks.optional(_checks.integer, "count", count, 1)
+        self._driver.check_open()
+        dialer = self._driver.dialer
+        dialer.tracing.set(trace, count)
+        dialer.trace()
 
     def health(self) -> Health:
         """Return the health of the session: whether it is ready or degraded, why, since when, and three ages.

@@ -7,19 +7,17 @@ import asyncio
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from bmq._loop import create_connection
 from bmq.engine.address import Address
 from bmq.engine.channel import Channel
 from bmq.engine.connection import Connection
-from bmq.engine.options import SessionOptions, Trace
+from bmq.engine.options import SessionOptions
+from bmq.engine.tracing import Tracing
 from bmq.errors import ConnectionFailed, Error
 from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import Credentials
-
-if TYPE_CHECKING:
-    from bmq.engine.trace import Tracer
 
 __all__ = ["Attempt", "Security"]
 
@@ -49,6 +47,7 @@ class Attempt:
         adopt: called with the negotiated channel; returns False if another attempt was faster.
         options: options of the session.
         security: TLS settings.
+        tracing: setting of the wire trace.
         address: address of the broker.
         host: IP address of the broker.
 
@@ -63,6 +62,7 @@ class Attempt:
         adopt: Callable[[Attempt, Channel, Greeting], bool],
         options: SessionOptions,
         security: Security,
+        tracing: Tracing,
         address: Address,
         host: str,
     ) -> None:
@@ -70,6 +70,7 @@ class Attempt:
         self._adopt = adopt
         self._options = options
         self._security = security
+        self._tracing = tracing
         self.address = address
         self.host = host
         self._greeting = connection.core.greet()
@@ -127,20 +128,13 @@ class Attempt:
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
         _, channel = await create_connection(
-            lambda: Channel(self, self._options.liveness, self._tracer()),
+            lambda: Channel(self, self._options.liveness, self._tracing.tracer(self.address.text)),
             self.host,
             address.port,
             ssl=ssl,
             server_hostname=(self._security.server_hostname or address.host) if ssl is not None else None,
         )
         return cast("Channel", channel)
-
-    def _tracer(self) -> Tracer | None:
-        if self._options.trace is Trace.OFF:
-            return None
-        from bmq.engine.trace import Tracer
-
-        return Tracer(self.address.text, payloads=self._options.trace is Trace.PAYLOADS)
 
     # the channel (see Receiver)
 

@@ -154,6 +154,15 @@ class Channel(asyncio.Protocol):
         if self._transport is None and receiver is not None:
             receiver.channel_lost(self, None)  # the connection was lost before
 
+    @property
+    def traced(self) -> bool:
+        """Whether a tracer logs the bytes."""
+        return self._tracer is not None
+
+    def trace(self, tracer: Tracer | None) -> None:
+        """Log the bytes from now on with another tracer; None for no trace."""
+        self._tracer = tracer
+
     def fileno(self) -> int:
         """The file descriptor; -1 after closing."""
         raw = self._transport.get_extra_info("socket") if self._transport else None

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from bmq import _world
 from bmq.engine.channel import Channel
+from bmq.engine.tracing import Tracing
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
 from bmq.protocol.client.events import Outcome, SessionEvent, Signal
@@ -314,6 +315,11 @@ class Connection:
         self.close_reason = ""
         self.core.channel_closed(reason, self.loop.time())
         self.transmit()
+
+    def trace(self, tracing: Tracing, broker: str) -> None:
+        """Follow a changed setting of the wire trace, in the middle of a conversation."""
+        if self._channel is not None:
+            self._channel.trace(tracing.tracer(broker, self.core.unfinished))
 
     def set_reading(self, reading: bool) -> None:
         """Pause or resume reading."""

@@ -31,6 +31,7 @@ from bmq.engine.channel import Channel
 from bmq.engine.connection import Connection
 from bmq.engine.options import CredentialsSource, SessionOptions
 from bmq.engine.race import race
+from bmq.engine.tracing import Tracing
 from bmq.engine.violations import Violations
 from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
@@ -71,6 +72,7 @@ class Dialer:
         target: addresses as text.
         reconnects: number of restored connections.
         last_failure: error of the last attempt, or None.
+        tracing: setting of the wire trace.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Dialer:
         self.target = ", ".join(map(str, addresses))
         self._credentials = credentials
         self._security = Security(ssl, server_hostname)
+        self.tracing = Tracing(options.trace, self.trace)
         # The connected address; None without a connection.
         self._current: tuple[Address, str] | None = None
         # Sequence number of the last failure of each address and IP address.
@@ -112,6 +115,10 @@ class Dialer:
     def address(self) -> Address:
         """The connected address, or the next address to try."""
         return self._current[0] if self._current is not None else self._in_order()[0]
+
+    def trace(self) -> None:
+        """Follow a changed setting of the wire trace."""
+        self._connection.trace(self.tracing, self.address.text)
 
     async def first_connect(self) -> None:
         """Connect for the first time.
@@ -358,7 +365,9 @@ class Dialer:
 
     async def _try(self, address: Address, host: str, deadline: float) -> None:
         """Try one IP address."""
-        attempt = Attempt(self._connection, self._adopt, self._options, self._security, address, host)
+        attempt = Attempt(
+            self._connection, self._adopt, self._options, self._security, self.tracing, address, host
+        )
         try:
             await attempt.run(self._get_credentials, deadline)
         except ConnectionFailed:
@@ -375,6 +384,8 @@ class Dialer:
         except Error:
             self._current = None
             raise
+        if not channel.traced:
+            self.trace()  # the trace may have been switched on since the beginning of the attempt
         return True
 
     def _in_order(self) -> list[Address]:

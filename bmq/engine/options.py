@@ -165,6 +165,8 @@ class SessionOptions:
         trace: content of the wire trace, written by the logger ``bmq.trace`` at DEBUG; without a logging
             configuration, the trace goes to standard error. The environment variable BMQ_TRACE sets the
             default: 1, or ``payloads``. The trace is slow.
+        log_stats_every: seconds between two lines of statistics in the log, written by the logger
+            ``bmq.stats`` at INFO; a last line follows at the end of the session. 0 writes none. Added in 0.2.
         is_retryable: function deciding, from the error of a failed attempt, whether to make another.
     """
 
@@ -195,6 +197,7 @@ class SessionOptions:
     reconnect_timeout: float | None = None
     busy_poll: float = 0.0
     trace: Trace = field(default_factory=_trace)
+    log_stats_every: float = 0.0
     is_retryable: Callable[[BaseException], bool] = lambda error: getattr(error, "retryable", True)
 
     def __post_init__(self) -> None:
@@ -209,7 +212,7 @@ class SessionOptions:
             checked[name] = _checks.seconds(name, getattr(self, name), positive=True)
         for name in ("liveness", "reconnect_timeout", "longest_delay"):
             checked[name] = _checks.timeout(getattr(self, name), name, positive=True)
-        for name in ("busy_poll", "repeat_subscriptions_after"):
+        for name in ("busy_poll", "log_stats_every", "repeat_subscriptions_after"):
             checked[name] = _checks.seconds(name, getattr(self, name))
         for name in _COUNTS:
             checked[name] = _checks.integer(name, getattr(self, name), 1)
@@ -253,4 +256,5 @@ class SessionFields(TypedDict, total=False):
     reconnect_timeout: float | None
     busy_poll: float
     trace: Trace
+    log_stats_every: float
     is_retryable: Callable[[BaseException], bool]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from bmq.errors import ProtocolError
@@ -28,12 +28,18 @@ class Tracer:
     Args:
         broker: address for the log.
         payloads: whether to show payloads and property values; credentials are never shown.
+        allowed: called before each event; returns whether to log the event.
+        received: bytes received so far of an unfinished event.
     """
 
-    def __init__(self, broker: str, *, payloads: bool) -> None:
+    def __init__(
+        self, broker: str, *, payloads: bool, allowed: Callable[[], bool], received: bytes = b""
+    ) -> None:
         self._broker = broker
         self._payloads = payloads
+        self._allowed = allowed
         self._sent, self._received = Framer(_WHOLE), Framer(_WHOLE)
+        self._received.feed(received)
         # An enabled trace must be visible, even without a logging configuration.
         if not logger.isEnabledFor(logging.DEBUG):
             logger.setLevel(logging.DEBUG)
@@ -52,7 +58,8 @@ class Tracer:
         try:
             events, error = framer.feed(data)
             for event in events:
-                self._log(way, event)
+                if self._allowed():
+                    self._log(way, event)
             if error is not None:
                 logger.debug("data %s %s is not an event: %s", way, self._broker, error)
         except Exception:

@@ -9,10 +9,12 @@ import logging
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 import bmq
+from bmq.wire.event import HEARTBEAT_REQ
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
@@ -20,7 +22,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 PROPERTIES = {"Card": "4111-1111"}
 
 
-async def a_conversation(**options: bmq.Trace) -> None:
+async def a_conversation(**options: Any) -> None:
     auth = {"me": "hush-hush"}
     async with (
         bmq.broker.Broker(auth=auth) as broker,
@@ -124,3 +126,102 @@ async def test_log_records_have_the_subject_as_fields(peer: Peer, caplog: pytest
     closed = next(record for record in caplog.records if "could not be reopened, and" in record.getMessage())
     assert (lost.name, lost.broker) == ("bmq.client", peer.uri)  # type: ignore[attr-defined]
     assert (closed.broker, closed.queue) == (peer.uri, URI)  # type: ignore[attr-defined]
+
+
+def traced(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The kinds of the traced events, in order."""
+    heads = [each.getMessage().split("\n")[0] for each in caplog.records if each.name == "bmq.trace"]
+    return [" ".join(head.split(" ")[:2]) for head in heads]
+
+
+async def test_trace_is_switched_on_and_off_in_a_running_session(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "bmq.trace")
+    async with bmq.connect(peer.uri, trace=bmq.Trace.OFF) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post(b"before")
+        session.set_trace(bmq.Trace.PAYLOADS)
+        await queue.post(b"meanwhile")
+        session.set_trace(bmq.Trace.ON)
+        await queue.post(b"in private")
+        session.set_trace(bmq.Trace.OFF)
+        await queue.post(b"after")
+    assert traced(caplog) == ["PUT sent", "ACK received"] * 2
+    assert "meanwhile" in caplog.text
+    for hidden in ("before", "private", "after"):
+        assert hidden not in caplog.text
+
+
+async def test_trace_ends_after_the_given_number_of_events(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "bmq.trace")
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        session.set_trace(bmq.Trace.ON, count=3)
+        for _ in range(5):
+            await queue.post(b"x")
+        assert traced(caplog) == ["PUT sent", "ACK received", "PUT sent"]
+        session.set_trace(bmq.Trace.ON, count=1)
+        session.set_trace(bmq.Trace.ON, count=2)
+        await queue.post(b"x")
+        await queue.post(b"x")
+    assert traced(caplog)[3:] == ["PUT sent", "ACK received"]
+
+
+async def test_trace_begins_in_the_middle_of_a_received_event(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "bmq.trace")
+    async with bmq.connect(peer.uri) as session:
+        connection = peer.connection
+        assert connection.transport is not None
+        before = session.stats().bytes_received
+        connection.transport.write(HEARTBEAT_REQ[:5])
+        await eventually(lambda: session.stats().bytes_received == before + 5)
+        session.set_trace(bmq.Trace.ON, count=2)
+        connection.transport.write(HEARTBEAT_REQ[5:])
+        await eventually(lambda: len(traced(caplog)) == 2)
+    assert traced(caplog) == ["HEARTBEAT_REQ received", "HEARTBEAT_RSP sent"]
+    assert "is not an event" not in caplog.text
+
+
+async def test_trace_follows_the_session_to_the_next_connection(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "bmq.trace")
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.0)) as session:
+        await session.open_queue(URI, write=True)
+        session.set_trace(bmq.Trace.ON, count=4)
+        peer.cut()
+        await eventually(lambda: len(traced(caplog)) == 4)
+        session.set_trace(bmq.Trace.OFF)
+    assert traced(caplog)[:2] == ["CONTROL sent", "CONTROL received"]
+
+
+@pytest.mark.parametrize("odd", [None, True, "on", 1])
+async def test_set_trace_refuses_what_is_no_trace(peer: Peer, odd: object) -> None:
+    async with bmq.connect(peer.uri) as session:
+        with pytest.raises(bmq.UsageError, match=r"trace must be one of bmq\.Trace"):
+            session.set_trace(odd)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("odd", [0, -1, 1.5, "3", True])
+async def test_set_trace_refuses_what_is_no_number_of_events(peer: Peer, odd: object) -> None:
+    async with bmq.connect(peer.uri) as session:
+        with pytest.raises(bmq.UsageError, match="count"):
+            session.set_trace(bmq.Trace.ON, count=odd)  # type: ignore[arg-type]
+
+
+async def test_set_trace_of_a_closed_session_is_an_error(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        pass
+    with pytest.raises(bmq.SessionClosed):
+        session.set_trace(bmq.Trace.ON)
+
+
+async def test_set_trace_from_another_thread_is_an_error(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        with pytest.raises(bmq.UsageError):
+            await asyncio.to_thread(session.set_trace, bmq.Trace.ON)

@@ -453,6 +453,7 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
         "type": lambda _: "t",
         "source": lambda _: "s",
     },
+    "bmq.Session.set_trace": {"trace": lambda _: bmq.Trace.OFF},
     "bmq.Credentials": {"mechanism": lambda _: "BASIC"},
     "bmq.Credentials.basic": {"user": lambda _: "user", "password": lambda _: "password"},
     "bmq.DeadLetter": {"queue": lambda world: world.uri},

@@ -358,6 +358,11 @@ class ClientCore(Machine):
         """Whether any cause has stalled."""
         return bool(self._stalls.causes)
 
+    @property
+    def unfinished(self) -> bytes:
+        """The bytes received so far of an unfinished event."""
+        return bytes(self._framer.pending)
+
     def silence(self, now: float) -> float | None:
         """Seconds since the last byte from the broker; None while silence is not watched.
 
