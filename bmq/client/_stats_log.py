@@ -84,7 +84,8 @@ class StatsLog:
             self._log("final statistics")
 
     def _wait(self) -> None:
-        self._timer = self._loop.call_later(self._every, _again, weakref.ref(self))
+        this: weakref.ref[StatsLog] = weakref.ref(self)
+        self._timer = self._loop.call_later(self._every, _again, this)
 
     def again(self) -> None:
         """Log a line, and wait for the next."""
