@@ -116,48 +116,34 @@ def house() -> None:
     """The packages and the directions of imports."""
     sketch = Sketch(
         760,
-        400,
+        534,
         "The packages of bmq: codecs at the bottom, then the protocol without input and output, then client "
         "and broker, and all other packages on top",
     )
     floors = [
         ("your program", ["services", "scripts", "notebooks", "jobs", "tests"], "in"),
-        (
-            "public names only",
-            [
-                *(
-                    "workers",
-                    "groups",
-                    "delays",
-                    "inbox",
-                    "blocking",
-                    "taskiq",
-                    "arrow",
-                    "spark",
-                    "otel",
-                    "cli",
-                ),
-                "console",
-            ],
-            "box",
-        ),
+        ("all packages below", ["testing", "cli", "console"], "box"),
+        ("public names only", ["workers", "groups", "delays", "inbox", "blocking", "taskiq"], "box"),
+        ("", ["arrow", "spark", "asyncapi", "otel", "prometheus"], "box"),
         ("asyncio", ["client: connect, Session, Queue, Consumer", "broker: for tests", "admin"], "box"),
         ("no I/O, no clock", ["protocol: client core, broker core", "subscriptions", "codecs"], "box"),
         ("bytes and values", ["wire: layouts, events, control messages, properties, columns"], "box"),
     ]
+    y = -56
     for floor, (what, rooms, kind) in enumerate(floors):
-        y = 16 + 72 * floor
+        # A floor without a name is a second row of the floor above.
+        y += 72 if what else 62
         sketch.text(120, y + 34, what, "dim", size=12, at="end")
         letters = sum(max(len(room), 4) + 3 for room in rooms)
         x = 136
         for room in rooms:
             width = round((612 - 6 * (len(rooms) - 1)) * (max(len(room), 4) + 3) / letters)
             sketch.box(x, y, width, 56, kind)
-            sketch.text(x + width // 2, y + 34, room, size=11 if len(rooms) > 6 else 12)
+            sketch.text(x + width // 2, y + 34, room, size=12)
             x += width + 6
-        if floor:
+        if floor and what:
             sketch.arrow(f"M442,{y - 16} V{y - 1}")
-    sketch.text(442, 390, "Imports point downwards; a test enforces the rule.", "dim")
+    sketch.text(442, 524, "Imports point downwards; a test enforces the rule.", "dim")
     sketch.save("house")
 
 
