@@ -99,6 +99,8 @@ class BmqBroker(AsyncBroker):
         super().__init__()
         if broker is not None:
             parse_addresses(broker)
+        known = (*(BmqBroker.__init__.__kwdefaults__ or ()), *ConnectOptions.__optional_keys__)
+        _checks.keywords(f"{type(self).__qualname__}()", options, known)
         check_options(**options)
         mover = _checks.boolean("mover", mover)
         max_unconfirmed_messages = _checks.integer("max_unconfirmed_messages", max_unconfirmed_messages)

@@ -153,10 +153,8 @@ def check_options(
     Raises:
         UsageError: an option is unknown, has the wrong type, or is out of range.
     """
-    unknown = set(fields) - set(SessionOptions.__dataclass_fields__)
-    if unknown:
-        known = ", ".join(sorted(SessionOptions.__dataclass_fields__))
-        raise UsageError(f"unknown option {', '.join(sorted(unknown))}; known names: {known}")
+    known = ("broker", *(connect.__init__.__kwdefaults__ or ()), *SessionOptions.__dataclass_fields__)
+    _checks.keywords("bmq.connect()", fields, known)
     check_connecting(credentials, ssl, server_hostname)
     if on_event is not None:
         _checks.function("on_event", on_event, 1, plain=True)

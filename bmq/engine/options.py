@@ -226,6 +226,10 @@ class SessionOptions:
             object.__setattr__(self, name, value)
 
 
+# A misspelt field raises an error with the nearest name. Type checkers keep the signature of the dataclass.
+setattr(SessionOptions, "__init__", _checks.known_arguments(SessionOptions.__init__))  # noqa: B010
+
+
 class SessionFields(TypedDict, total=False):
     """The fields of :class:`bmq.SessionOptions` as keyword arguments, for type checkers."""
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from bmq import _checks
 from bmq._loop import LoopThread
 from bmq.broker import Broker
-from bmq.errors import StateError, UsageError
+from bmq.errors import StateError
 
 __all__ = ["BackgroundBroker"]
 
@@ -40,9 +41,7 @@ class BackgroundBroker:
 
     @_with_arguments_of(Broker)
     def __init__(self, **options: Any) -> None:
-        unknown = set(options) - set(inspect.signature(Broker).parameters)
-        if unknown:
-            raise UsageError(f"unknown option {', '.join(sorted(unknown))} of a broker")
+        _checks.keywords(f"{type(self).__qualname__}()", options, inspect.signature(Broker).parameters)
         Broker(**options)  # raise errors of the arguments here, not in a thread
         self._options = options
         self._broker: Broker | None = None

@@ -197,7 +197,7 @@ async def test_invalid_broker_address_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_unknown_option_is_refused() -> None:
-    with pytest.raises(bmq.UsageError, match=r"unknown option conect_timeout; known names: .*connect_time"):
+    with pytest.raises(bmq.UsageError, match="no argument conect_timeout: did you mean connect_timeout"):
         bmq.connect("tcp://localhost", conect_timeout=1)
 
 
