@@ -33,7 +33,17 @@ from bmq.codecs import Shape
 from bmq.conventions import CANCEL, ERROR, REPLY_TO
 from bmq.engine.address import parse_addresses
 from bmq.subscriptions import subscriptions_for
-from bmq.workers import AckPolicy, App, Responder, RetryPolicy, parts_of, registry_of, replies_of, settings_of
+from bmq.workers import (
+    AckPolicy,
+    App,
+    Responder,
+    Results,
+    RetryPolicy,
+    parts_of,
+    registry_of,
+    replies_of,
+    settings_of,
+)
 
 __all__ = ["document"]
 
@@ -167,7 +177,7 @@ class _Builder:
                         f"{key}.{role.replace(' ', '-')}", name, role, letters.uri, message, servers
                     )
             for output, results in registry.outputs_of(each):
-                self._output(f"{key}.output", name, str(output.uri), results.shape, servers)
+                self._output(f"{key}.output", name, str(output.uri), results, servers)
         for sweeper in registry.sweepers:
             self._housekeeping("sweep", sweeper.queue, "Messages without a matching subscription", servers)
         for uri in registry.waiting:
@@ -254,7 +264,7 @@ class _Builder:
         """Add the replies of a responder; return the member of the operation."""
         channel: dict[str, Any] = {"address": None, "title": f"Replies of {name}", "messages": {}}
         reference = f"#/channels/{_add(self._channels, f'{name}.replies', channel)}"
-        replies = [self._message(reference, replies_of(responder).shape, {}, name)]
+        replies = self._results(reference, replies_of(responder), name)
         self._schemas[_PROBLEM] = self._sources[_PROBLEM] = _PROBLEM_SCHEMA
         replies.append(self._linked(reference, _add(self._messages, _PROBLEM, _PROBLEM_MESSAGE)))
         return {
@@ -282,14 +292,18 @@ class _Builder:
         }
         _add(self._operations, key, operation)
 
-    def _output(self, key: str, handler: str, uri: str, shape: Shape[Any] | None, servers: list[str]) -> None:
+    def _results(self, channel: str, results: Results, handler: str) -> list[str]:
+        """Add a message for each kind of results to a queue; return the references."""
+        return [self._message(channel, shape, {}, handler) for shape in results.kinds]
+
+    def _output(self, key: str, handler: str, uri: str, results: Results, servers: list[str]) -> None:
         """Add a queue for the results of a handler."""
         channel = self._channel(uri, servers)
         operation = {
             "action": "send",
             "channel": {"$ref": channel},
             "title": f"{handler}, output",
-            "messages": [{"$ref": self._message(channel, shape, {}, handler)}],
+            "messages": [{"$ref": each} for each in self._results(channel, results, handler)],
             "x-bmq": {"role": "output"},
         }
         _add(self._operations, key, operation)

@@ -28,6 +28,7 @@ from bmq.workers._parameters import Depends
 from bmq.workers._registrar import registry_of as registry_of
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._responder import replies_of as replies_of
+from bmq.workers._results import Results as Results
 from bmq.workers._retry import Backoff, NoRetry, RetryPolicy
 from bmq.workers._router import Router
 from bmq.workers._status import Statuses, SubscriberState, SubscriberStatus, status

@@ -24,10 +24,11 @@ from bmq.workers._parameters import returned_by, shown_type, target_of
 __all__ = ["Results"]
 
 _BYTES: Final = (bytes, bytearray, memoryview)
+# Annotations of results that are posted unchanged.
+_POSTED: Final = (*_BYTES, PutMessage)
 # Annotations of results that are not encoded.
 _AS_THEY_ARE: Final = (
-    *_BYTES,
-    PutMessage,
+    *_POSTED,
     NoneType,
     None,
     Any,
@@ -52,7 +53,10 @@ class Results:
     Attributes:
         of: type of the encoded values; None if the function returns only bytes.
         shape: conversion of the values; None if the function returns only bytes.
+        kinds: conversions of the kinds of results, for a description: of each class of a union, of its other
+            types together, and None for payloads and whole messages.
         empty: whether the annotation of the result is None.
+        unknown: whether the annotation is missing, or says nothing about the results.
     """
 
     def __init__(
@@ -71,20 +75,30 @@ class Results:
         parts: tuple[Any, ...] = get_args(annotation) if union else (annotation,)
         values = [each for each in parts if each not in _AS_THEY_ARE and not _is_error(each)]
         self.empty = all(each in (NoneType, None) for each in parts)
+        self.unknown = not (self.empty or values or any(each in _POSTED for each in parts))
         self._bytes = not values or any(each in _BYTES for each in parts)
         self.of: Any = None
         self.shape: Shape[Any] | None = None
+        self.kinds: list[Shape[Any] | None] = []
         # The classes of a union have shapes of their own: only a class has fields that are properties.
         self._shapes: dict[type, Shape[Any]] = {}
         if values:
             self.of = Union[tuple(values)] if len(values) > 1 else values[0]  # noqa: UP007
             try:
                 self.shape = Shape(self.of, codec or "application/json")
+                self.kinds = [self.shape]
                 if len(values) > 1:
                     classes = [each for each in values if inspect.isclass(each)]
                     self._shapes = {each: Shape(each, codec or "application/json") for each in classes}
+                    others = [each for each in values if each not in self._shapes]
+                    self.kinds = [*self._shapes.values()]
+                    if others:
+                        rest: Any = Union[tuple(others)]  # noqa: UP007
+                        self.kinds.append(Shape(rest, codec or "application/json"))
             except UsageError as error:
                 raise UsageError(f"{name} returns {shown_type(self.of)}: {error}") from None
+        if not values or any(each in _POSTED for each in parts):
+            self.kinds.append(None)
 
     def encoded(self, result: object, properties: dict[str, PropertyInput] | None = None) -> PutMessage:
         """Return the message for a result; a :class:`bmq.PutMessage` stays unchanged.

@@ -69,6 +69,12 @@ class Total:
     cents: int
 
 
+@dataclass
+class Parcel:
+    region: Annotated[str, bmq.Property("Region")]
+    weight: int
+
+
 class Ask(msgspec.Struct):
     """A question for a price."""
 
@@ -181,6 +187,35 @@ def references(part: Any) -> Iterator[str]:
     elif isinstance(part, list):
         for each in part:
             yield from references(each)
+
+
+def test_each_class_of_a_union_of_results_is_a_message_with_its_own_properties(
+    validator: jsonschema.Draft7Validator,
+) -> None:
+    app = bmq.App()
+
+    @app.consumer(DOMAIN + "placed")
+    @app.publish_to(DOMAIN + "out")
+    async def split(order: Order) -> AsyncIterator[Parcel | Total | list[int] | bytes | None]:
+        yield Total(1)
+
+    @app.responder(DOMAIN + "asked")
+    async def answer(question: Ask) -> Parcel | Total:
+        return Total(1)
+
+    made = bmq.asyncapi.document(app)
+    assert [*validator.iter_errors(made)] == []
+    output, reply = made["operations"]["split.output"], made["operations"]["answer"]["reply"]
+    names = [each["$ref"].rpartition("/")[2] for each in output["messages"]]
+    assert names == ["Parcel", "Total", "list", "bytes"]
+    assert [each["$ref"].rpartition("/")[2] for each in reply["messages"]] == ["Parcel", "Total", "problem"]
+    messages = made["components"]["messages"]
+    assert messages["Parcel"]["headers"]["properties"] == {"Region": {"type": "string"}}
+    assert messages["Parcel"]["payload"] == {"$ref": "#/components/schemas/Parcel"}
+    assert "headers" not in messages["Total"]
+    assert messages["list"]["payload"] == {"type": "array", "items": {"type": "integer"}}
+    assert messages["bytes"]["contentType"] == "application/octet-stream"
+    assert "Region" in bmq.asyncapi.page(app)
 
 
 def test_equal_apps_have_equal_documents(document: dict[str, Any]) -> None:
