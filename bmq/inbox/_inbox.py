@@ -32,7 +32,7 @@ import base64
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -76,6 +76,21 @@ _LONGEST_PAUSE: Final = 3600.0
 _KEPT: Final = 100
 # Properties that belong to the input's retries; a message made of the input's properties is a new message.
 _OF_RETRIES: Final = (ATTEMPTS, DEATHS, DUE, ERROR, ORIGIN)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _within_the_middleware(dependency: F) -> F:
+    """Let an app check at its start that handlers with a dependency have the middleware."""
+    setattr(dependency, "bmq_needs", "inbox.middleware")  # noqa: B010
+    return dependency
+
+
+def _in_the_event_loop(dependency: F) -> F:
+    """Let the registration refuse a dependency for handlers in threads."""
+    setattr(dependency, "bmq_in_loop", True)  # noqa: B010
+    return dependency
+
 
 #: A row's key: (consumer, GUID).
 RowKey = tuple[str, str]
@@ -523,6 +538,7 @@ class Inbox(ABC, Generic[C]):
             finally:
                 attempt.messages, attempt.value = given, values
 
+    @_within_the_middleware
     async def transaction(self) -> Transaction[C]:
         """Return the transaction of the running attempt: a dependency, for :class:`bmq.Depends`.
 
@@ -536,6 +552,8 @@ class Inbox(ABC, Generic[C]):
             )
         return current
 
+    @_in_the_event_loop
+    @_within_the_middleware
     async def connection(self) -> C:
         """Return the connection of :meth:`transaction`: a dependency, for :class:`bmq.Depends`.
 

@@ -267,6 +267,10 @@ class App(Registrar, Generic[S]):
         begun = self._life.begun = asyncio.get_running_loop().create_future()
         return begun
 
+    def _check_middlewares(self) -> None:
+        """Check that each handler has the middlewares that its dependencies need."""
+        self._registry.check_middlewares(self._middlewares, self.overrides)
+
     def _check_stopped(self, remedy: str) -> None:
         if self._life.state is not AppState.STOPPED:
             raise StateError(f"the app is running; {remedy}")
@@ -453,6 +457,8 @@ class App(Registrar, Generic[S]):
             raise StateError("the app is running already")
         if all(registry_of(each).empty for each in apps):
             raise StateError("the app has no handler: register one with @app.consumer(...)")
+        for each in apps:
+            each._check_middlewares()
         life = self._life
         for each in apps:
             each._life = life

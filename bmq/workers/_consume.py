@@ -208,6 +208,7 @@ async def consume(
         handler = handler.function
     else:
         plan = planned(handler, codec, undecodable)
+    plan.check_middlewares(around.middlewares, around.overrides)
     check_source(handler, plan.shape, of, codec)
     if plan.shape is not None and of is not None:
         plan = plan.with_codec(of.codec)

@@ -49,7 +49,9 @@ __all__ = [
     "Source",
     "graph_of",
     "hint_of",
+    "needed_by",
     "parameters_of",
+    "problem_of_result",
     "returned_by",
     "shown_type",
     "target_of",
@@ -188,6 +190,18 @@ class Kind(Enum):
     ASYNC_GENERATOR = "async generator"
 
 
+def needed_by(function: Callable[..., Any]) -> tuple[str, Callable[..., Any]] | None:
+    """Return the middleware that a dependency needs, as text and as a function; None for none.
+
+    The dependency is a method with the attribute ``bmq_needs``: the text, which ends with the name of the
+    middleware, a method of the same object.
+    """
+    text, owner = getattr(function, "bmq_needs", None), getattr(function, "__self__", None)
+    if not isinstance(text, str) or owner is None:
+        return None
+    return text, getattr(owner, text.rpartition(".")[2])
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A dependency.
@@ -255,6 +269,19 @@ def returned_by(function: Callable[..., Any]) -> Any:
         return hint_of(function, inspect.signature(found).return_annotation)
     except Exception:  # names resolvable only by type checkers
         return EMPTY
+
+
+def problem_of_result(function: Callable[..., Any]) -> str:
+    """Return why the annotation of a function's result is unknown, for errors; "" for a known annotation."""
+    found = target_of(function)
+    try:
+        annotation = inspect.signature(found).return_annotation
+        if annotation is not EMPTY:
+            hint_of(function, annotation)
+            return ""
+    except Exception as error:
+        return f"the annotation of the result cannot be read ({error})"
+    return "the result has no annotation"
 
 
 def _is_generator(function: Callable[..., Any]) -> bool:

@@ -37,6 +37,7 @@ from bmq.workers._parameters import (
     Role,
     Source,
     graph_of,
+    needed_by,
     parameters_of,
     target_of,
 )
@@ -139,6 +140,39 @@ class Plan:
         """Return all dependencies; see :func:`graph_of`."""
         return graph_of(self.parameters, self.name, self.state, overrides, batch=self.role.batch)
 
+    def check_middlewares(self, middlewares: Sequence[Middleware], overrides: Overrides) -> None:
+        """Check that dependencies of a middleware have their middleware.
+
+        Args:
+            middlewares: all middlewares of the handler.
+            overrides: replacements of the functions of dependencies.
+
+        Raises:
+            UsageError: a middleware is missing, or the dependency would be made outside of attempts.
+        """
+        nodes = self.nodes(overrides)
+        users: list[tuple[str, Sequence[Parameter]]] = [(self.name, self.parameters)]
+        users += [(f"{self.name}: dependency {name_of(each.function)}", each.parameters) for each in nodes]
+        for user, parameters in users:
+            for each in parameters:
+                if each.source is not Source.DEPENDS:
+                    continue
+                function = overrides.get(each.mark.function, each.mark.function)
+                needed = needed_by(function)
+                if needed is None:
+                    continue
+                text, middleware = needed
+                if each.mark.scope == "app":
+                    raise UsageError(
+                        f"{user}: parameter {each.name} has the scope 'app', and {name_of(function)} belongs "
+                        "to a single attempt: remove the scope"
+                    )
+                if not any(_runs(given, middleware) for given in middlewares):
+                    raise UsageError(
+                        f"{user}: parameter {each.name} needs {text}, and {self.name} runs without it: add "
+                        f"middlewares=[{text}] to the handler, its router or its app"
+                    )
+
     def with_codec(self, codec: Codec[Any]) -> Plan:
         """Return the plan with the codec of a typed queue."""
         return planned(self.handler, codec, self.undecodable, role=self.role, state=self.state)
@@ -221,6 +255,14 @@ def planned(
             f"{name} and {name_of(undecodable)} must both run in the event loop ('async def'), or both in "
             "threads"
         )
+    if not (yields or is_async(handler)):
+        for each in parameters:
+            if each.source is Source.DEPENDS and getattr(each.mark.function, "bmq_in_loop", False):
+                raise UsageError(
+                    f"{name}: parameter {each.name} belongs to the event loop, and {name} runs in a thread: "
+                    f"make {name} 'async def', with its blocking parts in asyncio.to_thread; or take the "
+                    f"result of an async dependency that uses {name_of(each.mark.function)}"
+                )
     shape: Shape[Any] | None = None if value is None else Shape(value.of, codec or "application/json")
     graph = graph_of(parameters, name, state, {}, batch=role.batch)
     properties: dict[str, type] = {}
@@ -256,6 +298,13 @@ def planned(
         properties,
         yields,
     )
+
+
+def _runs(given: Any, middleware: Callable[..., Any]) -> bool:
+    """Whether a middleware is another one, or wraps it by ``functools.wraps`` or ``functools.partial``."""
+    while given is not None and given != middleware:
+        given = given.func if isinstance(given, partial) else getattr(given, "__wrapped__", None)
+    return given is not None
 
 
 #: Sources of handlers that need only a message and its value.

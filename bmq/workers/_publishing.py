@@ -20,6 +20,7 @@ the outputs of a message that becomes a dead letter could not be taken back.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
@@ -38,7 +39,7 @@ from bmq.wire.uri import QueueUri
 from bmq.workers._batches import PartlyFailed
 from bmq.workers._handlers import name_of
 from bmq.workers._options import AckPolicy
-from bmq.workers._parameters import HANDLER
+from bmq.workers._parameters import HANDLER, problem_of_result, target_of
 from bmq.workers._plan import Yielded
 from bmq.workers._results import Results
 
@@ -96,6 +97,16 @@ class Output:
             raise UsageError(
                 f"{name} returns None, and publish_to({str(self.uri)!r}) posts its results: annotate the "
                 "result with its type, as in '-> Order', or omit publish_to"
+            )
+        if results.unknown:
+            problem = problem_of_result(self.handler) or "the annotation of the result does not name a type"
+            example = "list[{}]" if batch else "{}"
+            if inspect.isasyncgenfunction(target_of(self.handler)):
+                example = "AsyncIterator[{}]"
+            examples = [f"'-> {example.format(each)}'" for each in ("Order", "bytes", "bmq.PutMessage")]
+            raise UsageError(
+                f"{name}: {problem}, and publish_to({str(self.uri)!r}) posts results by their type: annotate "
+                f"the result with its type, as in {examples[0]}, {examples[1]} or {examples[2]}"
             )
         if self.codec is not None and results.of is None:
             raise UsageError(

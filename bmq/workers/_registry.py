@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from bmq.workers._handlers import name_of
 from bmq.workers._later import is_durable
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import HandlerOptions
-from bmq.workers._plan import Plan
+from bmq.workers._plan import Overrides, Plan
 from bmq.workers._publishing import Output, Publisher
 from bmq.workers._responder import Responder
 from bmq.workers._results import Results
@@ -184,6 +184,20 @@ class Registry:
                 raise UsageError(
                     f"{each.plan.name} is a generator, and its results go nowhere: add @app.publish_to(...)"
                 )
+
+    def check_middlewares(self, outer: Sequence[Middleware], overrides: Overrides) -> None:
+        """Check that each handler has the middlewares that its dependencies need.
+
+        Args:
+            outer: middlewares of the app.
+            overrides: replacements of the functions of dependencies.
+
+        Raises:
+            UsageError: a middleware is missing.
+        """
+        for each in self.handlers:
+            if each.middlewares is not None:
+                each.plan.check_middlewares((*outer, *each.middlewares), overrides)
 
     def add_waiting(self, uri: QueueUri, waiting: Waiting) -> None:
         """Add a delay queue with a mover.

@@ -164,6 +164,29 @@ async def of_lists_wrong(messages: list[bmq.Message]) -> Ask:
     return Ask("a")
 
 
+async def unsaid(message: bmq.Message):  # type: ignore[no-untyped-def]
+    """A result without an annotation."""
+    return Ask("a")
+
+
+async def yields_unsaid(message: bmq.Message):  # type: ignore[no-untyped-def]
+    """Results without an annotation."""
+    yield Ask("a")
+
+
+async def unread(message: bmq.Message) -> Unknown:  # type: ignore[name-defined] # noqa: F821
+    """A result whose type is unknown at run time."""
+
+
+async def anything(message: bmq.Message) -> Any:
+    """A result of any type."""
+
+
+async def of_lists_unsaid(messages: list[bmq.Message]) -> list:  # type: ignore[type-arg]
+    """Results of a batch, without a type."""
+    return []
+
+
 async def yields_wrong(message: bmq.Message) -> Ask:  # type: ignore[misc]
     """A generator that is annotated as a function."""
     yield Ask("a")
@@ -183,6 +206,26 @@ NO_RESULTS: list[tuple[Register, Register, Any, str]] = [
     (CONSUMER, OUTPUT, answers_complex, "answers_complex returns complex"),
     (CONSUMER, PACKED, answers_bytes, "answers_bytes returns no values to encode, .* '-> Order'"),
     (BATCHES, OUTPUT, of_lists_wrong, "of_lists_wrong must return a list with one result for each message"),
+    (
+        CONSUMER,
+        OUTPUT,
+        unsaid,
+        "unsaid: the result has no annotation, and publish_to.* '-> Order', '-> bytes' or",
+    ),
+    (CONSUMER, OUTPUT, yields_unsaid, r"yields_unsaid: the result has no .* '-> AsyncIterator\[Order\]'"),
+    (
+        CONSUMER,
+        OUTPUT,
+        unread,
+        r"unread: the annotation of the result cannot be read \(name 'Unknown' is not",
+    ),
+    (CONSUMER, OUTPUT, anything, "anything: the annotation of the result does not name a type"),
+    (
+        BATCHES,
+        OUTPUT,
+        of_lists_unsaid,
+        r"of_lists_unsaid: the annotation .* '-> list\[Order\]', '-> list\[byt",
+    ),
     (RESPONDER, OUTPUT, asked, "asked is a responder, and its result is the reply"),
     (EARLY, OUTPUT, answers_value, "answers_value has ack=AckPolicy.MANUAL, and publish_to posts results"),
 ]
@@ -195,7 +238,7 @@ def test_publish_to_a_handler_without_results_is_refused(
 ) -> None:
     if swapped:
         first, second = second, first
-    elif function is yields_wrong:
+    elif function in (yields_wrong, yields_unsaid):
         return  # a generator without publish_to is refused itself
     app = bmq.App()
     first(app, function)

@@ -2,6 +2,8 @@
 """Handlers with the inbox's middleware and dependencies."""
 
 import asyncio
+import functools
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -128,22 +130,95 @@ async def test_a_handler_of_batches_receives_unhandled_messages(
     assert await effects(engine) == ["1", "2", "3", "4", "5", "6"]
 
 
-async def test_a_dependency_needs_the_middleware(
-    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
-) -> None:
+async def test_a_dependency_needs_the_middleware_when_the_app_starts(engine: AsyncEngine) -> None:
     inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
-    app = bmq.App(bmq_broker.uri)
+    other = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
 
-    @app.consumer(queue.uri, retry=bmq.NoRetry(bmq.DeadLetter(output.uri)))
+    def rows(connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]) -> list[str]:
+        return []
+
     async def charge(
         number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]
-    ) -> None:
-        await effect(connection, number)
+    ) -> None: ...
+    async def post(
+        number: int, outputs: Annotated[bmq.inbox.Transaction[Any], bmq.Depends(inbox.transaction)]
+    ) -> None: ...
+    async def count(number: int, rows: Annotated[list[str], bmq.Depends(rows)]) -> None: ...
+    async def once(
+        number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection, scope="app")]
+    ) -> None: ...
 
-    async with running(app, inbox):
-        await queue.post(b"1")
-        letter = await output.receive(timeout=20)
-    error: Any = letter.properties["bmq_dead_error"]
-    assert error.startswith(
-        "UsageError: the attempt has no transaction: register the handler with middlewares="
-    )
+    needs = "needs inbox.middleware, and {} runs without it: add middlewares="
+    problems: list[tuple[Any, list[Any], str]] = [
+        (charge, [], "charge: parameter connection " + needs.format("charge")),
+        (charge, [other.middleware], "charge: parameter connection " + needs.format("charge")),
+        (post, [], "post: parameter outputs " + needs.format("post")),
+        (count, [], "count: dependency rows: parameter connection " + needs.format("count")),
+        (once, [inbox.middleware], "once: parameter connection has the scope 'app', and Inbox.connection"),
+    ]
+    for handler, middlewares, problem in problems:
+        app = bmq.App("tcp://127.0.0.1:1", middlewares=middlewares)
+        app.consumer("bmq://bmq.test.mem.priority/orders")(handler)
+        with pytest.raises(bmq.UsageError, match=re.escape(problem)):
+            await app.run(signals=False)
+    with pytest.raises(bmq.UsageError, match="the attempt has no transaction: register the handler with"):
+        await inbox.transaction()
+
+
+async def test_a_middleware_of_an_app_a_router_or_a_wrapper_serves_a_dependency(
+    engine: AsyncEngine, bmq_session: bmq.Session, queue: bmq.Queue
+) -> None:
+    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
+
+    async def charge(
+        number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]
+    ) -> None: ...
+
+    @functools.wraps(inbox.middleware)
+    async def measured(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> object:
+        return await inbox.middleware(attempt, call_next)
+
+    async def none() -> None: ...
+
+    def in_the_app(app: bmq.App) -> None:
+        app.consumer(queue.uri)(charge)
+        app.middleware(functools.partial(inbox.middleware))
+
+    def in_a_router(app: bmq.App) -> None:
+        router = bmq.Router(middlewares=[measured])
+        router.consumer(queue.uri)(charge)
+        app.include(router)
+
+    def in_a_test(app: bmq.App) -> None:
+        app.consumer(queue.uri)(charge)
+        app.overrides[inbox.connection] = none
+
+    for register in (in_the_app, in_a_router, in_a_test):
+        app = bmq.App("tcp://127.0.0.1:1", connect_timeout=0.1)
+        register(app)
+        with pytest.raises(bmq.ConnectionFailed):
+            await app.run(signals=False)
+    with pytest.raises(bmq.UsageError, match=r"charge: parameter connection needs inbox\.middleware"):
+        await bmq.consume(queue, charge)
+
+
+def test_a_handler_in_a_thread_has_no_connection() -> None:
+    inbox = bmq.inbox.SqlAlchemyInbox(create_async_engine("sqlite+aiosqlite://"), keep=1000)
+    app = bmq.App(middlewares=[inbox.middleware])
+
+    def charge(number: int, connection: Annotated[Any, bmq.Depends(inbox.connection)]) -> None: ...
+    async def balance(connection: Annotated[Any, bmq.Depends(inbox.connection)]) -> int:
+        return 7
+
+    def report(
+        number: int,
+        balance: Annotated[int, bmq.Depends(balance)],
+        transaction: Annotated[Any, bmq.Depends(inbox.transaction)],
+    ) -> None: ...
+
+    with pytest.raises(
+        bmq.UsageError,
+        match="charge: parameter connection belongs to the event loop, and charge runs in a thread: make",
+    ):
+        app.consumer("bmq://bmq.test.mem.priority/orders")(charge)
+    app.consumer("bmq://bmq.test.mem.priority/orders")(report)
