@@ -10,11 +10,12 @@ class Stamp(bmq.Interceptor):
 from typing import TYPE_CHECKING
 
 from bmq._renamed import old_names
-from bmq.client.interceptors import Interceptor, PostOutcome
+from bmq.client.interceptors import Interceptor, Operation, PostOutcome
 from bmq.client.posts import OutgoingMessage
 
 __all__ = [
     "Interceptor",
+    "Operation",
     "OutgoingMessage",
     "PostOutcome",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,8 @@ class QueueEnd:
         self.handlers = Handlers()
         self.default: Line | None = None
         self.subscriptions: Subscriptions = Subscriptions(self)
+        # Called with the future of each change of the subscriptions, for interceptors; None without any.
+        self.on_configure: Callable[[asyncio.Future[None]], None] | None = None
         self._close_task: asyncio.Task[None] | None = None
 
     def opened(self, core: QueueCore) -> None:

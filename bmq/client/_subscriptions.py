@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bmq._log_limit import LogLimit
@@ -47,6 +47,7 @@ class SubscribedQueue(Protocol):
     core: QueueCore
     counts: ReceiveCounts
     uri: str
+    on_configure: Callable[[asyncio.Future[None]], None] | None
 
     @property
     def default(self) -> Line | None:
@@ -315,7 +316,10 @@ class Subscriptions:
 
     def _ask(self) -> asyncio.Future[None]:
         """Request the present subscriptions of the consumers."""
-        return self._driver.configure(self._queue.core, self.wanted())
+        done = self._driver.configure(self._queue.core, self.wanted())
+        if self._queue.on_configure is not None:
+            self._queue.on_configure(done)
+        return done
 
     def _ask_again(self) -> None:
         """Request the subscriptions of the consumers again, after a failed attempt."""

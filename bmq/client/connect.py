@@ -18,7 +18,7 @@ from bmq import _checks
 from bmq._local import is_loopback
 from bmq._loop import new_event_loop
 from bmq._signals import on_interrupts, on_signals
-from bmq.client.interceptors import Interceptor, check_interceptors
+from bmq.client.interceptors import Interceptor, check_interceptors, operations_of
 from bmq.client.session import Session, driver_of
 from bmq.engine.address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.engine.health import HostHealthMonitor
@@ -117,7 +117,8 @@ class connect:
             interceptors=self._interceptors,
         )
         try:
-            await driver_of(session).connect()
+            with operations_of(session).operation("session.start", session):
+                await driver_of(session).connect()
         except ConnectionFailed as error:
             if self._target.from_environment:
                 error.args = (f"{error} ({FROM_ENVIRONMENT})",)

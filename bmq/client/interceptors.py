@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Hooks",
     "Interceptor",
+    "Operation",
     "PostHooks",
     "PostOutcome",
     "check_interceptors",
     "handling_of",
     "hooks_of",
+    "operations_of",
 ]
 
 logger = logging.getLogger("bmq.interceptors")
@@ -55,6 +58,21 @@ class PostOutcome:
     acknowledged: int
     failures: tuple[FailedPost, ...] = ()
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation on a session or a queue, for :meth:`bmq.Interceptor.on_operation`.
+
+    Attributes:
+        name: ``session.start``, ``session.stop``, ``queue.open``, ``queue.configure`` or ``queue.close``.
+        session: the session.
+        queue_uri: URI of the queue; empty for an operation on the session.
+    """
+
+    name: str
+    session: Session
+    queue_uri: str = ""
 
 
 class Interceptor:
@@ -117,6 +135,29 @@ class Interceptor:
         ``discard_unmatched``.
         """
 
+    def on_operation(self, operation: Operation) -> Any:
+        """Called at the beginning of an operation on a session or a queue, in the calling task.
+
+        The operations: connecting for the first time, closing the session, opening a queue, changing the
+        subscriptions of an open queue, and closing a queue. Restoring a connection is no operation of the
+        application. Added in 0.2.
+
+        Args:
+            operation: the operation.
+
+        Returns:
+            Any object; :meth:`on_operation_end` receives the object.
+        """
+
+    def on_operation_end(self, context: Any, error: BaseException | None) -> None:
+        """Called once at the end of an operation. Added in 0.2.
+
+        Args:
+            context: return value of ``on_operation``; None if ``on_operation`` is not overridden.
+            error: exception of the operation, ``asyncio.CancelledError`` for a cancelled one; None after
+                success.
+        """
+
     async def handle(self, attempt: Attempt, call_next: CallNext) -> Any:
         """Called around each attempt of a handler of :class:`bmq.App` or :func:`bmq.consume`.
 
@@ -150,7 +191,7 @@ class Interceptor:
 #: The interceptors of every session of the process.
 _installed: list[Interceptor] = []
 
-_METHODS = ("on_post", "on_ack", "on_receive", "on_confirm")
+_METHODS = ("on_post", "on_ack", "on_receive", "on_confirm", "on_operation", "on_operation_end")
 #: Return values of the interceptors, in order; :data:`_FAILED` for a failed interceptor.
 _Contexts = list[Any]
 _FAILED = object()
@@ -170,6 +211,7 @@ class Hooks:
         receiving: whether an interceptor has ``on_receive``.
         confirming: whether an interceptor has ``on_confirm``.
         handling: interceptors with ``handle``, as middlewares.
+        operating: whether an interceptor has ``on_operation`` or ``on_operation_end``.
 
     Raises:
         UsageError: an object is not a :class:`bmq.Interceptor`, or has an async method.
@@ -186,6 +228,10 @@ class Hooks:
         self.handling = tuple([self._observing(each) for each in self.interceptors if _has(each, "handle")])
         self.posting, self.receiving = bool(self.on_post), bool(self._on_receive)
         self.confirming = bool(self._on_confirm)
+        self._operating = [
+            each for each in self.interceptors if _has(each, "on_operation") or _has(each, "on_operation_end")
+        ]
+        self.operating = bool(self._operating)
         self._said: set[tuple[Interceptor, str]] = set()
 
     def received(self, consumer: Consumer, messages: Sequence[Message]) -> None:
@@ -203,6 +249,44 @@ class Hooks:
                 on_confirm(consumer, messages)
             except BaseException as error:
                 self.failed(each, "on_confirm", error)
+
+    @contextmanager
+    def operation(self, name: str, session: Session, queue_uri: str = "") -> Iterator[None]:
+        """Call ``on_operation`` and ``on_operation_end`` around an operation."""
+        if not self._operating:
+            yield
+            return
+        contexts = self._begin(Operation(name, session, queue_uri))
+        try:
+            yield
+        except BaseException as error:
+            self._end(contexts, error)
+            raise
+        self._end(contexts, None)
+
+    def watch(self, name: str, session: Session, queue_uri: str, done: asyncio.Future[Any]) -> None:
+        """Call ``on_operation`` now, and ``on_operation_end`` with the result of a future."""
+        if self._operating:
+            contexts = self._begin(Operation(name, session, queue_uri))
+            done.add_done_callback(lambda done: self._end(contexts, _error_of(done)))
+
+    def _begin(self, operation: Operation) -> _Contexts:
+        contexts: _Contexts = []
+        for each in self._operating:
+            try:
+                contexts.append(each.on_operation(operation))
+            except BaseException as error:
+                self.failed(each, "on_operation", error)
+                contexts.append(_FAILED)
+        return contexts
+
+    def _end(self, contexts: _Contexts, error: BaseException | None) -> None:
+        for each, context in zip(reversed(self._operating), reversed(contexts), strict=True):
+            if context is not _FAILED:
+                try:
+                    each.on_operation_end(context, error)
+                except BaseException as failure:
+                    self.failed(each, "on_operation_end", failure)
 
     def _observing(self, interceptor: Interceptor) -> Callable[[Attempt, CallNext], Awaitable[Any]]:
         """Return a middleware that calls ``handle``, and protects the attempt from the interceptor."""
@@ -285,6 +369,7 @@ class PostHooks:
 
 
 #: Accessor of the interceptors of a session with ``handle``, as middlewares.
+operations_of: Callable[[Session], Hooks] = attrgetter("_hooks")
 handling_of: Callable[[Session], tuple[Callable[[Attempt, CallNext], Awaitable[Any]], ...]] = attrgetter(
     "_hooks.handling"
 )
@@ -316,6 +401,10 @@ class _Outcome:
         if self.error is not None:
             raise self.error
         return self._result
+
+
+def _error_of(done: asyncio.Future[Any]) -> BaseException | None:
+    return asyncio.CancelledError() if done.cancelled() else done.exception()
 
 
 def _cancelled(error: BaseException) -> bool:

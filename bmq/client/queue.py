@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
@@ -137,6 +138,8 @@ class Queue(OpenQueue):
         self._connection = driver.connection
         self._room = driver.flow.room
         interception = Interception(PostHooks(hooks, self), driver.guids) if hooks.posting else None
+        if hooks.operating:
+            end.on_configure = partial(hooks.watch, "queue.configure", session, end.uri)
         self._poster = Poster(driver, core, compression, interception)
 
     # attributes
@@ -751,7 +754,11 @@ class Queue(OpenQueue):
         """
         self._connection.check_loop()
         timeout, at_once = _checks.timeout(timeout), _checks.boolean("at_once", at_once)
-        await self._end.close(timeout, at_once=at_once)
+        if self._end.closed:
+            await self._end.close(timeout, at_once=at_once)
+        else:
+            with self._hooks.operation("queue.close", self.session, self.uri):
+                await self._end.close(timeout, at_once=at_once)
 
     async def __aenter__(self) -> Queue:
         return self

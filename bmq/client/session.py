@@ -161,6 +161,7 @@ class Session:
             self._close_task = driver.keep(closing)
             # Use a callback: a task cancelled before the first step never runs its coroutine.
             self._close_task.add_done_callback(self._closed)
+            self._hooks.watch("session.stop", self, "", self._close_task)
         task = self._close_task
         await ended(task)
         return task.result()
@@ -332,12 +333,13 @@ class Session:
             delay_queue_uri=delay_queue,
             deadline=self._driver.connection.loop.time() + seconds,
         )
-        for _ in range(_TURNS_OF_A_CANCELLATION):
-            try:
-                return await self._open(make)
-            except StateError:
-                await asyncio.sleep(0)  # an opening task may not have noticed the cancellation yet
-        return await self._open(make)
+        with self._hooks.operation("queue.open", self, str(parsed)):
+            for _ in range(_TURNS_OF_A_CANCELLATION):
+                try:
+                    return await self._open(make)
+                except StateError:
+                    await asyncio.sleep(0)  # an opening task may not have noticed the cancellation yet
+            return await self._open(make)
 
     async def _open(self, make: Callable[..., Queue]) -> Queue:
         """Create a queue, and wait until the queue is open."""

@@ -29,14 +29,14 @@ from bmq._version import __version__
 from bmq.client.interceptors import Interceptor
 from bmq.errors import UsageError
 from bmq.otel import names
-from bmq.otel.codecs import ContextCodec, TextCodec
+from bmq.otel.codecs import BinaryCodec, ContextCodec, TextCodec, read_traceparent
 from bmq.wire.constants import MAX_PROPERTIES
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client.attempt import Attempt, CallNext
     from bmq.client.consumer import Consumer
-    from bmq.client.interceptors import PostOutcome
+    from bmq.client.interceptors import Operation, PostOutcome
     from bmq.client.message import Message
     from bmq.client.posts import OutgoingMessage
     from bmq.client.queue import Queue
@@ -67,11 +67,15 @@ def _describe(operation: str, uri: str, address: str) -> tuple[str, dict[str, st
     }
     if queue.app_id:
         attributes[names.CONSUMER_GROUP_NAME] = queue.app_id
-    broker = urlsplit(address)
-    if broker.hostname and broker.port:
-        attributes[names.SERVER_ADDRESS] = broker.hostname
-        attributes[names.SERVER_PORT] = broker.port
+    attributes |= _server(address)
     return f"{operation} {queue.canonical}", attributes
+
+
+def _server(address: str) -> dict[str, str | int]:
+    broker = urlsplit(address)
+    if not (broker.hostname and broker.port):
+        return {}
+    return {names.SERVER_ADDRESS: broker.hostname, names.SERVER_PORT: broker.port}
 
 
 class _Posting:
@@ -121,11 +125,16 @@ class OpenTelemetry(Interceptor):
     - ``confirm`` (CLIENT): from the arrival to the confirmation of the message, or of the last message of a
       batch; inside ``receive``. An unconfirmed message has no such span.
 
+    - ``bmq.session.start``, ``bmq.session.stop``, ``bmq.queue.open``, ``bmq.queue.configure`` and
+      ``bmq.queue.close`` (CLIENT): the operations of the application, with the names of BlazingMQ's own
+      clients. Added in 0.2.
+
     Args:
         tracer_provider: makes the spans; if None, the process's provider.
         meter_provider: makes the metrics; if None, the process's provider.
         codecs: write and read contexts: all write, and the first with a result reads. By default a
-            :class:`TextCodec`.
+            :class:`TextCodec`, and a :class:`BinaryCodec` that reads ``bmq.traceparent`` with text of the W3C
+            format. If a message has both, the first is used.
         attach: whether the context of a message is current in the task that took the message, until the
             task confirms it or takes another message. Posts and log records meanwhile belong to the trace.
     """
@@ -174,7 +183,7 @@ class OpenTelemetry(Interceptor):
         self._consumed = meter.create_counter(
             names.CONSUMED_MESSAGES, names.MESSAGES, "Messages taken by the application."
         )
-        self._codecs = (TextCodec(),) if codecs is None else tuple(codecs)
+        self._codecs = (TextCodec(), BinaryCodec(read_traceparent)) if codecs is None else tuple(codecs)
         self._attach = attach
 
     # posting
@@ -220,6 +229,28 @@ class OpenTelemetry(Interceptor):
             self._sent.add(outcome.acknowledged, attributes)
         for error in errors:
             self._sent.add(1, _failed(attributes, _reason(error)))
+
+    # operations on sessions and queues
+
+    def on_operation(self, operation: Operation) -> Span:
+        """Begin a span for an operation on the session or a queue."""
+        attributes: dict[str, str | int] = {
+            names.SYSTEM: names.BLAZINGMQ,
+            **_server(operation.session.address),
+        }
+        if operation.queue_uri:
+            attributes[names.QUEUE_URI] = operation.queue_uri
+            attributes[names.DESTINATION_NAME] = QueueUri.parse(operation.queue_uri).canonical
+        name = names.OPERATION_SPANS[operation.name]
+        return self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
+
+    def on_operation_end(self, context: Span, error: BaseException | None) -> None:
+        """End the span of an operation."""
+        if error is not None:
+            reason = type(error).__qualname__
+            context.set_attribute(names.ERROR_TYPE, reason)
+            context.set_status(Status(StatusCode.ERROR, f"{reason}: {error}"))
+        context.end()
 
     # receiving
 

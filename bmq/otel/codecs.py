@@ -10,11 +10,12 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter, Setter, TextMapPropagator
 from opentelemetry.trace import NonRecordingSpan, SpanContext
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from bmq import _checks
 from bmq.wire.properties import PlainValue, PropertyInput, PropertyValue
 
-__all__ = ["BinaryCodec", "ContextCodec", "TextCodec"]
+__all__ = ["BinaryCodec", "ContextCodec", "TextCodec", "read_traceparent"]
 
 
 class ContextCodec(Protocol):
@@ -119,6 +120,19 @@ class BinaryCodec:
         return trace.set_span_in_context(NonRecordingSpan(found), context)
 
 
+def read_traceparent(data: bytes) -> SpanContext | None:
+    """Return the context in a BINARY property that holds the text of a W3C ``traceparent``; None without one.
+
+    Tracers of BlazingMQ's own clients define the content of ``bmq.traceparent``; for OpenTelemetry, the text
+    of the W3C format is the usual content. Other content is ignored.
+    """
+    if len(data) > _LONGEST_TRACEPARENT:
+        return None
+    carrier = {"traceparent": data.decode("ascii", "replace")}
+    found = trace.get_current_span(_W3C.extract(carrier, Context())).get_span_context()
+    return found if found.is_valid else None
+
+
 class _Setter(Setter[MutableMapping[str, PropertyInput]]):
     def set(self, carrier: MutableMapping[str, PropertyInput], key: str, value: str) -> None:
         carrier[key] = value
@@ -137,4 +151,7 @@ class _Getter(Getter[Mapping[str, PlainValue]]):
         return list(carrier)
 
 
+# Versions after 00 may be longer; W3C asks to read their beginning.
+_LONGEST_TRACEPARENT = 256
+_W3C = TraceContextTextMapPropagator()
 _SETTER, _GETTER = _Setter(), _Getter()

@@ -12,6 +12,17 @@ __all__: list[str] = []
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
+#: Spans of operations on sessions and queues, with the names of BlazingMQ's own clients.
+OPERATION_SPANS: Final = {
+    "session.start": "bmq.session.start",
+    "session.stop": "bmq.session.stop",
+    "queue.open": "bmq.queue.open",
+    "queue.configure": "bmq.queue.configure",
+    "queue.close": "bmq.queue.close",
+}
+#: Attribute of the spans of operations on a queue, as in BlazingMQ's own clients.
+QUEUE_URI: Final = "bmq.queue.uri"
+
 # Attributes.
 SYSTEM: Final = "messaging.system"
 OPERATION_NAME: Final = "messaging.operation.name"

@@ -708,6 +708,12 @@ EXCLUDED: dict[str, str] = {
         [
             *("bmq.Interceptor.handle", "bmq.Interceptor.on_ack", "bmq.Interceptor.on_confirm"),
             *("bmq.Interceptor.on_post", "bmq.Interceptor.on_receive"),
+            *(
+                "bmq.Interceptor.on_operation",
+                "bmq.Interceptor.on_operation_end",
+                "bmq.interceptors.Operation",
+            ),
+            *("bmq.otel.OpenTelemetry.on_operation", "bmq.otel.OpenTelemetry.on_operation_end"),
             *("bmq.DeadLetter.post", "bmq.DeadLetter.post_once", "bmq.otel.BinaryCodec.*"),
             *("bmq.otel.OpenTelemetry.handle", "bmq.otel.OpenTelemetry.on_ack"),
             *("bmq.otel.OpenTelemetry.on_confirm", "bmq.otel.OpenTelemetry.on_post"),
@@ -715,6 +721,7 @@ EXCLUDED: dict[str, str] = {
             *("bmq.testing.Recorder.handle", "bmq.testing.Recorder.on_ack"),
             *("bmq.testing.Recorder.on_confirm", "bmq.testing.Recorder.on_event"),
             *("bmq.testing.Recorder.on_post", "bmq.testing.Recorder.on_receive"),
+            *("bmq.testing.Recorder.on_operation", "bmq.testing.Recorder.on_operation_end"),
             *("bmq.Backoff.delay", "bmq.NoRetry.delay"),
             *("bmq.console.Embedded.contents", "bmq.console.RemoteBroker.contents"),
             *("bmq.console.Embedded.figures", "bmq.console.RemoteBroker.figures"),

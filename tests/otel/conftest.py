@@ -32,8 +32,12 @@ class Service:
         self.telemetry = OpenTelemetry(tracer_provider=self.provider, meter_provider=self.meters, **how)
 
     def spans(self) -> list[ReadableSpan]:
-        """Return the exported spans, in the order of their ends."""
-        return list(self.exporter.get_finished_spans())
+        """Return the exported spans of messages and of the program, in the order of their ends."""
+        return [span for span in self.exporter.get_finished_spans() if not span.name.startswith("bmq.")]
+
+    def operations(self) -> list[ReadableSpan]:
+        """Return the exported spans of operations on sessions and queues, in the order of their ends."""
+        return [span for span in self.exporter.get_finished_spans() if span.name.startswith("bmq.")]
 
     def named(self, operation: str) -> list[ReadableSpan]:
         return [span for span in self.spans() if span.name.split(" ")[0] == operation]

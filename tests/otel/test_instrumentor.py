@@ -85,5 +85,6 @@ def test_opentelemetry_instrument_traces_a_program(tmp_path: Path) -> None:
         span, end = decoder.raw_decode(text)
         spans.append(span)
         text = text[end:].lstrip()
+    spans = [span for span in spans if not span["name"].startswith("bmq.")]
     assert [span["name"] for span in spans] == [f"{each} {URI}" for each in ("post", "receive", "confirm")]
     assert len({span["context"]["trace_id"] for span in spans}) == 1

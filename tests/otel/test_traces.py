@@ -484,3 +484,86 @@ async def test_a_trace_continues_through_the_output_of_a_handler(
     assert parent(post) == id_of(handled)
     assert {trace_of(each) for each in (shop.one("post"), handled, post)} == {trace_of(post)}
     assert f"{trace_of(post):032x}" in str(letter.properties["traceparent"])
+
+
+FIRST, LAST = ["bmq.session.start", "bmq.queue.open"], ["bmq.queue.close", "bmq.session.stop"]
+
+
+async def test_operations_on_session_and_queue_are_spans(
+    service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri
+) -> None:
+    shop, uri = service("shop"), bmq_new_queue_uri()
+    session = await bmq_connect(interceptors=[shop.telemetry])
+    queue = await session.open_queue(uri, read=True)
+    consumer = await queue.subscribe("x == 1")
+    with shop.tracer.start_as_current_span("change"):
+        await consumer.configure("x == 2")
+    await queue.close()
+    await queue.close()
+    await session.close()
+    await session.close()
+    spans = shop.operations()
+    names = [span.name for span in spans]
+    assert names[:2] == FIRST
+    assert names[-2:] == LAST
+    assert set(names[2:-2]) == {"bmq.queue.configure"}
+    for span in spans:
+        assert span.kind is SpanKind.CLIENT
+        assert span.status.status_code is StatusCode.UNSET
+        queued = {"bmq.queue.uri": uri, "messaging.destination.name": uri} if ".queue." in span.name else {}
+        assert about(span) == {"messaging.system": "blazingmq", **broker_of(session), **queued}
+    (change,) = shop.named("change")
+    assert id_of(change) in [parent(span) for span in spans if span.name == "bmq.queue.configure"]
+
+
+async def test_failed_operations_have_the_error(
+    service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri
+) -> None:
+    shop = service("shop")
+    with pytest.raises(bmq.ConnectionFailed):
+        await bmq.connect("tcp://127.0.0.1:1", interceptors=[shop.telemetry])
+    session = await bmq_connect(interceptors=[shop.telemetry])
+    with pytest.raises(bmq.OpenQueueError):
+        await session.open_queue("bmq://no.such.domain/q", write=True)
+    opening = asyncio.ensure_future(session.open_queue(bmq_new_queue_uri(), write=True))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    failed = [
+        (span.name, about(span)["error.type"]) for span in shop.operations() if "error.type" in about(span)
+    ]
+    assert failed == [
+        ("bmq.session.start", "ConnectionFailed"),
+        ("bmq.queue.open", "OpenQueueError"),
+        ("bmq.queue.open", "CancelledError"),
+    ]
+
+
+OTHER = b"00-" + b"1" * 32 + b"-" + b"2" * 16 + b"-01"
+
+
+@pytest.mark.parametrize(
+    ("properties", "continued"),
+    [
+        ({"bmq.traceparent": TRACEPARENT.encode()}, True),
+        ({"bmq.traceparent": TRACEPARENT}, False),  # a STRING is somebody else's property
+        ({"bmq.traceparent": b"\x00\xff" * 13}, False),
+        ({"bmq.traceparent": b"00-" + b"0" * 5000}, False),
+        ({"bmq.traceparent": OTHER, "traceparent": TRACEPARENT}, True),
+    ],
+    ids=["binary", "text", "noise", "long", "both: W3C's own property counts"],
+)
+async def test_context_of_the_official_clients_is_read_beside_the_text(
+    service: MakeService,
+    bmq_connect: Connect,
+    bmq_new_queue_uri: NewUri,
+    properties: dict[str, Any],
+    continued: bool,
+) -> None:
+    uri, kitchen = bmq_new_queue_uri(), service("kitchen")
+    producer, consumer = await bmq_connect(), await bmq_connect(interceptors=[kitchen.telemetry])
+    queue = await producer.open_queue(uri, write=True)
+    await queue.post(b"x", properties=properties)
+    await (await consumer.open_queue(uri, read=True)).receive(timeout=TIMEOUT)
+    assert (trace_of(kitchen.one("receive")) == TRACE) is continued
