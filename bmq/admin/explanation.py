@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from bmq import _world
 from bmq.admin.results import (
@@ -22,9 +23,27 @@ from bmq.admin.words import age, number, several, size
 from bmq.subscriptions import Decision, Expression, Route, RoutingTable
 from bmq.wire.properties import PropertyInput
 
-__all__ = ["Explanation", "Reader"]
+__all__ = ["Explanation", "Obstacle", "Reader"]
 
 _RESUMES = "delivery resumes when a fifth of the limit is free again"
+
+
+class Obstacle(StrEnum):
+    """Why messages are not delivered.
+
+    Attributes:
+        NO_CONSUMER: the application has no subscription.
+        FULL: every subscription is at its limit of unconfirmed messages.
+        PARTLY_FULL: some subscriptions are at their limit, and the other subscriptions do not match.
+        UNMATCHED: the consumers have room, and no subscription matches.
+        IN_PROGRESS: a consumer of all messages has room.
+    """
+
+    NO_CONSUMER = "no_consumer"
+    FULL = "full"
+    PARTLY_FULL = "partly_full"
+    UNMATCHED = "unmatched"
+    IN_PROGRESS = "in_progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +97,11 @@ class Reader:
         return rivals <= sum(
             1 for each in self.stream.windows if each.full and (each.max_messages, each.max_bytes) == limits
         )
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the subscription has room and no expression."""
+        return not self.subscription.expression and not self.full
 
 
 class Explanation:
@@ -170,18 +194,18 @@ class Explanation:
         yield from self._again(state)
 
     def _held_back(self, waiting: int, readers: list[Reader], state: AppState | None) -> Iterator[str]:
-        full = [reader for reader in readers if reader.full]
         rest = f"{number(waiting)} {_are(waiting)} not delivered"
-        if len(full) == len(readers):
+        obstacle = _obstacle(readers)
+        if obstacle is Obstacle.FULL:
             yield f"{rest}: every subscription is at its limit of unconfirmed messages; {_RESUMES}."
             return
-        open_to_all = [reader for reader in readers if not reader.subscription.expression and not reader.full]
-        if open_to_all:
+        if obstacle is Obstacle.IN_PROGRESS:
+            client = next(reader.client for reader in readers if reader.takes_all)
             yield (
-                f"{rest} although {open_to_all[0].client} receives all messages and has room: delivery "
+                f"{rest} although {client} receives all messages and has room: delivery "
                 "should be in progress; repeat the command."
             )
-        elif full:
+        elif obstacle is Obstacle.PARTLY_FULL:
             yield (
                 f"{rest}. The possible reasons: the messages match no subscription; or they match only "
                 f"subscriptions at their limit ({_RESUMES}); or they are behind a message that waits for a "
@@ -202,6 +226,10 @@ class Explanation:
                 "subscription, a broker does not deliver later messages either: a consumer has to take "
                 "the returned message."
             )
+
+    def undelivered(self, app: AppDepth) -> tuple[int, Obstacle]:
+        """Return the number of messages that wait for a delivery, and the obstacle if the number is not 0."""
+        return max(0, app.messages - self._unconfirmed(app)), _obstacle(self.readers(app))
 
     def readers(self, app: AppDepth) -> list[Reader]:
         """Return the subscriptions of an application, in the broker's order."""
@@ -246,6 +274,18 @@ class Explanation:
             for reader in self.readers(app)
         ]
         return RoutingTable(routes, broadcast=self._domain.mode == "broadcast").route(self._message)
+
+
+def _obstacle(readers: list[Reader]) -> Obstacle:
+    """Return the obstacle of the messages without a delivery."""
+    full = sum(1 for reader in readers if reader.full)
+    if not readers:
+        return Obstacle.NO_CONSUMER
+    if full == len(readers):
+        return Obstacle.FULL
+    if any(reader.takes_all for reader in readers):
+        return Obstacle.IN_PROGRESS
+    return Obstacle.PARTLY_FULL if full else Obstacle.UNMATCHED
 
 
 def _beneath(client: Client, app_id: str) -> tuple[Client, ...]:

@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "stat": ("bmq.cli.stat", "Show counts of posted, delivered and confirmed messages."),
     "top": ("bmq.cli.top", "Watch queues, rates, consumers and clients."),
     "console": ("bmq.cli.console", "Serve a web page: queues over time, consumers, messages."),
+    "exporter": ("bmq.cli.exporter", "Serve metrics of brokers, queues and clusters for Prometheus."),
     "explain": ("bmq.cli.explain", "Explain why a message is still in its queue."),
     "check": ("bmq.cli.check", "Check expressions, and test them with properties."),
     "doctor": ("bmq.cli.doctor", "Test each step from here to a broker and a queue."),

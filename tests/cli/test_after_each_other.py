@@ -19,7 +19,18 @@ PAYLOADS = [b"one", b"two", b"three"]
 Step = Callable[["Scene"], None]
 STEPS: dict[str, Step] = {}
 #: Verbs without a queue, or with queues from a recording, an app, a page or a query.
-WITHOUT_A_QUEUE = {"check", "decode", "record", "replay", "console", "run", "docs", "spark", "broker"}
+WITHOUT_A_QUEUE = {
+    "check",
+    "decode",
+    "record",
+    "replay",
+    "console",
+    "exporter",
+    "run",
+    "docs",
+    "spark",
+    "broker",
+}
 #: The first words of some steps: a verb may have several.
 SEVERAL = {"tail and confirm": "tail"}
 

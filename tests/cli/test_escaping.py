@@ -194,6 +194,7 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
     "stat": [(["stat"], ""), (["stat", "--json"], "")],
     "top": [(["top", QUEUE, "-n", "1"], ""), (["top", "-n", "1", "--json"], "")],
     "console": [(["console", "--port", "0"], "http://")],
+    "exporter": [(["exporter", "--listen", "127.0.0.1:0"], "http://")],
     "explain": [
         (["explain", QUEUE, "-p", f"s={HOSTILE}"], ""),
         (["explain", QUEUE, "-p", f"s={HOSTILE}", "--json"], ""),

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The views of brokers as metrics for Prometheus.
+
+The names are ``bmq_`` and the name in upstream's plugin, with Prometheus' endings: ``_total`` for counters,
+``_seconds`` for times. The plugin's ``_delta`` metrics are missing, because Prometheus computes rates.
+
+A queue's figures come from the queue's primary. Without an answer of the primary, the figures of the other
+brokers appear, each with its role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from bmq.admin.explanation import Obstacle
+from bmq.admin.results import Usage
+from bmq.cli.broker_view import AppView, BrokerView, ClusterView, QueueView, node_name
+
+__all__ = ["families"]
+
+_NANOSECONDS = 1e9
+_STATES = ("LEADER", "FOLLOWER", "CANDIDATE", "DORMANT")
+_ACTIVE = "ACTIVE"
+_AVAILABLE = "AVAILABLE"
+_PRIMARY = "primary"
+
+_QUEUE = ("cluster", "domain", "queue", "node", "role")
+_APP = (*_QUEUE, "app_id")
+_DOMAIN = ("cluster", "domain", "node")
+_CLUSTER = ("cluster", "node")
+
+# Counters by queue: the plugin's name, the broker's name in its statistics, and the description.
+_COUNTERS = (
+    ("put_msgs", "queue_put_msgs_abs", "Messages posted"),
+    ("put_bytes", "queue_put_bytes_abs", "Bytes posted"),
+    ("push_msgs", "queue_push_msgs_abs", "Deliveries, redeliveries included"),
+    ("push_bytes", "queue_push_bytes_abs", "Bytes of deliveries"),
+    ("ack_msgs", "queue_ack_msgs_abs", "Posts acknowledged"),
+    ("nack_msgs", "queue_nack_msgs_abs", "Posts refused"),
+    ("nack_noquorum_msgs", "queue_nack_noquorum_msgs_abs", "Posts refused for lack of replicas"),
+    ("confirm_msgs", "queue_confirm_msgs_abs", "Confirmations"),
+    ("reject_msgs", "queue_reject_msgs_abs", "Messages deleted after too many deliveries"),
+    ("gc_msgs", "queue_gc_msgs_abs", "Messages whose time to live ended"),
+)
+# Times by queue, over the broker's last snapshots: the plugin's name, and the description.
+_TIMES = (
+    ("ack_time_avg", "Mean time from a post to its acknowledgement, lately"),
+    ("ack_time_max", "Longest time from a post to its acknowledgement, lately"),
+    ("confirm_time_avg", "Mean time from a delivery to its confirmation, lately"),
+    ("confirm_time_max", "Longest time from a delivery to its confirmation, lately"),
+    ("queue_time_avg", "Mean time of messages in the queue, until confirmed, lately"),
+    ("queue_time_max", "Longest time of a message in the queue, until confirmed, lately"),
+)
+
+
+def _producers(view: QueueView) -> int | None:
+    """Return the count of the queue itself, otherwise the count in the statistics."""
+    if view.details is not None:
+        return view.details.producers
+    return None if view.statistics is None else view.statistics.producers
+
+
+def _consumers(view: QueueView) -> int | None:
+    if view.details is not None:
+        return view.details.consumers
+    return None if view.statistics is None else view.statistics.consumers
+
+
+# Gauges by queue: name, description, and value; None for no sample.
+_GAUGES: tuple[tuple[str, str, Callable[[QueueView], float | None]], ...] = (
+    ("content_msgs", "Messages in the queue", lambda view: view.messages),
+    ("content_bytes", "Bytes in the queue", lambda view: view.bytes),
+    ("cfg_msgs", "Quota of the queue in messages", lambda view: view.limit and view.limit[0]),
+    ("cfg_bytes", "Quota of the queue in bytes", lambda view: view.limit and view.limit[1]),
+    ("producers", "Openings for writing", _producers),
+    ("consumers", "Openings for reading", _consumers),
+)
+_APP_GAUGES: tuple[tuple[str, str, Callable[[AppView], float]], ...] = (
+    ("app_content_msgs", "Messages that wait for an application", lambda app: app.messages),
+    ("app_consumers", "Consumers of an application", lambda app: app.consumers),
+    ("app_unconfirmed_msgs", "Messages delivered and not confirmed", lambda app: app.unconfirmed),
+)
+
+
+def families(views: Iterable[BrokerView], now: datetime) -> list[Metric]:
+    """Return the metrics of all brokers' views.
+
+    Args:
+        views: the last view of each broker that answers.
+        now: the present time, for ages.
+    """
+    views = list(views)
+    queues = _queues(views)
+    return [
+        *_of_queues(queues, now),
+        *_of_apps(queues),
+        *_of_domains(views),
+        *_of_clusters([(view, cluster) for view in views for cluster in view.clusters]),
+    ]
+
+
+def _queues(views: list[BrokerView]) -> list[tuple[str, QueueView]]:
+    """Return each queue as its primary knows it; without a primary, as each of the other brokers does."""
+    found: dict[str, list[tuple[str, QueueView]]] = {}
+    for view in views:
+        nodes = {cluster.cluster: cluster.node for cluster in view.clusters}
+        for queue in view.queues:
+            found.setdefault(queue.uri, []).append((nodes.get(queue.cluster, view.broker), queue))
+    return [
+        each
+        for uri in sorted(found)
+        for each in [each for each in found[uri] if each[1].role == _PRIMARY] or found[uri]
+    ]
+
+
+def _labels(node: str, view: QueueView) -> list[str]:
+    return [view.cluster, view.domain, view.uri, node, view.role]
+
+
+def _of_queues(queues: list[tuple[str, QueueView]], now: datetime) -> Iterable[Metric]:
+    for name, what, value in _GAUGES:
+        family = GaugeMetricFamily(f"bmq_queue_{name}", what, labels=_QUEUE)
+        for node, view in queues:
+            found = value(view)
+            if found is not None:
+                family.add_metric(_labels(node, view), found)
+        yield family
+    for name, key, what in _COUNTERS:
+        counter = CounterMetricFamily(f"bmq_queue_{name}", what, labels=_QUEUE)
+        for node, view in queues:
+            if view.statistics is not None:
+                counter.add_metric(_labels(node, view), view.statistics.values.get(key, 0))
+        yield counter
+    for name, what in _TIMES:
+        family = GaugeMetricFamily(f"bmq_queue_{name}_seconds", what, labels=_QUEUE)
+        for node, view in queues:
+            if view.statistics is not None:
+                nanoseconds = view.statistics.values.get(f"queue_{name}", 0)
+                family.add_metric(_labels(node, view), nanoseconds / _NANOSECONDS)
+        yield family
+    yield from _ages(queues, now)
+
+
+def _ages(queues: list[tuple[str, QueueView]], now: datetime) -> Iterable[Metric]:
+    age = GaugeMetricFamily(
+        "bmq_queue_oldest_message_age_seconds", "Time since the arrival of the oldest message", labels=_QUEUE
+    )
+    left = GaugeMetricFamily(
+        "bmq_queue_oldest_message_ttl_seconds", "Time until the oldest message expires", labels=_QUEUE
+    )
+    whole = GaugeMetricFamily("bmq_queue_ttl_seconds", "Time that the queue keeps a message", labels=_QUEUE)
+    for node, view in queues:
+        if view.ttl is not None:
+            whole.add_metric(_labels(node, view), view.ttl)
+        if view.details is not None and view.details.oldest is not None:
+            seconds = max(0.0, (now - view.details.oldest).total_seconds())
+            age.add_metric(_labels(node, view), seconds)
+            if view.ttl is not None:
+                left.add_metric(_labels(node, view), max(0.0, view.ttl - seconds))
+    return age, left, whole
+
+
+def _of_apps(queues: list[tuple[str, QueueView]]) -> Iterable[Metric]:
+    apps = [
+        (_labels(node, view), app)
+        for node, view in queues
+        if view.details is not None
+        for app in view.details.apps
+    ]
+    for name, what, value in _APP_GAUGES:
+        family = GaugeMetricFamily(f"bmq_queue_{name}", what, labels=_APP)
+        for labels, app in apps:
+            family.add_metric([*labels, app.app_id], value(app))
+        yield family
+    family = GaugeMetricFamily(
+        "bmq_queue_app_undelivered_msgs",
+        f"Messages without a delivery, by reason: {', '.join(Obstacle)}",
+        labels=(*_APP, "reason"),
+    )
+    for labels, app in apps:
+        if app.undelivered:
+            family.add_metric([*labels, app.app_id, app.obstacle.value], app.undelivered)
+    yield family
+
+
+def _of_domains(views: list[BrokerView]) -> Iterable[Metric]:
+    gauges: tuple[tuple[str, str, Callable[[Usage], int]], ...] = (
+        ("content_msgs", "Messages of the domain", lambda usage: usage.messages),
+        ("content_bytes", "Bytes of the domain", lambda usage: usage.bytes),
+        ("cfg_msgs", "Quota of the domain in messages", lambda usage: usage.message_limit),
+        ("cfg_bytes", "Quota of the domain in bytes", lambda usage: usage.byte_limit),
+    )
+    domains = [
+        ([domain.info.cluster, domain.info.name, _node(view, domain.info.cluster)], domain)
+        for view in views
+        for domain in view.domains
+    ]
+    for name, what, value in gauges:
+        family = GaugeMetricFamily(f"bmq_domain_{name}", what, labels=_DOMAIN)
+        for labels, domain in domains:
+            family.add_metric(labels, value(domain.info.usage))
+        yield family
+    family = GaugeMetricFamily(
+        "bmq_domain_queues", "Queues whose primary is the node, all queues", labels=_DOMAIN
+    )
+    for labels, domain in domains:
+        family.add_metric(labels, domain.queues)
+    yield family
+
+
+def _node(view: BrokerView, cluster: str) -> str:
+    return next((each.node for each in view.clusters if each.cluster == cluster), view.broker)
+
+
+def _of_clusters(clusters: list[tuple[BrokerView, ClusterView]]) -> Iterable[Metric]:
+    def gauge(name: str, what: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"bmq_cluster_{name}", what, labels=[*_CLUSTER, *labels])
+
+    healthy = gauge("healthiness", "Whether the node considers its cluster healthy", "role")
+    peers = gauge("peer_available", "Whether another node is available to the node", "peer")
+    state = gauge("elector_state", "1 for the node's role in the election", "state")
+    leader = gauge("leader_known", "Whether the node knows a leader")
+    upstream = gauge("proxy_upstream", "1 for the node behind a proxy", "upstream")
+    primary = gauge("partition_primary_active", "Whether a partition has an active primary", "partition")
+    who = gauge("partition_primary", "1 for the primary of a partition", "partition", "primary")
+    queues = gauge("partition_queues", "Queues of a partition", "partition")
+    ready = gauge("partition_available", "Whether the storage of a partition is open", "partition")
+    sequence = gauge("partition_sequence_number", "Number of a partition's last record", "partition")
+    waiting = gauge("partition_unreceipted_msgs", "Messages that wait for replicas", "partition")
+    files = {
+        name: gauge(f"partition_{name}_bytes", what, "partition", "file")
+        for name, what in (
+            ("offset", "Written bytes of a partition's file"),
+            ("size", "Size of a partition's file"),
+            ("outstanding", "Bytes in use of a partition's file"),
+        )
+    }
+    for _, view in clusters:
+        here = [view.cluster, view.node]
+        status = view.status
+        healthy.add_metric([*here, view.role], status.healthy)
+        for each in status.nodes:
+            if each.connected is not None:
+                up = each.connected and each.status == _AVAILABLE
+                peers.add_metric([*here, node_name(each.description)], up)
+        if view.proxy:
+            if status.active_node is not None:
+                upstream.add_metric([*here, node_name(status.active_node)], 1)
+            continue
+        for name in _STATES:
+            state.add_metric([*here, name.lower()], status.elector_state == name)
+        leader.add_metric(here, status.leader is not None)
+        for partition in status.partitions:
+            number = [*here, str(partition.id)]
+            primary.add_metric(number, partition.primary is not None and partition.status == _ACTIVE)
+            queues.add_metric(number, partition.queues)
+            if partition.primary is not None:
+                who.add_metric([*number, node_name(partition.primary)], 1)
+        for store in view.files:
+            number = [*here, str(store.partition)]
+            ready.add_metric(number, store.available)
+            sequence.add_metric(number, store.sequence)
+            waiting.add_metric(number, store.unreceipted)
+            for kind, sizes in store.files.items():
+                for family, size in zip(files.values(), sizes, strict=True):
+                    family.add_metric([*number, kind], size)
+    return (
+        *(healthy, peers, state, leader, upstream, primary, who, queues, ready, sequence, waiting),
+        *files.values(),
+    )

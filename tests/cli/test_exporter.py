@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bmq exporter``: what brokers report, as metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+import bmq
+from bmq.cli.broker_view import Labels
+from bmq.cli.exporter import Exporter
+from bmq.cli.target import BrokerTarget
+from bmq.engine.address import parse_addresses
+from tests.cli.conftest import Bmq
+from tests.fakes.cluster import DOMAIN, ORDERS, OTHER, RecordedCluster
+
+ROOT = Path(__file__).parents[2]
+QUEUE = "bmq://bmq.test.mem.priority/orders"
+FANOUT = "bmq://bmq.test.mem.fanout/orders"
+#: The names in upstream's plugin that are left out, with the reason.
+PLUGIN_WITHOUT = {
+    "queue_heartbeat": "bmq_queue_content_msgs is there for every queue",
+    "queue_msgs_utilization_max": "content divided by cfg",
+    "queue_bytes_utilization_max": "content divided by cfg",
+}
+#: The names in upstream's plugin that Prometheus' conventions change in another way than by an ending.
+PLUGIN_RENAMED = {
+    "queue_producers_count": "bmq_queue_producers",
+    "queue_consumers_count": "bmq_queue_consumers",
+    "queue_content_msgs_max": "bmq_queue_content_msgs",
+    "queue_content_bytes_max": "bmq_queue_content_bytes",
+}
+PLUGIN = (
+    "queue_ack_msgs",
+    "queue_ack_time_avg",
+    "queue_ack_time_max",
+    "queue_bytes_utilization_max",
+    "queue_cfg_bytes",
+    "queue_cfg_msgs",
+    "queue_confirm_msgs",
+    "queue_confirm_time_avg",
+    "queue_confirm_time_max",
+    "queue_consumers_count",
+    "queue_content_bytes_max",
+    "queue_content_msgs_max",
+    "queue_gc_msgs",
+    "queue_heartbeat",
+    "queue_msgs_utilization_max",
+    "queue_nack_msgs",
+    "queue_nack_noquorum_msgs",
+    "queue_producers_count",
+    "queue_push_bytes",
+    "queue_push_msgs",
+    "queue_put_bytes",
+    "queue_put_msgs",
+    "queue_queue_time_avg",
+    "queue_queue_time_max",
+    "queue_reject_msgs",
+)
+
+
+class Metrics:
+    """The samples of one scrape."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        registry = CollectorRegistry()
+        registry.register(exporter)
+        text = generate_latest(registry).decode()
+        self.families: list[Metric] = list(text_string_to_metric_families(text))
+        self.samples: list[Sample] = [sample for family in self.families for sample in family.samples]
+
+    def all(self, name: str, **labels: str) -> list[Sample]:
+        return [
+            sample
+            for sample in self.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+
+    def __call__(self, name: str, **labels: str) -> float:
+        (sample,) = self.all(name, **labels)
+        return sample.value
+
+
+async def collect(uri: str, rounds: int = 1, **limits: Any) -> Metrics:
+    """Ask brokers a number of times, and scrape."""
+    chosen: dict[str, Any] = {"max_queues": 1000, "max_apps": 20, "max_details": 200, "only": frozenset()}
+    target = BrokerTarget(uri, "bmq exporter", 5.0)
+    exporter = Exporter(target, parse_addresses(uri), interval=15.0, **{**chosen, **limits})
+    try:
+        for _ in range(rounds):
+            await exporter.ask_all()
+        return Metrics(exporter)
+    finally:
+        await exporter.close()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RecordedCluster]:
+    with RecordedCluster() as cluster:
+        yield cluster
+
+
+async def test_depth_and_counters_of_a_queue(bmq_broker: bmq.broker.Broker, bmq_session: bmq.Session) -> None:
+    queue = await bmq_session.open_queue(QUEUE, read=True, write=True)
+    await queue.post_many([b"abc"] * 5)
+    (await queue.receive()).confirm()
+    held = await queue.receive()
+    await queue.flush()
+    metrics = await collect(bmq_broker.uri)
+    assert metrics("bmq_queue_put_msgs_total", queue=QUEUE) == 5
+    assert metrics("bmq_queue_put_bytes_total", queue=QUEUE) == 15
+    assert metrics("bmq_queue_consumers", queue=QUEUE, role="primary") == 1
+    assert metrics("bmq_queue_producers", queue=QUEUE) == 1
+    content = metrics("bmq_queue_content_msgs", queue=QUEUE)
+    assert content == metrics("bmq_queue_app_unconfirmed_msgs", queue=QUEUE, app_id="__default")
+    assert metrics("bmq_domain_content_msgs", domain="bmq.test.mem.priority") == content
+    assert metrics.all("bmq_queue_app_undelivered_msgs") == []
+    assert 0 <= metrics("bmq_queue_oldest_message_age_seconds", queue=QUEUE) < 60
+    ttl = metrics("bmq_queue_ttl_seconds", queue=QUEUE)
+    assert ttl - 60 < metrics("bmq_queue_oldest_message_ttl_seconds", queue=QUEUE) <= ttl
+    assert metrics("bmq_broker_up", broker=bmq_broker.uri) == 1
+    held.confirm()
+
+
+async def test_undelivered_messages_have_a_reason(
+    bmq_broker: bmq.broker.Broker, bmq_session: bmq.Session
+) -> None:
+    queue = await bmq_session.open_queue(QUEUE, write=True)
+    await queue.post_many([b"x"] * 3)
+    name = "bmq_queue_app_undelivered_msgs"
+    assert (await collect(bmq_broker.uri))(name, queue=QUEUE, reason="no_consumer") == 3
+    async with bmq.connect(bmq_broker.uri) as other:
+        reader = await other.open_queue(QUEUE, read=True)
+        async with reader.subscribe("x == 1"):
+            assert (await collect(bmq_broker.uri))(name, queue=QUEUE, reason="unmatched") == 3
+        async with reader.subscribe(max_unconfirmed_messages=1) as consumer:
+            await consumer.wait()
+            assert (await collect(bmq_broker.uri))(name, queue=QUEUE, reason="full") == 2
+
+
+async def test_applications_beyond_the_limit_are_counted(
+    bmq_broker: bmq.broker.Broker, bmq_session: bmq.Session
+) -> None:
+    await (await bmq_session.open_queue(FANOUT, write=True)).post(b"x")
+    metrics = await collect(bmq_broker.uri, max_apps=2)
+    assert len(metrics.all("bmq_queue_app_content_msgs", queue=FANOUT)) == 2
+    assert metrics("bmq_exporter_left_out_apps") == 1
+
+
+async def test_queues_beyond_the_limit_are_counted_and_stay_in_the_sum_of_the_domain(
+    bmq_broker: bmq.broker.Broker, bmq_session: bmq.Session
+) -> None:
+    for number, count in enumerate((1, 3, 2)):
+        queue = await bmq_session.open_queue(f"{QUEUE}{number}", write=True)
+        await queue.post_many([b"x"] * count)
+    metrics = await collect(bmq_broker.uri, max_queues=2)
+    shown = [each.labels["queue"] for each in metrics.all("bmq_queue_content_msgs")]
+    assert shown == [f"{QUEUE}1", f"{QUEUE}2"], "the deepest queues"
+    assert metrics("bmq_exporter_left_out_queues") == 1
+    assert metrics("bmq_domain_content_msgs", domain="bmq.test.mem.priority") == 6
+    assert metrics("bmq_domain_queues", domain="bmq.test.mem.priority") == 3
+    nothing = await collect(bmq_broker.uri, max_queues=0)
+    assert nothing.all("bmq_queue_content_msgs") == nothing.all("bmq_domain_queues") == []
+    assert nothing("bmq_exporter_left_out_domains") == 1
+
+
+async def test_queues_take_turns_for_their_details(
+    bmq_broker: bmq.broker.Broker, bmq_session: bmq.Session
+) -> None:
+    for number in range(3):
+        await (await bmq_session.open_queue(f"{QUEUE}{number}", write=True)).post(b"x")
+    name = "bmq_queue_oldest_message_age_seconds"
+    for rounds, known in ((1, 1), (2, 2), (3, 3)):
+        metrics = await collect(bmq_broker.uri, rounds, max_details=1)
+        assert len(metrics.all(name)) == known
+        commands = metrics("bmq_exporter_commands_total", command="QUEUE INTERNALS")
+        assert commands == rounds
+
+
+async def test_only_the_chosen_domains_are_asked(
+    bmq_broker: bmq.broker.Broker, bmq_session: bmq.Session
+) -> None:
+    for uri in (QUEUE, FANOUT):
+        await (await bmq_session.open_queue(uri, write=True)).post(b"x")
+    metrics = await collect(bmq_broker.uri, only=frozenset({"bmq.test.mem.fanout"}))
+    assert [each.labels["queue"] for each in metrics.all("bmq_queue_content_msgs")] == [FANOUT]
+    assert metrics("bmq_exporter_commands_total", command="DOMAIN INFOS") == 1
+
+
+@pytest.mark.parametrize("first", ["node0", "node1", "proxy"])
+async def test_a_queue_of_a_cluster_has_the_figures_of_its_primary(
+    cluster: RecordedCluster, first: str
+) -> None:
+    names = (first, *(name for name in ("node0", "node1", "node2", "proxy") if name != first))
+    metrics = await collect(cluster.uris(*names))
+    for uri, messages, size in ((ORDERS, 6, 60), (OTHER, 3, 3)):
+        assert metrics("bmq_queue_content_msgs", queue=uri, node="node0", role="primary") == messages
+        assert metrics("bmq_queue_content_bytes", queue=uri) == size
+        assert metrics("bmq_queue_put_msgs_total", queue=uri) == messages
+    assert metrics("bmq_domain_cfg_msgs", domain=DOMAIN, node="node0") == 4_000_000
+    for name in ("node0", "node1", "node2"):
+        assert metrics("bmq_cluster_healthiness", node=name) == 1
+        leader = metrics("bmq_cluster_elector_state", node=name, state="leader")
+        assert leader == (name == "node0")
+        for partition in ("0", "1"):
+            assert metrics("bmq_cluster_partition_primary", node=name, partition=partition, primary="node0")
+            assert metrics("bmq_cluster_partition_primary_active", node=name, partition=partition) == 1
+        assert len(metrics.all("bmq_cluster_peer_available", node=name)) == 2
+    proxy = cluster.uris("proxy")
+    assert metrics("bmq_cluster_proxy_upstream", node=proxy, upstream="node1") == 1
+    assert metrics("bmq_broker_info", broker=proxy, role="proxy") == 1
+
+
+async def test_a_replica_and_a_proxy_alone_report_their_role(cluster: RecordedCluster) -> None:
+    replica = await collect(cluster.uris("node1"))
+    assert {each.labels["role"] for each in replica.all("bmq_queue_put_msgs_total")} == {"replica"}
+    assert replica.all("bmq_queue_content_msgs") == []
+    proxy = await collect(cluster.uris("proxy"))
+    assert {each.labels["role"] for each in proxy.all("bmq_queue_put_msgs_total")} == {"proxy"}
+
+
+async def test_a_lost_primary_is_a_sample_of_zero() -> None:
+    with RecordedCluster() as cluster:
+        status = cluster["node1"].answers["CLUSTERS CLUSTER planets STATUS"]["clusterStatus"]
+        partition = status["partitionsInfo"]["partitions"][0]
+        del partition["primaryNode"]
+        partition["primaryStatus"] = "UNDEFINED"
+        metrics = await collect(cluster.uris("node1"))
+        assert metrics("bmq_cluster_partition_primary_active", partition="0") == 0
+        assert metrics.all("bmq_cluster_partition_primary", partition="0") == []
+
+
+async def test_a_broker_that_is_down_is_a_sample_and_not_an_error(
+    cluster: RecordedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        absent = f"tcp://127.0.0.1:{closed.getsockname()[1]}"
+        metrics = await collect(f"{absent},{cluster.uris('node0')}", 2)
+    assert metrics("bmq_broker_up", broker=absent) == 0
+    assert metrics("bmq_exporter_failed_rounds_total", broker=absent, error="ConnectionFailed") == 2
+    assert metrics("bmq_broker_up", broker=cluster.uris("node0")) == 1
+    assert metrics("bmq_queue_content_msgs", queue=ORDERS) == 6
+    assert capsys.readouterr().err.count("does not answer") == 1, "one line for all failures in a row"
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("CLUSTERS LIST", {"error": {"message": "no"}}),
+        ("CLUSTERS LIST", {"clusterList": {"clusters": [{"name": "planets"}]}}),
+        ("STAT SHOW", {"stats": "[]"}),
+        ("STAT SHOW", "not JSON"),
+        ("CLUSTERS CLUSTER planets STATUS", {"clusterStatus": {}}),
+        (f"DOMAINS DOMAIN {DOMAIN} INFOS", {"other": {}}),
+        (f"DOMAINS DOMAIN {DOMAIN} QUEUE orders INTERNALS", {"queueInternals": {}}),
+    ],
+)
+async def test_a_malformed_answer_fails_the_round_alone(command: str, answer: object) -> None:
+    with RecordedCluster() as cluster:
+        right = cluster["node0"].answers[command]
+        cluster["node0"].answers[command] = answer
+        metrics = await collect(cluster.uris("node0"))
+        assert metrics("bmq_broker_up") == 0
+        cluster["node0"].answers[command] = right
+        assert (await collect(cluster.uris("node0")))("bmq_broker_up") == 1
+
+
+async def test_a_removed_queue_and_domain_fail_nothing() -> None:
+    with RecordedCluster() as cluster:
+        gone = {"error": {"message": "gone"}}
+        answers = cluster["node0"].answers
+        answers[f"DOMAINS DOMAIN {DOMAIN} QUEUE orders INTERNALS"] = gone
+        metrics = await collect(cluster.uris("node0"))
+        assert metrics("bmq_broker_up") == 1
+        assert metrics.all("bmq_queue_app_content_msgs", queue=ORDERS) == []
+        answers[f"DOMAINS DOMAIN {DOMAIN} INFOS"] = gone
+        metrics = await collect(cluster.uris("node0"))
+        assert metrics("bmq_broker_up") == 1
+        assert metrics("bmq_queue_put_msgs_total", queue=ORDERS) == 6
+        assert metrics.all("bmq_domain_content_msgs") == []
+
+
+async def test_statistics_are_asked_for_again_after_too_often() -> None:
+    with RecordedCluster() as cluster:
+        answers = cluster["node0"].answers
+        right = answers["STAT SHOW"]
+        refusals = iter(["too often"])
+
+        class Answers(dict[str, Any]):
+            def get(self, command: str, default: Any = None) -> Any:
+                if command == "STAT SHOW" and (refusal := next(refusals, None)):
+                    return {"error": {"message": refusal}}
+                return super().get(command, default)
+
+        cluster["node0"].answers = Answers(answers | {"STAT SHOW": right})
+        assert (await collect(cluster.uris("node0")))("bmq_broker_up") == 1
+
+
+def test_a_name_keeps_its_place_until_it_is_gone_everywhere() -> None:
+    labels = Labels(2)
+    assert labels.choose("one", ["a", "b", "c"]) == {"a", "b"}
+    assert labels.choose("two", ["c", "b"]) == {"b"}
+    assert labels.left_out == 1
+    assert labels.choose("one", ["c", "b"]) == {"b", "c"}
+    assert labels.choose("two", ["d"]) == frozenset()
+    assert labels.left_out == 1
+    labels.forget("two")
+    assert labels.left_out == 0
+
+
+async def test_the_plugin_names_are_kept(cluster: RecordedCluster) -> None:
+    metrics = await collect(cluster.uris("node0"))
+    names = {family.name for family in metrics.families}
+    for name in PLUGIN:
+        expected = PLUGIN_RENAMED.get(name, f"bmq_{name}")
+        expected += "_seconds" if "_time_" in name else ""
+        assert (expected in names) is (name not in PLUGIN_WITHOUT), name
+    page = (ROOT / "docs" / "exporter.md").read_text(encoding="utf-8")
+    for name in [sample.name for sample in metrics.samples]:
+        assert f"`{name}`" in page, f"docs/exporter.md does not describe {name}"
+
+
+async def test_help_and_kind_of_every_metric(cluster: RecordedCluster) -> None:
+    for family in (await collect(cluster.uris("node0"))).families:
+        assert family.documentation
+        assert not family.name.endswith(("_count", "_sum", "_bucket"))
+        assert family.type in ("gauge", "counter")
+
+
+async def test_cancelling_a_round_leaves_no_connection(bmq_broker: bmq.broker.Broker) -> None:
+    uri = bmq_broker.uri
+    exporter = Exporter(
+        BrokerTarget(uri, "bmq exporter", 5.0),
+        parse_addresses(uri),
+        interval=15.0,
+        max_queues=1,
+        max_apps=1,
+        max_details=1,
+        only=frozenset(),
+    )
+    for turns in range(12):
+        task = asyncio.create_task(exporter.ask_all())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await exporter.ask_all()
+    assert Metrics(exporter)("bmq_broker_up") == 1
+    await exporter.close()
+
+
+# the verb
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--listen", "30190"],
+        ["--listen", "localhost:"],
+        ["--listen", ":30190"],
+        ["--listen", "localhost:70000"],
+        ["--interval", "0"],
+        ["--interval", "nan"],
+        ["--max-queues", "-1"],
+        ["--max-apps", "x"],
+        ["http://localhost"],
+        ["tcp://localhost:1", "--broker", "tcp://localhost:2"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_options_are_refused(offline: Bmq, words: list[str]) -> None:
+    ran = offline("exporter", *words)
+    assert ran.status == 2, ran
+    assert "Traceback" not in ran.err
+
+
+def test_a_port_in_use_is_refused(offline: Bmq, cluster: RecordedCluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        ran = offline("exporter", cluster.uris("node0"), "--listen", listen)
+    assert ran.status == 2
+    assert f"--listen {listen}" in ran.err
+
+
+def test_the_page_is_served_and_rounds_go_on(
+    offline: Bmq, cluster: RecordedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[str] = []
+
+    async def scrape_once(exporter: Exporter) -> None:
+        await exporter.ask_all()
+        address = pages[0]
+        await asyncio.to_thread(lambda: served.append(urllib.request.urlopen(address).read().decode()))
+
+    pages: list[str] = []
+
+    def emit(line: str, *, flush: bool) -> None:
+        pages.append(line)
+
+    monkeypatch.setattr("bmq.cli.exporter.emit", emit)
+    monkeypatch.setattr(Exporter, "run", scrape_once)
+    ran = offline("exporter", cluster.uris("node0"), "--listen", "127.0.0.1:0")
+    assert ran.status == 0, ran
+    assert 'bmq_broker_up{broker="' in served[0]
+    assert f'queue="{ORDERS}"' in served[0]
+    assert pages[0].startswith("http://127.0.0.1:")
