@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -17,8 +18,8 @@ __all__ = ["run_app"]
 
 _DESCRIPTION = """Tools for BlazingMQ.
 
-[bold]Which broker[/]: [cyan]--broker[/] takes a URI or a name from the configuration; without it
-BMQ_BROKER_URI, then the configuration's default, then tcp://localhost:30114 is used.
+[bold]Which broker[/]: [cyan]--broker[/] takes a URI or a name, [cyan]--context[/] a name; without them
+BMQ_CONTEXT, then BMQ_BROKER_URI, then the context in use, then tcp://localhost:30114 is used.
 
 [bold]Exit status[/]: 0 done; 1 partly done, or a check failed; 2 wrong usage; 3 no broker or no answer;
 4 refused by the broker; 130 and 143 interrupted; 141 the reader of the output has gone.
@@ -64,6 +65,16 @@ def _completed_verb() -> str | None:
     return chosen_verb()
 
 
+def _group(module: ModuleType) -> typer.Typer:
+    """Return the verb of a module with actions."""
+    group = typer.Typer(
+        help=_flowing(module.command.__doc__ or ""), no_args_is_help=True, rich_markup_mode="rich"
+    )
+    for action, (function, summary) in module.SUBCOMMANDS.items():
+        group.command(action, short_help=summary, help=_flowing(function.__doc__ or ""))(function)
+    return group
+
+
 def run_app(arguments: list[str], *, completing: bool) -> int:
     """Run the command line.
 
@@ -87,7 +98,11 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
     for verb, (module, summary) in VERBS.items():
         function: Callable[..., Any] = _stub
         if ((completing and chosen is None) or verb == chosen) and verb != "broker":
-            function = importlib.import_module(module).command
+            imported = importlib.import_module(module)
+            function = imported.command
+            if hasattr(imported, "SUBCOMMANDS"):
+                app.add_typer(_group(imported), name=verb, short_help=summary)
+                continue
         app.command(verb, short_help=summary, help=_flowing(function.__doc__ or ""))(function)
 
     def run() -> int:

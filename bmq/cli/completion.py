@@ -21,7 +21,7 @@ import typer
 
 from bmq.cli.verbs import VERBS
 
-__all__ = ["admin_words", "answer_shell", "chosen_verb", "domains", "queues", "queues_or_domains"]
+__all__ = ["admin_words", "answer_shell", "chosen_verb", "contexts", "domains", "queues", "queues_or_domains"]
 
 #: Maximum time in seconds for which a TAB waits for the broker.
 PATIENCE = 1.0
@@ -37,6 +37,15 @@ def queues(ctx: typer.Context, incomplete: str) -> list[str]:
 def domains(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return domains that begin with the incomplete word."""
     return _candidates(ctx, incomplete, lambda uris, domains: domains)
+
+
+def contexts(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return named brokers that begin with the incomplete word."""
+    from bmq.cli.target import brokers
+
+    with suppress(Exception):
+        return sorted(each for each in brokers() if each.startswith(incomplete))
+    return []
 
 
 def queues_or_domains(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -130,7 +139,7 @@ async def _ask(options: dict[str, Any], incomplete: str) -> tuple[list[str], lis
     """Return URIs of queues, or of the applications of one queue, and names of domains."""
     from bmq.cli.target import target_of
 
-    target = target_of("completion", options, timeout=PATIENCE)
+    target = target_of("completion", options, timeout=PATIENCE, keyring=False)
     async with target.admin() as admin:
         queue, mark, _ = incomplete.partition("?")
         if mark:

@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Annotated, Final, TypeVar
 
 import typer
@@ -18,14 +17,16 @@ from rich.text import Text
 
 import bmq
 from bmq.cli.completion import queues
-from bmq.cli.messages import BadInput
-from bmq.cli.output import emit_json, note, out, printable, styled
+from bmq.cli.output import note, out, printable, styled
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import BrokerTarget, is_broker_address, status_of, verb
+from bmq.cli.target import BrokerTarget, status_of, verb
 from bmq.engine.address import Address, parse_addresses
 
-__all__ = ["command"]
+__all__ = ["FIELDS", "command", "examine"]
 
+#: Fields of the records; a step has either ``what`` or ``warning``, and ``advice`` stands alone.
+FIELDS = ("step", "ok", "seconds", "what", "warning", "advice")
 T = TypeVar("T")
 
 _PROPERTY = "bmqDoctor"
@@ -48,8 +49,8 @@ class _Stopped(Exception):
 class _Steps:
     """Runs steps, and prints result and duration of each step."""
 
-    def __init__(self, *, json: bool) -> None:
-        self._json = json
+    def __init__(self, output: Form) -> None:
+        self._records = None if output is Form.TABLE else Records(output, FIELDS, flush=True)
         self._console = out()
 
     async def do(self, name: str, step: Awaitable[T], tell: Callable[[T], str], advice: str) -> T:
@@ -72,8 +73,8 @@ class _Steps:
 
     def warn(self, name: str, what: str) -> None:
         """Print a problem of a successful step."""
-        if self._json:
-            emit_json({"step": name, "ok": False, "warning": what})
+        if self._records is not None:
+            self._records.write({"step": name, "ok": False, "warning": what})
             return
         line = Text("WARN  ", style="bold yellow")
         line.append(f"{name:<13}", style="not bold default").append(printable(what), style="not bold default")
@@ -81,8 +82,8 @@ class _Steps:
 
     def show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
         """Print the result of a step."""
-        if self._json:
-            emit_json({"step": name, "ok": ok, "seconds": round(seconds, 6), "what": what})
+        if self._records is not None:
+            self._records.write({"step": name, "ok": ok, "seconds": round(seconds, 6), "what": what})
             return
         line = Text("ok    " if ok else "FAIL  ", style="green" if ok else "bold red")
         line.append(f"{name:<13}", style="not bold default").append(
@@ -92,8 +93,8 @@ class _Steps:
         self._console.print(line, soft_wrap=True)
 
     def _advise(self, advice: str) -> None:
-        if self._json:
-            emit_json({"advice": advice})
+        if self._records is not None:
+            self._records.write({"advice": advice})
         else:
             self._console.print(styled(f"      {advice}"), soft_wrap=True)
 
@@ -110,7 +111,7 @@ async def command(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object for each step.")] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """Try each step from here to a broker, and print a remedy for the step that fails.
 
@@ -128,11 +129,12 @@ async def command(
     $ bmq doctor tcp://broker.example:30114
     $ bmq doctor bmq://bmq.test.mem.priority/doctor --broker prod
     """
-    steps = _Steps(json=json)
-    if queue is not None and is_broker_address(queue):
-        if target.named:
-            raise BadInput(f"give one broker: {queue} or --broker {target.uri}")
-        target, queue = replace(target, uri=queue), None
+    return await examine(target, queue, output)
+
+
+async def examine(target: BrokerTarget, queue: str | None, output: Form) -> ExitStatus:
+    """Try each step, print the results, and return the exit status."""
+    steps = _Steps(output)
     try:
         for address in parse_addresses(target.uri):
             await _reach(steps, target, address)

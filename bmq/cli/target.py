@@ -13,15 +13,17 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
+from bmq.cli.context_file import config_folder
 from bmq.cli.messages import BadInput
 from bmq.cli.output import log_to_stderr, note
+from bmq.cli.records import JSON_FLAG, form_of
 from bmq.cli.status import ExitStatus
 
 if TYPE_CHECKING:
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_URI",
     "BrokerTarget",
+    "Chosen",
+    "brokers",
     "configuration_file",
+    "current_broker",
     "is_broker_address",
     "offline",
     "target_of",
@@ -40,6 +45,7 @@ __all__ = [
 
 DEFAULT_URI = "tcp://localhost:30114"
 _VARIABLE = "BMQ_BROKER_URI"
+_CONTEXT_VARIABLE = "BMQ_CONTEXT"
 _PANEL = "Broker"
 
 
@@ -54,7 +60,9 @@ class BrokerTarget:
         ssl: context for TLS; None for no certificates.
         server_hostname: name in the broker's certificate.
         credentials: credentials; None to connect without.
-        named: whether --broker names the broker.
+        named: whether --broker or --context names the broker.
+        domain: domain of queues that are given without one; empty for none.
+        context: name of the context or of the configuration's entry; empty for an address.
     """
 
     uri: str
@@ -64,6 +72,8 @@ class BrokerTarget:
     server_hostname: str | None = None
     credentials: bmq.Credentials | None = None
     named: bool = False
+    domain: str = ""
+    context: str = ""
 
     def connect(self, **options: Any) -> bmq.connect:
         """Return the connector of a session."""
@@ -104,14 +114,28 @@ def configuration_file() -> Path:
     """Return the path of the configuration: BMQ_CONFIG, or the user's ``bmq/config.toml``."""
     if named := os.environ.get("BMQ_CONFIG"):
         return Path(named).expanduser()
-    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return (Path(home) / "bmq" / "config.toml").expanduser()
+    return config_folder() / "config.toml"
 
 
 _KEYS = {
     *("uri", "ca", "cert", "key", "server_name", "mechanism", "user"),
-    *("password_file", "password_env", "password_command"),
+    *("password_file", "password_env", "password_command", "domain"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A named broker, or an address.
+
+    Attributes:
+        entry: members as in the configuration.
+        name: name; empty for an address.
+        source: the file or the variable with the entry; empty for an option or the default.
+    """
+
+    entry: dict[str, str] = field(repr=False)
+    name: str = ""
+    source: str = ""
 
 
 def _configuration() -> tuple[str, dict[str, dict[str, str]]]:
@@ -139,23 +163,59 @@ def _configuration() -> tuple[str, dict[str, dict[str, str]]]:
     return default, brokers
 
 
-def _find(broker: str | None) -> dict[str, str]:
-    """Return the configuration entry of a broker."""
-    if broker is not None and "://" in broker:
-        return {"uri": broker}
-    if broker is None and os.environ.get(_VARIABLE):
-        return {"uri": os.environ[_VARIABLE]}
-    default, brokers = _configuration()
-    name = broker if broker is not None else default
-    if not name:
-        return {"uri": DEFAULT_URI}
-    if name not in brokers:
-        known = ", ".join(sorted(brokers)) or "none"
+def brokers() -> dict[str, Chosen]:
+    """Return all named brokers: the contexts, and the entries of the configuration.
+
+    Raises:
+        BadInput: a file cannot be read, or both files have an entry of one name.
+    """
+    return _all_brokers()[0]
+
+
+def _all_brokers() -> tuple[dict[str, Chosen], str]:
+    """Return all named brokers, and the name of the one that is used without an option."""
+    from bmq.cli.context_file import contexts_file, read
+
+    contexts = read()
+    default, configured = _configuration()
+    if both := sorted(set(contexts.entries) & set(configured)):
         raise BadInput(
-            f"{configuration_file()} has no broker with the name {name!r} (known names: {known}); a URI "
-            f"looks like {DEFAULT_URI}"
+            f"{both[0]!r} is both a context and a broker of {configuration_file()}: bmq contexts remove "
+            f"{both[0]}, or rename the entry of the configuration"
         )
-    return brokers[name]
+    found = {name: Chosen(entry, name, str(contexts_file())) for name, entry in contexts.entries.items()}
+    found |= {name: Chosen(entry, name, str(configuration_file())) for name, entry in configured.items()}
+    return found, contexts.current or default
+
+
+def current_broker() -> str:
+    """Return the name of the broker that is used without an option and without a variable; empty for none."""
+    return _all_brokers()[1]
+
+
+def _find(broker: str | None, context: str | None = None) -> Chosen:
+    """Return the chosen broker: from the options, from the variables, from the files, or the default."""
+    if broker is not None and context is not None:
+        raise BadInput(f"give one broker: --broker {broker} or --context {context}")
+    if broker is not None and "://" in broker:
+        return Chosen({"uri": broker})
+    name, source = (broker if broker is not None else context), ""
+    if name is None and os.environ.get(_CONTEXT_VARIABLE):
+        name, source = os.environ[_CONTEXT_VARIABLE], f" ({_CONTEXT_VARIABLE} has this name)"
+    if name is None and os.environ.get(_VARIABLE):
+        return Chosen({"uri": os.environ[_VARIABLE]}, source=_VARIABLE)
+    found, current = _all_brokers()
+    if name is None:
+        name = current
+        if not name:
+            return Chosen({"uri": DEFAULT_URI})
+    if name not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise BadInput(
+            f"no context and no broker in {configuration_file()} has the name {name!r}{source} (known names: "
+            f"{known}); bmq contexts add adds one, and a URI looks like {DEFAULT_URI}"
+        )
+    return found[name]
 
 
 def _target(
@@ -168,8 +228,15 @@ def _target(
     cert: str | None,
     key: str | None,
     server_name: str | None,
+    context: str | None,
+    *,
+    keyring: bool = True,
 ) -> BrokerTarget:
-    entry = _find(broker)
+    chosen = _find(broker, context)
+    entry = chosen.entry
+    if user is not None and user != entry.get("user"):
+        # The stored password belongs to another user.
+        entry = {key: value for key, value in entry.items() if key not in ("password", "password_store")}
     given = {"user": user, "password_file": password_file, "ca": ca, "cert": cert, "key": key}
     entry = entry | {name: value for name, value in given.items() if value is not None}
     if server_name is not None:
@@ -183,25 +250,30 @@ def _target(
         timeout=timeout,
         ssl=ssl,
         server_hostname=entry.get("server_name"),
-        credentials=_credentials(entry),
-        named=broker is not None,
+        credentials=_credentials(entry, chosen.name, keyring=keyring),
+        named=broker is not None or context is not None,
+        domain=entry.get("domain", ""),
+        context=chosen.name,
     )
 
 
-def target_of(verb_name: str, options: dict[str, Any], *, timeout: float) -> BrokerTarget:
+def target_of(
+    verb_name: str, options: dict[str, Any], *, timeout: float, keyring: bool = True
+) -> BrokerTarget:
     """Return the broker of a command line's options.
 
     Args:
         verb_name: name of the process for the broker's log.
         options: the command's parameters by name; missing parameters have their defaults.
         timeout: seconds to connect, and for each request.
+        keyring: whether the keyring may be asked, which may open a window.
 
     Raises:
         BadInput: no broker has this name, or the credentials cannot be read.
     """
     shared: dict[str, Any] = {name: options.get(name) for name in _SHARED}
     shared["timeout"] = timeout
-    return _target(verb_name, **shared)
+    return _target(verb_name, **shared, keyring=keyring)
 
 
 def is_broker_address(text: str) -> bool:
@@ -238,17 +310,17 @@ def _ssl(entry: dict[str, str]) -> ssl_module.SSLContext | None:
     return context
 
 
-def _credentials(entry: dict[str, str]) -> bmq.Credentials | None:
+def _credentials(entry: dict[str, str], name: str, *, keyring: bool) -> bmq.Credentials | None:
     import bmq
 
     user = entry.get("user") or os.environ.get("BMQ_USER")
     if not user:
         mechanism = entry.get("mechanism")
         return bmq.Credentials(mechanism) if mechanism else None
-    return bmq.Credentials.basic(user, _password(entry, user))
+    return bmq.Credentials.basic(user, _password(entry, user, name, keyring=keyring))
 
 
-def _password(entry: dict[str, str], user: str) -> str:
+def _password(entry: dict[str, str], user: str, name: str, *, keyring: bool) -> str:
     if file := entry.get("password_file"):
         try:
             return Path(file).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
@@ -260,6 +332,14 @@ def _password(entry: dict[str, str], user: str) -> str:
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
             raise BadInput(f"password_command failed: {error}") from error
         return done.stdout.rstrip("\r\n")
+    if "password" in entry:
+        return entry["password"]
+    if entry.get("password_store") == "keyring":
+        if not keyring:
+            raise BadInput("the keyring is not asked here")
+        from bmq.cli.keyrings import load
+
+        return load(name, user)
     variable = entry.get("password_env", "BMQ_PASSWORD")
     if variable in os.environ:
         return os.environ[variable]
@@ -267,7 +347,7 @@ def _password(entry: dict[str, str], user: str) -> str:
         return getpass.getpass(f"Password of {user}: ")
     raise BadInput(
         f"no password for {user}: set {variable}, give --password-file, or set password_command in the "
-        "configuration"
+        "configuration or in a context"
     )
 
 
@@ -279,7 +359,25 @@ _BROKER = Annotated[
         "--broker",
         "-b",
         metavar="NAME|URI",
-        help="URI of the broker, or a name from the configuration.",
+        help="URI of the broker, or the name of a context or of a broker in the configuration.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def _complete_contexts(ctx: typer.Context, incomplete: str) -> list[str]:
+    from bmq.cli.completion import contexts
+
+    return contexts(ctx, incomplete)
+
+
+_CONTEXT = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        autocompletion=_complete_contexts,
+        help="Name of a context (BMQ_CONTEXT), as listed by bmq contexts.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -311,6 +409,7 @@ _SHARED: dict[str, tuple[Any, Any]] = {
     "cert": (_option("--cert", "FILE", "File with this client's certificate."), None),
     "key": (_option("--key", "FILE", "File with the key of the certificate."), None),
     "server_name": (_option("--server-name", "NAME", "Name in the broker's certificate."), None),
+    "context": (_CONTEXT, None),
 }
 
 Async = Callable[..., Coroutine[Any, Any, int | None]]
@@ -326,7 +425,8 @@ def verb(name: str) -> Callable[[Async], Callable[..., None]]:
     def decorate(function: Async) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
         own = list(inspect.signature(function).parameters.values())[1:]
-        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+        parameters = _with_json([parameter.replace(annotation=hints[parameter.name]) for parameter in own])
+        in_domain = [each.name for each in parameters if _is_queue(each)]
         parameters += [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             for key, (annotation, default) in _SHARED.items()
@@ -337,9 +437,15 @@ def verb(name: str) -> Callable[[Async], Callable[..., None]]:
             shared = {key: arguments.pop(key) for key in _SHARED}
 
             def run() -> int | None:
+                _choose_form(arguments)
                 if name != "doctor":  # takes either
                     _refuse_broker_as_queue(name, arguments)
+                elif isinstance(given := arguments.get("queue"), str) and is_broker_address(given):
+                    _take_address(shared, given)
+                    arguments["queue"] = None
                 target = _target(name, **shared)
+                if target.domain:
+                    _complete_queues(arguments, in_domain, target.domain)
                 return _run(partial(function, target, **arguments))
 
             _guarded(name, run)
@@ -358,11 +464,12 @@ def offline(name: str, *, logs: bool = True) -> Callable[[Plain], Callable[..., 
     def decorate(function: Plain) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
         own = inspect.signature(function).parameters.values()
-        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+        parameters = _with_json([parameter.replace(annotation=hints[parameter.name]) for parameter in own])
 
         @wraps(function)
         def command(**arguments: Any) -> None:
             def run() -> int | None:
+                _choose_form(arguments)
                 if inspect.iscoroutinefunction(function):
                     return _run(partial(function, **arguments))
                 return cast("int | None", function(**arguments))
@@ -372,6 +479,54 @@ def offline(name: str, *, logs: bool = True) -> Callable[[Plain], Callable[..., 
         return _with_signature(command, parameters)
 
     return decorate
+
+
+def _with_json(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Add --json behind --output, for verbs with data."""
+    made: list[inspect.Parameter] = []
+    for each in parameters:
+        made.append(each)
+        if each.name == "output":
+            kind = inspect.Parameter.KEYWORD_ONLY
+            made.append(inspect.Parameter("json", kind, default=False, annotation=JSON_FLAG))
+    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in made]
+
+
+def _choose_form(arguments: dict[str, Any]) -> None:
+    if "output" in arguments:
+        arguments["output"] = form_of(arguments["output"], json=arguments.pop("json"))
+
+
+def _take_address(shared: dict[str, Any], address: str) -> None:
+    """Use an argument in place of --broker. Credentials of another broker are never sent to the address."""
+    for option in ("broker", "context"):
+        if shared[option] is not None:
+            raise BadInput(f"give one broker: {address} or --{option} {shared[option]}")
+    shared["broker"] = address
+
+
+def _is_queue(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is the URI of a queue, and never a domain."""
+    for each in getattr(parameter.annotation, "__metadata__", ()):
+        metavar = str(getattr(each, "metavar", None) or "").strip("[].")
+        if metavar.partition("|")[0] in ("QUEUE", "SOURCE", "DESTINATION") and "DOMAIN" not in metavar:
+            return True
+    return False
+
+
+def _complete_queues(arguments: dict[str, Any], names: list[str], domain: str) -> None:
+    """Put the default domain in front of queues that are given by name alone."""
+
+    def whole(text: Any) -> Any:
+        bare = isinstance(text, str) and text and "://" not in text and not text.startswith("-")
+        return f"bmq://{domain}/{text}" if bare else text
+
+    for name in names:
+        given: Any = arguments.get(name)
+        if isinstance(given, list):
+            arguments[name] = [whole(each) for each in given]  # pyright: ignore[reportUnknownVariableType]
+        else:
+            arguments[name] = whole(given)
 
 
 def _with_signature(command: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:

@@ -21,6 +21,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "exporter": ("bmq.cli.exporter", "Serve metrics of brokers, queues and clusters for Prometheus."),
     "explain": ("bmq.cli.explain", "Explain why a message is still in its queue."),
     "check": ("bmq.cli.check", "Check expressions, and test them with properties."),
+    "contexts": ("bmq.cli.contexts", "Name brokers, with credentials and a default domain."),
     "doctor": ("bmq.cli.doctor", "Test each step from here to a broker and a queue."),
     "bench": ("bmq.cli.bench", "Measure a broker: posting, consuming, round trips."),
     "admin": ("bmq.cli.admin", "Send an admin command to a broker."),

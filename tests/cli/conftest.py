@@ -26,7 +26,16 @@ T = TypeVar("T")
 def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Isolate the tests from the user: no configuration, no credentials, a terminal of 80 columns."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name in ("BMQ_BROKER_URI", "BMQ_CONFIG", "BMQ_USER", "BMQ_PASSWORD", "FORCE_COLOR", "COLUMNS"):
+    names = (
+        "BMQ_BROKER_URI",
+        "BMQ_CONTEXT",
+        "BMQ_CONFIG",
+        "BMQ_USER",
+        "BMQ_PASSWORD",
+        "FORCE_COLOR",
+        "COLUMNS",
+    )
+    for name in names:
         monkeypatch.delenv(name, raising=False)
     # bmq.run asks for this number. Python visits each of the tests' frozen objects: 50 ms for each command.
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)

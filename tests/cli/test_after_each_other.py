@@ -25,11 +25,12 @@ WITHOUT_A_QUEUE = {
     "record",
     "replay",
     "console",
-    "exporter",
+WITHOUT_A_QUEUE = {"exporter"}
     "run",
     "docs",
     "spark",
     "broker",
+WITHOUT_A_QUEUE = {"contexts"}
 }
 #: The first words of some steps: a verb may have several.
 SEVERAL = {"tail and confirm": "tail"}

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of the contexts: named brokers that ``bmq contexts`` adds, in ``contexts.json``.
+
+The file may hold passwords, so only its owner may read it: the mode is 0600, and a file that others can read
+or write is refused. An edit holds a lock and replaces the whole file at once. Two edits at the same time
+therefore lose no entry, and a reader sees the file before or after an edit, never a part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+from bmq.cli.messages import BadInput
+
+__all__ = ["KEYS", "Contexts", "check_name", "config_folder", "contexts_file", "edit", "read"]
+
+#: Members of a context; all values are strings.
+KEYS: Final = {
+    *("uri", "ca", "cert", "key", "server_name", "mechanism", "user", "domain"),
+    *("password_file", "password_env", "password_command", "password", "password_store"),
+}
+_VERSION: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+#: Seconds to wait for another edit.
+PATIENCE = 10.0
+
+
+@dataclass(slots=True)
+class Contexts:
+    """The content of the file.
+
+    Attributes:
+        current: name of the context that is used without an option; empty for none.
+        entries: contexts by name.
+    """
+
+    current: str = ""
+    entries: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]], repr=False)
+
+
+def config_folder() -> Path:
+    """Return the user's folder for the configuration of bmq.
+
+    The folder is ``bmq`` in XDG_CONFIG_HOME, on Windows otherwise in APPDATA, elsewhere in ``~/.config``.
+    """
+    home = os.environ.get("XDG_CONFIG_HOME")
+    if not home and os.name == "nt":
+        home = os.environ.get("APPDATA")
+    return (Path(home or "~/.config") / "bmq").expanduser()
+
+
+def contexts_file() -> Path:
+    """Return the path of the file."""
+    return config_folder() / "contexts.json"
+
+
+def check_name(name: str) -> str:
+    """Return the name of a context.
+
+    Raises:
+        BadInput: the name is not legal.
+    """
+    if not _NAME.fullmatch(name):
+        raise BadInput(
+            "the name of a context has up to 64 letters, digits, '.', '_' and '-', and begins with a letter, "
+            f"a digit or '_'; {name!r} does not"
+        )
+    return name
+
+
+def read() -> Contexts:
+    """Return the contexts; none if the file does not exist.
+
+    Raises:
+        BadInput: the file cannot be read, has another form, or is open to others.
+    """
+    path = contexts_file()
+    try:
+        with path.open("rb") as file:
+            _check_private(path, os.fstat(file.fileno()))
+            content = file.read()
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise BadInput(f"the contexts cannot be read: {error}") from error
+    return _parse(path, content)
+
+
+def _check_private(path: Path, status: os.stat_result) -> None:
+    """Refuse a file that others can read or write. Windows has no such modes."""
+    if os.name == "nt":
+        return
+    if hasattr(os, "getuid") and status.st_uid != os.getuid():
+        raise BadInput(
+            f"{path} must belong to you, because it may contain passwords; its owner is user "
+            f"{status.st_uid}. Move the file away, or make it yours: chown {os.getuid()} {path}"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise BadInput(
+            f"{path} may contain passwords, and its mode {mode:04o} lets others read or write it. If nobody "
+            f"else has changed the file: chmod 600 {path}"
+        )
+
+
+def _parse(path: Path, content: bytes) -> Contexts:
+    try:
+        decoded: Any = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        # The text of a UnicodeDecodeError or of a JSONDecodeError repeats nothing of the content.
+        raise BadInput(
+            f"{path} is not JSON ({type(error).__name__}): correct the file or move it away"
+        ) from None
+    if not isinstance(decoded, dict):
+        raise BadInput(f"{path} must contain a JSON object: correct the file or move it away")
+    top = cast("dict[str, Any]", decoded)
+    if top.get("version") != _VERSION:
+        raise BadInput(
+            f"{path} has version {str(top.get('version'))[:20]!r}, and this bmq reads version {_VERSION}: "
+            "upgrade bmq, or move the file away"
+        )
+    entries: Any = top.get("contexts", {})
+    if not isinstance(entries, dict):
+        raise BadInput(f"{path}: contexts must be a JSON object: correct the file or move it away")
+    made: dict[str, dict[str, str]] = {}
+    for name, entry in cast("dict[str, Any]", entries).items():
+        if not isinstance(entry, dict) or not isinstance(cast("dict[str, Any]", entry).get("uri"), str):
+            raise BadInput(f"{path}: context {name!r} needs a uri: correct the file")
+        for key, value in cast("dict[str, Any]", entry).items():
+            if key not in KEYS or not isinstance(value, str):
+                known = ", ".join(sorted(KEYS))
+                raise BadInput(
+                    f"{path}: context {name!r} has the member {key!r}; the members are strings with the "
+                    f"names {known}"
+                )
+        made[name] = dict(cast("dict[str, str]", entry))
+    current: Any = top.get("current", "")
+    if current not in ("", *made):
+        raise BadInput(f"{path}: current is {current!r}, which is not a context: bmq contexts use NAME")
+    return Contexts(current, made)
+
+
+@contextmanager
+def edit() -> Generator[Contexts]:
+    """Yield the contexts for an edit, and write them at the end; an error in between writes nothing.
+
+    Raises:
+        BadInput: the file cannot be read or written, or another edit does not end.
+    """
+    try:
+        from filelock import FileLock, Timeout
+    except ModuleNotFoundError:
+        raise BadInput("editing contexts needs filelock: pip install 'bmq[cli]'") from None
+    path = contexts_file()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = FileLock(f"{path}.lock", timeout=PATIENCE, mode=0o600)
+        lock.acquire()
+    except Timeout:
+        raise BadInput(
+            f"another bmq contexts has held {path}.lock for {PATIENCE:g} seconds: wait for its end, and "
+            "repeat the command"
+        ) from None
+    except OSError as error:
+        raise BadInput(f"the contexts cannot be written: {error}") from error
+    try:
+        contexts = read()
+        yield contexts
+        _write(path, contexts)
+    finally:
+        lock.release()
+
+
+def _write(path: Path, contexts: Contexts) -> None:
+    """Replace the file; an interruption leaves the old content."""
+    content = {"version": _VERSION, "current": contexts.current, "contexts": contexts.entries}
+    whole = Path(os.path.realpath(path))  # a link stays a link
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".contexts-", dir=whole.parent)  # of mode 0600
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(whole)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise BadInput(f"the contexts cannot be written: {error}") from error

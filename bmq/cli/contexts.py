@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bmq contexts``: named brokers, with credentials in the keyring of the system or in a private file."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from bmq.cli.completion import contexts as names
+from bmq.cli.context_file import Contexts, check_name, contexts_file, edit, read
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit, note, out, table
+from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import (
+    Chosen,
+    brokers,
+    configuration_file,
+    current_broker,
+    offline,
+    target_of,
+)
+
+__all__ = ["FIELDS", "SUBCOMMANDS", "command"]
+
+#: Fields of the records of ``list`` and ``show``.
+FIELDS: Final = (
+    *("name", "current", "address", "domain", "user", "password", "ca", "cert", "key", "server_name"),
+    *("mechanism", "source"),
+)
+_COLUMNS: Final = ("name", "address", "domain", "user", "password")
+_STORES: Final = ("keyring", "file")
+_NAME = Annotated[
+    str, typer.Argument(autocompletion=names, metavar="NAME", help="Name of the context.", show_default=False)
+]
+_SOME_NAME = Annotated[
+    str | None,
+    typer.Argument(
+        autocompletion=names,
+        metavar="[NAME]",
+        help="Name of the context; by default the one in use.",
+        show_default=False,
+    ),
+]
+
+
+@offline("contexts list")
+def list_contexts(output: OUTPUT = Form.TABLE) -> int:
+    """List the contexts, and the brokers of the configuration. An asterisk marks the one in use.
+
+    [bold]Examples[/]
+
+    $ bmq contexts list
+    $ bmq contexts list --output json | jq -r .name
+    """
+    found, current = brokers(), current_broker()
+    chosen = os.environ.get("BMQ_CONTEXT") or current
+    records = [_record(each, chosen) for _, each in sorted(found.items())]
+    if output is not Form.TABLE:
+        writer = Records(output, FIELDS)
+        for record in records:
+            writer.write(record)
+        return ExitStatus.OK
+    rows = [["*" if each["current"] else "", *(each[name] or "" for name in _COLUMNS)] for each in records]
+    if rows:
+        out().print(table(["", *_COLUMNS], rows))
+    else:
+        note("no contexts; for example: bmq contexts add local tcp://localhost:30114")
+    if os.environ.get("BMQ_CONTEXT"):
+        note(f"BMQ_CONTEXT chooses {chosen!r}")
+    elif os.environ.get("BMQ_BROKER_URI"):
+        note(f"BMQ_BROKER_URI chooses {os.environ['BMQ_BROKER_URI']}, before a context")
+    return ExitStatus.OK
+
+
+def _record(each: Chosen, current: str) -> dict[str, Any]:
+    """Return a context without its secrets: only where the password is."""
+    entry = each.entry
+    return {
+        "name": each.name,
+        "current": each.name == current,
+        "address": entry["uri"],
+        "password": _place(entry),
+        "source": each.source,
+        **{name: entry.get(name) for name in ("domain", "user", "ca", "cert", "key", "server_name")},
+        "mechanism": entry.get("mechanism"),
+    }
+
+
+def _place(entry: dict[str, str]) -> str | None:
+    if file := entry.get("password_file"):
+        return f"the file {file}"
+    if "password_command" in entry:
+        return "a command"
+    if "password" in entry:
+        return "the file of the contexts"
+    if "password_store" in entry:
+        return "the keyring"
+    if "user" in entry:
+        return f"the variable {entry.get('password_env', 'BMQ_PASSWORD')}, or a prompt"
+    return None
+
+
+@offline("contexts show")
+def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> int:
+    """Show one context, without its password.
+
+    [bold]Examples[/]
+
+    $ bmq contexts show prod
+    """
+    each = _existing(name)
+    record = _record(each, os.environ.get("BMQ_CONTEXT") or current_broker())
+    if output is not Form.TABLE:
+        Records(output, FIELDS).write(record)
+        return ExitStatus.OK
+    for field in FIELDS:
+        value = record[field]
+        if value not in (None, ""):
+            shown = ("yes" if value else "no") if isinstance(value, bool) else value
+            emit(f"{field.replace('_', ' '):<12} {shown}")
+    return ExitStatus.OK
+
+
+def _existing(name: str | None) -> Chosen:
+    found = brokers()
+    wanted = name if name is not None else os.environ.get("BMQ_CONTEXT") or current_broker()
+    if not wanted:
+        raise BadInput("no context is in use: give a name, or choose one with bmq contexts use NAME")
+    if wanted not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise BadInput(
+            f"no context has the name {wanted!r} (known names: {known}); bmq contexts add adds one"
+        )
+    return found[wanted]
+
+
+def _own(contexts: Contexts, name: str) -> dict[str, str]:
+    """Return a context of the file.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if name in contexts.entries:
+        return contexts.entries[name]
+    if name in brokers():
+        raise BadInput(f"{name} is an entry of {configuration_file()}: edit the file")
+    known = ", ".join(sorted(contexts.entries)) or "none"
+    raise BadInput(f"no context has the name {name!r} (known names: {known})")
+
+
+@offline("contexts add")
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", show_default=False)],
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS",
+            help="tcp://HOST:PORT, or tcps:// for TLS; several addresses with commas.",
+            show_default=False,
+        ),
+    ],
+    domain: Annotated[
+        str | None,
+        typer.Option(
+            "--domain", "-d", metavar="DOMAIN", help="Domain of queues that are given by name alone."
+        ),
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="User name.")] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="keyring|file",
+            help="Where to store the password; by default the keyring, and the file without a keyring.",
+        ),
+    ] = None,
+    password_stdin: Annotated[
+        bool, typer.Option("--password-stdin", help="Read the password to store from standard input.")
+    ] = False,
+    password_file: Annotated[
+        str | None,
+        typer.Option(
+            "--password-file", metavar="FILE", help="Store no password: read this file at each use."
+        ),
+    ] = None,
+    password_env: Annotated[
+        str | None,
+        typer.Option("--password-env", metavar="NAME", help="Store no password: use this variable."),
+    ] = None,
+    password_command: Annotated[
+        str | None,
+        typer.Option(
+            "--password-command", metavar="COMMAND", help="Store no password: run this command at each use."
+        ),
+    ] = None,
+    ca: Annotated[str | None, typer.Option("--ca", metavar="FILE", help="Trusted certificates.")] = None,
+    cert: Annotated[
+        str | None, typer.Option("--cert", metavar="FILE", help="This client's certificate.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="FILE", help="Key of the certificate.")] = None,
+    server_name: Annotated[
+        str | None, typer.Option("--server-name", metavar="NAME", help="Name in the broker's certificate.")
+    ] = None,
+    use: Annotated[bool, typer.Option("--use", help="Use the context from now on.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a context of the same name.")] = False,
+) -> int:
+    """Add a context: a name for a broker with its credentials.
+
+    The password comes from a prompt, from BMQ_PASSWORD, or from --password-stdin, and goes into the keyring
+    of the system, or into a file that only its owner may read. The command connects to no broker: see bmq
+    contexts test.
+
+    [bold]Examples[/]
+
+    $ bmq contexts add local tcp://localhost:30114 --use
+    $ bmq contexts add prod tcps://node1.example.com,tcps://node2.example.com --user operator
+    $ bmq contexts add ci tcps://bmq1.example.com --user ci --password-env CI_PASSWORD
+    """
+    check_name(name)
+    entry = _entry(address, domain, ca=ca, cert=cert, key=key, server_name=server_name)
+    places = {"file": password_file, "env": password_env, "command": password_command}
+    named = {f"password_{place}": value for place, value in places.items() if value is not None}
+    if password_file is not None:
+        named["password_file"] = _absolute(password_file)
+    if len(named) + password_stdin > 1:
+        raise BadInput("give one of --password-stdin, --password-file, --password-env and --password-command")
+    if store is not None and store not in _STORES:
+        raise BadInput(f"--store must be keyring or file, not {store!r}")
+    if store is not None and named:
+        raise BadInput(
+            f"--store {store} stores a password, and --{next(iter(named)).replace('_', '-')} does not"
+        )
+    if user is None and (named or store or password_stdin):
+        raise BadInput("a password needs a user: --user NAME")
+    if user is not None and (not user or ":" in user):
+        raise BadInput("--user must be a name without a colon")
+    _check_free(read(), name, replace=replace)  # before anybody writes a password
+    password = None
+    if user is not None:
+        entry["user"] = user
+        entry |= named
+        if not named:
+            password = _password(user, stdin=password_stdin)
+    _save(name, entry, password, store, use=use, replace=replace)
+    return ExitStatus.OK
+
+
+def _save(
+    name: str, entry: dict[str, str], password: str | None, store: str | None, *, use: bool, replace: bool
+) -> None:
+    from bmq.cli import keyrings
+
+    stored = store or "file"
+    if password is not None and store is None:
+        reason = keyrings.why_unusable()
+        stored = "file" if reason else "keyring"
+        if reason:
+            note(f"bmq contexts: {reason}; the password goes into {contexts_file()}, which only you may read")
+    with edit() as contexts:
+        _check_free(contexts, name, replace=replace)
+        before = contexts.entries.get(name, {})
+        if password is not None:
+            if stored == "keyring":
+                keyrings.store(name, entry["user"], password)
+                entry["password_store"] = "keyring"
+            else:
+                entry["password"] = password
+        contexts.entries[name] = entry
+        if use:
+            contexts.current = name
+    if before.get("password_store") and (before.get("user"), "keyring") != (
+        entry.get("user"),
+        entry.get("password_store"),
+    ):
+        _forget(name, before)
+    note(f"context {name} added" + (", and in use from now on" if use else ""))
+
+
+def _check_free(contexts: Contexts, name: str, *, replace: bool) -> None:
+    if name in contexts.entries and not replace:
+        raise BadInput(f"the context {name} exists: --replace replaces it")
+    if name not in contexts.entries and name in brokers():
+        raise BadInput(f"{configuration_file()} has a broker {name}: choose another name, or edit the file")
+
+
+def _entry(
+    address: str,
+    domain: str | None,
+    *,
+    ca: str | None,
+    cert: str | None,
+    key: str | None,
+    server_name: str | None,
+) -> dict[str, str]:
+    import bmq
+    from bmq.engine.address import parse_addresses
+
+    parse_addresses(address)
+    entry = {"uri": address}
+    files = {"ca": ca, "cert": cert, "key": key}
+    entry |= {option: _absolute(file) for option, file in files.items() if file is not None}
+    if server_name is not None:
+        entry["server_name"] = server_name
+    # The certificates are read once: an error should come now, not with the first use.
+    target_of("contexts", {"broker": address, **entry}, timeout=1)
+    if domain is not None:
+        try:
+            bmq.QueueUri.parse(f"bmq://{domain}/queue")
+        except bmq.InvalidURI as error:
+            raise BadInput(f"--domain must be the name of a domain, not {domain!r}: {error}") from None
+        entry["domain"] = domain
+    return entry
+
+
+def _absolute(file: str) -> str:
+    """Return the path for use from every directory."""
+    return str(Path(file).expanduser().absolute())
+
+
+def _password(user: str, *, stdin: bool) -> str:
+    if stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+        if not password:
+            raise BadInput("--password-stdin: standard input has no password")
+        return password
+    if os.environ.get("BMQ_PASSWORD"):
+        return os.environ["BMQ_PASSWORD"]
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        return getpass.getpass(f"Password of {user}: ")
+    raise BadInput(
+        f"no password for {user}: set BMQ_PASSWORD, or give --password-stdin, --password-file, "
+        "--password-env or --password-command"
+    )
+
+
+@offline("contexts use")
+def use(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            autocompletion=names, metavar="[NAME]", help="Name of the context.", show_default=False
+        ),
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Use no context.")] = False,
+) -> int:
+    """Use a context for all commands without --context, --broker, BMQ_CONTEXT and BMQ_BROKER_URI.
+
+    [bold]Examples[/]
+
+    $ bmq contexts use prod
+    $ bmq contexts use --none
+    """
+    if (name is None) is not none:
+        raise BadInput("give the name of a context, or --none")
+    with edit() as contexts:
+        if name is not None:
+            _own(contexts, name)
+        contexts.current = name or ""
+    note(f"the context {name} is in use" if name else "no context is in use")
+    for variable in ("BMQ_CONTEXT", "BMQ_BROKER_URI"):
+        if os.environ.get(variable):
+            note(f"bmq contexts: {variable} has precedence while it is set")
+            break
+    return ExitStatus.OK
+
+
+@offline("contexts remove")
+def remove(name: _NAME) -> int:
+    """Remove a context, and its password in the keyring.
+
+    [bold]Examples[/]
+
+    $ bmq contexts remove prod
+    """
+    with edit() as contexts:
+        entry = _own(contexts, name)
+        del contexts.entries[name]
+        was_current = contexts.current == name
+        if was_current:
+            contexts.current = ""
+    note(f"context {name} removed" + ("; no context is in use now" if was_current else ""))
+    return _forget(name, entry)
+
+
+def _forget(name: str, entry: dict[str, str]) -> int:
+    """Delete the password in the keyring; FAILED if the keyring keeps the password."""
+    from bmq.cli import keyrings
+
+    if "password_store" not in entry or not (reason := keyrings.forget(name, entry["user"])):
+        return ExitStatus.OK
+    note(f"bmq contexts: the keyring keeps the old password of {entry['user']} (bmq:{name}): {reason}")
+    return ExitStatus.FAILED
+
+
+@offline("contexts test")
+async def try_context(
+    name: _SOME_NAME = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Time limit for each step.")
+    ] = 10.0,
+    output: OUTPUT = Form.TABLE,
+) -> int:
+    """Connect to the broker of a context with its credentials, and show each step. See also bmq doctor.
+
+    [bold]Examples[/]
+
+    $ bmq contexts test prod
+    """
+    from bmq.cli.doctor import examine
+
+    each = _existing(name)
+    if output is Form.TABLE:
+        note(f"context {each.name}, {each.entry['uri']}")
+    return await examine(target_of("contexts", {"context": each.name}, timeout=timeout), None, output)
+
+
+#: The actions: function and purpose.
+SUBCOMMANDS: Final = {
+    "list": (list_contexts, "List the contexts."),
+    "add": (add, "Add a context."),
+    "use": (use, "Choose the context that is used without an option."),
+    "show": (show, "Show one context, without its password."),
+    "remove": (remove, "Remove a context and its password."),
+    "test": (try_context, "Connect to the broker of a context."),
+}
+
+
+def command() -> None:
+    """Name brokers, with their addresses, TLS options, credentials and default domain.
+
+    A context is chosen by --context, by BMQ_CONTEXT, or by bmq contexts use. Passwords are in the keyring of
+    the system or in a file that only its owner may read, and are never printed.
+
+    [bold]Examples[/]
+
+    $ bmq contexts add prod tcps://bmq1.example.com --user operator --use
+    $ bmq contexts list
+    $ bmq queues --context prod
+    """

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data for programs: the option ``--output``, and records as JSON lines or as CSV.
+
+A verb with data declares its fields once, and writes each record through :class:`Records`. The names of the
+fields are stable, and equal in both forms. Tables are for people, and may change.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import Enum, StrEnum
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit_json, printable
+
+__all__ = ["JSON_FLAG", "OUTPUT", "Form", "Records", "form_of"]
+
+
+class Form(StrEnum):
+    """The form of a verb's data."""
+
+    #: Tables and sentences for people.
+    TABLE = "table"
+    #: One JSON object a line.
+    JSON = "json"
+    #: Comma-separated values, with the names of the fields in the first line.
+    CSV = "csv"
+
+
+OUTPUT = Annotated[
+    Form,
+    typer.Option(
+        "--output", "-o", help="Form of the data: a table for people, a JSON object a line, or CSV."
+    ),
+]
+JSON_FLAG = Annotated[bool, typer.Option("--json", "-j", help="The same as --output json.")]
+
+
+def form_of(output: Form, *, json: bool) -> Form:
+    """Return the form that ``--output`` and ``--json`` choose together.
+
+    Raises:
+        BadInput: the options contradict each other.
+    """
+    if json and output is Form.CSV:
+        raise BadInput("--json and --output csv exclude each other: give one of the two")
+    return Form.JSON if json else output
+
+
+class Records:
+    """Writes records to stdout, as JSON lines or as CSV.
+
+    As CSV, a record without a field has an empty cell. Lists and objects are JSON in a cell, and control
+    characters are escapes (``\\n``), so that a record is a line.
+
+    Args:
+        form: JSON or CSV.
+        fields: names of the fields, in order.
+        flush: whether a reader of a pipe sees each record at once.
+    """
+
+    def __init__(self, form: Form, fields: Sequence[str], *, flush: bool = False) -> None:
+        self._form = form
+        self._fields = fields
+        self._flush = flush
+        if form is Form.CSV:
+            self._line(list(fields))
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write a record; members that are not among the fields appear in JSON only."""
+        if self._form is Form.CSV:
+            self._line([_cell(record.get(name)) for name in self._fields])
+        else:
+            emit_json(dict(record))
+        if self._flush:
+            sys.stdout.flush()
+
+    def _line(self, cells: list[str]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        sys.stdout.write(text.getvalue())
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case datetime():
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case Enum():
+            return printable(str(value.value))
+        case Mapping() | list() | tuple():
+            return printable(orjson.dumps(value, default=str).decode())
+        case _:
+            return printable(str(value))

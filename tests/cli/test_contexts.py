@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts: which broker a command takes, and where its password is kept."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bmq.cli import context_file, keyrings
+from bmq.cli.context_file import contexts_file, edit, read
+from bmq.cli.messages import BadInput
+from bmq.cli.target import target_of
+from bmq.testing import BackgroundBroker
+from tests.cli.conftest import Bmq
+
+SECRET = "correct-horse"
+
+
+class Keyring:
+    """A keyring in memory, in place of the library's."""
+
+    def __init__(self, priority: float = 5) -> None:
+        self.kept: dict[tuple[str, str], str] = {}
+        self.priority = priority
+        self.locked = False
+
+    def get_keyring(self) -> SimpleNamespace:
+        return SimpleNamespace(priority=self.priority)
+
+    def set_password(self, service: str, user: str, password: str) -> None:
+        self._open()
+        self.kept[service, user] = password
+
+    def get_password(self, service: str, user: str) -> str | None:
+        self._open()
+        return self.kept.get((service, user))
+
+    def delete_password(self, service: str, user: str) -> None:
+        self._open()
+        del self.kept[service, user]
+
+    def _open(self) -> None:
+        if self.locked:
+            raise RuntimeError("the collection is locked")
+
+
+@pytest.fixture
+def keyring(monkeypatch: pytest.MonkeyPatch) -> Keyring:
+    made = Keyring()
+    monkeypatch.setitem(sys.modules, "keyring", made)
+    return made
+
+
+@pytest.fixture
+def no_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", Keyring(priority=0))
+
+
+def credentials(**options: str | None) -> str:
+    found = target_of("test", options, timeout=1).credentials
+    assert found is not None
+    assert found.data is not None
+    return found.data.decode()
+
+
+# ---- which broker
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "uri"),
+    [
+        (
+            {"broker": "tcp://option"},
+            {"BMQ_CONTEXT": "b", "BMQ_BROKER_URI": "tcp://variable"},
+            "tcp://option",
+        ),
+        ({"context": "a"}, {"BMQ_CONTEXT": "b", "BMQ_BROKER_URI": "tcp://variable"}, "tcp://a"),
+        ({"broker": "a"}, {}, "tcp://a"),
+        ({"broker": "file"}, {}, "tcp://file"),
+        ({}, {"BMQ_CONTEXT": "b", "BMQ_BROKER_URI": "tcp://variable"}, "tcp://b"),
+        ({}, {"BMQ_BROKER_URI": "tcp://variable"}, "tcp://variable"),
+        ({}, {}, "tcp://a"),
+    ],
+)
+def test_precedence(
+    offline: Bmq,
+    options: dict[str, str],
+    variables: dict[str, str],
+    uri: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offline("contexts", "add", "a", "tcp://a", "--use")
+    offline("contexts", "add", "b", "tcp://b")
+    config = contexts_file().parent / "config.toml"
+    config.write_text('default = "file"\n[brokers.file]\nuri = "tcp://file"\n', encoding="utf-8")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert target_of("test", options, timeout=1).uri == uri
+    offline("contexts", "use", "--none")
+    if uri == "tcp://a" and not options:
+        assert target_of("test", options, timeout=1).uri == "tcp://file"
+
+
+def test_two_brokers_are_refused(offline: Bmq) -> None:
+    ran = offline("queues", "--broker", "tcp://x", "--context", "y")
+    assert (ran.status, "give one broker" in ran.err) == (2, True)
+    ran = offline("queues", "--context", "nobody")
+    assert (ran.status, "'nobody'" in ran.err, "bmq contexts add" in ran.err) == (2, True, True)
+
+
+def test_name_in_both_files_is_refused(offline: Bmq) -> None:
+    offline("contexts", "add", "a", "tcp://a")
+    config = contexts_file().parent / "config.toml"
+    config.write_text('[brokers.a]\nuri = "tcp://other"\n', encoding="utf-8")
+    ran = offline("queues", "--context", "a")
+    assert (ran.status, "both a context and a broker" in ran.err) == (2, True)
+    config.write_text('[brokers.b]\nuri = "tcp://other"\n', encoding="utf-8")
+    ran = offline("contexts", "add", "b", "tcp://a")
+    assert (ran.status, "choose another name" in ran.err) == (2, True)
+    assert "edit the file" in offline("contexts", "remove", "b").err
+
+
+def test_context_with_a_default_domain_completes_queues(offline: Bmq) -> None:
+    with BackgroundBroker() as broker:
+        offline("contexts", "add", "here", broker.uri, "--domain", "bmq.test.mem.priority", "--use")
+        assert offline("post", "orders", "hello", "-q").status == 0
+        ran = offline("tail", "orders", "--json", "--idle", "0.2")
+        assert [each["queue"] for each in ran.json] == ["bmq://bmq.test.mem.priority/orders"]
+        assert [each["uri"] for each in offline("queues", "--json").json] == [
+            "bmq://bmq.test.mem.priority/orders"
+        ]
+        assert offline("stat", "bmq.test.mem.priority").status == 0, "a domain stays a domain"
+        ran = offline("contexts", "test", "--json")
+        assert (ran.status, [each["ok"] for each in ran.json]) == (0, [True] * 3)
+    assert offline("contexts", "test", "here", "--timeout", "2").status == 3
+
+
+def test_address_of_doctor_gets_no_credentials_of_a_context(offline: Bmq, no_keyring: None) -> None:
+    with BackgroundBroker() as broker:
+        offline("contexts", "add", "here", "tcp://127.0.0.1:1", "--user", "ann", "--password-env", "NOTHING")
+        offline("contexts", "use", "here")
+        ran = offline("doctor", broker.uri)
+    assert "without credentials" in ran.out
+
+
+# ---- passwords
+
+
+def test_password_goes_into_the_keyring(
+    offline: Bmq, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BMQ_PASSWORD", SECRET)
+    ran = offline("contexts", "add", "prod", "tcps://a", "--user", "ann")
+    monkeypatch.delenv("BMQ_PASSWORD")
+    assert (ran.status, SECRET in ran.err + ran.out) == (0, False)
+    assert keyring.kept == {("bmq:prod", "ann"): SECRET}
+    assert SECRET not in contexts_file().read_text(encoding="utf-8")
+    assert credentials(context="prod") == f"ann:{SECRET}"
+    keyring.locked = True
+    with pytest.raises(BadInput, match=r"locked.*Unlock the keyring"):
+        credentials(context="prod")
+    ran = offline("contexts", "remove", "prod")
+    assert (ran.status, "keeps the old password" in ran.err) == (1, True)
+    assert read().entries == {}
+
+
+def test_remove_and_replace_delete_the_password(
+    offline: Bmq, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BMQ_PASSWORD", SECRET)
+    offline("contexts", "add", "a", "tcp://a", "--user", "ann")
+    assert offline("contexts", "add", "a", "tcp://a").status == 2
+    offline("contexts", "add", "a", "tcp://a", "--user", "bob", "--replace")
+    assert list(keyring.kept) == [("bmq:a", "bob")]
+    offline("contexts", "remove", "a")
+    assert keyring.kept == {}
+
+
+def test_password_goes_into_the_private_file(
+    offline: Bmq, no_keyring: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(SECRET + "\n"))
+    ran = offline("contexts", "add", "prod", "tcp://a", "--user", "ann", "--password-stdin")
+    assert "this system has no keyring" in ran.err
+    assert credentials(context="prod") == f"ann:{SECRET}"
+    if os.name != "nt":
+        assert contexts_file().stat().st_mode & 0o777 == 0o600
+    said = (
+        offline("contexts", "list"),
+        offline("contexts", "show", "prod"),
+        offline("contexts", "list", "--json"),
+    )
+    assert all(SECRET not in ran.out + ran.err and "ann" in ran.out for ran in said)
+    assert SECRET not in repr(read())
+    assert SECRET not in repr(target_of("test", {"context": "prod"}, timeout=1))
+    # Another user's session does not get this password.
+    with pytest.raises(BadInput, match="no password for bob"):
+        credentials(context="prod", user="bob")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o620, 0o606])
+def test_file_that_others_can_read_is_refused(offline: Bmq, mode: int) -> None:
+    offline("contexts", "add", "a", "tcp://a")
+    contexts_file().chmod(mode)
+    for words in (["queues"], ["contexts", "list"], ["contexts", "add", "b", "tcp://b"]):
+        ran = offline(*words)
+        assert (ran.status, f"chmod 600 {contexts_file()}" in ran.err) == (2, True)
+    assert target_of("test", {"broker": "tcp://x"}, timeout=1).uri == "tcp://x", "not needed, not read"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "{", "[]", "null", '{"version": 2}', '{"version": 1, "contexts": []}', "\ufeff{}",
+        '{"version": 1, "contexts": {"a": {}}}', '{"version": 1, "contexts": {"a": {"uri": 5}}}',
+        '{"version": 1, "contexts": {"a": {"uri": "tcp://a", "passwort": "' + SECRET + '"}}}',
+        '{"version": 1, "current": "b", "contexts": {}}', "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_broken_file_is_named(offline: Bmq, content: str) -> None:
+    contexts_file().parent.mkdir(parents=True)
+    contexts_file().write_text(content, encoding="utf-8")
+    contexts_file().chmod(0o600)
+    ran = offline("contexts", "list")
+    assert ran.status == 2
+    assert str(contexts_file()) in ran.err
+    assert SECRET not in ran.err
+
+
+# ---- edits
+
+
+def test_edits_at_the_same_time_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(start: int) -> None:
+        for index in range(start, start + 10):
+            with edit() as contexts:
+                contexts.entries[f"c{index}"] = {"uri": "tcp://a"}
+
+    threads = [threading.Thread(target=add, args=(10 * each,)) for each in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read().entries) == 40
+    assert [each.name for each in contexts_file().parent.iterdir() if each.name.startswith(".")] == []
+
+
+def test_failed_edit_changes_nothing(offline: Bmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    offline("contexts", "add", "a", "tcp://a")
+    before = contexts_file().read_bytes()
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    ran = offline("contexts", "add", "b", "tcp://b")
+    assert (ran.status, "No space left" in ran.err) == (2, True)
+    assert contexts_file().read_bytes() == before
+    assert sorted(each.name for each in contexts_file().parent.iterdir()) == [
+        "contexts.json",
+        "contexts.json.lock",
+    ]
+
+
+def test_edit_waits_for_another_edit_for_a_limited_time(
+    offline: Bmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context_file, "PATIENCE", 0.05)
+    said: list[str] = []
+    with edit():
+        other = threading.Thread(target=lambda: said.append(offline("contexts", "use", "--none").err))
+        other.start()
+        other.join()
+    assert "another bmq contexts" in said[0]
+
+
+def test_file_on_windows_is_among_the_applications(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("APPDATA", str(tmp_path))
+    monkeypatch.setattr(context_file, "os", SimpleNamespace(name="nt", environ=os.environ))
+    assert contexts_file() == tmp_path / "bmq" / "contexts.json"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["add", "a b", "tcp://a"], "the name of a context"),
+        (["add", "-", "tcp://a"], "the name of a context"),
+        (["add", "", "tcp://a"], "the name of a context"),
+        (["add", "a", "nonsense"], "tcp://HOST"),
+        (["add", "a", ""], "tcp://HOST"),
+        (["add", "a", "tcp://ann:" + SECRET + "@host"], "no user and password"),
+        (["add", "a", "tcp://a", "--ca", "/nowhere"], "certificates cannot be used"),
+        (["add", "a", "tcps://a", "--key", "/nowhere"], "a key needs a certificate"),
+        (["add", "a", "tcp://a", "--domain", "a b"], "--domain must be"),
+        (["add", "a", "tcp://a", "--store", "file"], "a password needs a user"),
+        (["add", "a", "tcp://a", "--user", "u", "--store", "paper"], "keyring or file"),
+        (["add", "a", "tcp://a", "--user", "u:v", "--store", "file"], "without a colon"),
+        (["add", "a", "tcp://a", "--user", "u"], "no password for u"),
+        (["add", "a", "tcp://a", "--user", "u", "--password-env", "A", "--password-stdin"], "give one of"),
+        (
+            ["add", "a", "tcp://a", "--user", "u", "--password-env", "A", "--store", "file"],
+            "stores a password",
+        ),
+        (["use"], "or --none"),
+        (["use", "a", "--none"], "or --none"),
+        (["use", "a"], "no context has the name 'a'"),
+        (["remove", "a"], "no context has the name 'a'"),
+        (["show"], "no context is in use"),
+        (["show", "a"], "no context has the name 'a'"),
+        (["test", "a"], "no context has the name 'a'"),
+    ],
+)
+def test_odd_values(offline: Bmq, words: list[str], error: str) -> None:
+    ran = offline("contexts", *words)
+    assert (ran.status, ran.out) == (2, "")
+    assert error in " ".join(ran.err.split())
+    assert SECRET not in ran.err
+    assert not contexts_file().exists()
+
+
+def test_keyring_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    assert "pip install 'bmq[keyring]'" in keyrings.why_unusable()
+    with pytest.raises(BadInput, match="pip install"):
+        keyrings.store("a", "u", "p")
+
+
+def test_records_have_the_documented_fields(offline: Bmq) -> None:
+    from bmq.cli.contexts import FIELDS
+
+    offline("contexts", "add", "a", "tcp://a", "--use")
+    (record,) = offline("contexts", "list", "--output", "json").json
+    assert set(record) == set(FIELDS)
+    header, line = offline("contexts", "list", "--output", "csv").lines
+    assert header.split(",") == list(FIELDS)
+    assert line.startswith("a,true,tcp://a,")
+    assert json.loads(offline("contexts", "show", "-j").out) == record
