@@ -21,7 +21,7 @@ import typer
 
 from bmq.cli.verbs import VERBS
 
-__all__ = ["admin_words", "answer_shell", "chosen_verb", "contexts", "domains", "queues", "queues_or_domains"]
+__all__ = ["admin_words", "answer_shell", "chosen_verb", "domains", "queues", "queues_or_domains"]
 
 #: Maximum time in seconds for which a TAB waits for the broker.
 PATIENCE = 1.0
@@ -37,15 +37,6 @@ def queues(ctx: typer.Context, incomplete: str) -> list[str]:
 def domains(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return domains that begin with the incomplete word."""
     return _candidates(ctx, incomplete, lambda uris, domains: domains)
-
-
-def contexts(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return named brokers that begin with the incomplete word."""
-    from bmq.cli.target import brokers
-
-    with suppress(Exception):
-        return sorted(each for each in brokers() if each.startswith(incomplete))
-    return []
 
 
 def queues_or_domains(ctx: typer.Context, incomplete: str) -> list[str]:

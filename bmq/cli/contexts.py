@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bmq.cli.completion import contexts as names
 from bmq.cli.context_file import Contexts, check_name, contexts_file, edit, read
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note, out, table
@@ -20,6 +19,7 @@ from bmq.cli.status import ExitStatus
 from bmq.cli.target import (
     Chosen,
     brokers,
+    complete_contexts,
     configuration_file,
     current_broker,
     offline,
@@ -36,12 +36,15 @@ FIELDS: Final = (
 _COLUMNS: Final = ("name", "address", "domain", "user", "password")
 _STORES: Final = ("keyring", "file")
 _NAME = Annotated[
-    str, typer.Argument(autocompletion=names, metavar="NAME", help="Name of the context.", show_default=False)
+    str,
+    typer.Argument(
+        autocompletion=complete_contexts, metavar="NAME", help="Name of the context.", show_default=False
+    ),
 ]
 _SOME_NAME = Annotated[
     str | None,
     typer.Argument(
-        autocompletion=names,
+        autocompletion=complete_contexts,
         metavar="[NAME]",
         help="Name of the context; by default the one in use.",
         show_default=False,
@@ -344,7 +347,10 @@ def use(
     name: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=names, metavar="[NAME]", help="Name of the context.", show_default=False
+            autocompletion=complete_contexts,
+            metavar="[NAME]",
+            help="Name of the context.",
+            show_default=False,
         ),
     ] = None,
     none: Annotated[bool, typer.Option("--none", help="Use no context.")] = False,

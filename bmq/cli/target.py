@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
@@ -35,6 +36,7 @@ __all__ = [
     "BrokerTarget",
     "Chosen",
     "brokers",
+    "complete_contexts",
     "configuration_file",
     "current_broker",
     "is_broker_address",
@@ -365,10 +367,11 @@ _BROKER = Annotated[
 ]
 
 
-def _complete_contexts(ctx: typer.Context, incomplete: str) -> list[str]:
-    from bmq.cli.completion import contexts
-
-    return contexts(ctx, incomplete)
+def complete_contexts(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return named brokers that begin with the incomplete word."""
+    with suppress(Exception):
+        return sorted(each for each in brokers() if each.startswith(incomplete))
+    return []
 
 
 _CONTEXT = Annotated[
@@ -376,7 +379,7 @@ _CONTEXT = Annotated[
     typer.Option(
         "--context",
         metavar="NAME",
-        autocompletion=_complete_contexts,
+        autocompletion=complete_contexts,
         help="Name of a context (BMQ_CONTEXT), as listed by bmq contexts.",
         rich_help_panel=_PANEL,
     ),

@@ -25,12 +25,12 @@ WITHOUT_A_QUEUE = {
     "record",
     "replay",
     "console",
-WITHOUT_A_QUEUE = {"exporter"}
+    "exporter",
     "run",
     "docs",
     "spark",
     "broker",
-WITHOUT_A_QUEUE = {"contexts"}
+    "contexts",
 }
 #: The first words of some steps: a verb may have several.
 SEVERAL = {"tail and confirm": "tail"}
