@@ -36,7 +36,7 @@ export FOREIGN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test test-programs soak browser lint format types docs dist bench simulate mutants spark-versions check clean
+.PHONY: help setup demo demo-spark test test-programs soak browser lint format types docs dist bench works-with simulate mutants spark-versions check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ browser: setup ## the console's page in a headless Chromium, which has to be ins
 
 integration: setup ## the suites against a real broker, in Docker; PROFILE=cluster for three nodes
 	@./docker/integration "$(RUN)" $(ARGS)
+
+works-with: setup ## the page "Works with", from a run of the conformance suite: ARGS="--broker tcp://..."
+	$(RUN) benchmarks/works_with.py $(ARGS)
 
 lint: setup ## ruff: rules and format; import-linter: which way imports point; codespell: misspelt words
 	$(RUN) -m ruff check $(CODE)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page "Works with" shows the recorded runs of the conformance suite, and names tests that exist."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    yield importlib.import_module("works_with")
+    sys.modules.pop("works_with", None)
+
+
+def test_page_has_the_tables_of_the_recorded_runs(program: Any) -> None:
+    runs = json.loads(program.RECORD.read_text(encoding="utf-8"))
+    assert program.table(runs) in program.PAGE.read_text(encoding="utf-8")
+    assert "embedded broker" in [run["release"] for run in runs]
+
+
+def test_every_feature_has_tests(program: Any) -> None:
+    for files in program.FEATURES.values():
+        assert [each for each in files if not (ROOT / "tests" / each).is_file()] == []
+
+
+def test_failed_and_missing_tests_show_in_the_table(program: Any) -> None:
+    assert program.cell({"passed": 3, "failed": []}) == "3 of 3"
+    assert program.cell({"passed": 2, "failed": ["test_a", "test_b"]}) == "2 of 4: `test_a`, `test_b`"
+    assert program.cell({"passed": 0, "failed": []}) == "not run"
