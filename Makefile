@@ -36,7 +36,7 @@ export FOREIGN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test test-programs soak browser lint format types docs dist bench works-with simulate mutants spark-versions check clean
+.PHONY: help setup demo demo-spark test test-programs soak browser lint format types docs playground dist bench works-with simulate mutants spark-versions check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,7 +81,7 @@ demo-spark: $(SPARK_DEMO) ## a few minutes: a Spark pipeline from queue to queue
 # Tests run in processes of their own, one for each core. pytest-xdist replaces a process that hangs or crashes: the
 # test fails, and the other tests go on. ARGS="-n 0" runs the tests in pytest's own process, where a debugger works.
 PYTEST   := $(RUN) -m pytest -n auto --maxprocesses 8 --max-worker-restart 20
-PROGRAMS := tests/programs tests/spark tests/typing tests/frameworks
+PROGRAMS := tests/programs tests/browser tests/spark tests/typing tests/frameworks
 CHOSEN   := $(filter tests/%,$(ARGS))
 LONG     := tests/integration/test_lost_nodes.py tests/client/test_leaks.py
 SOAK     := $(addprefix tests/integration/test_,chaos.py groups_chaos.py delays.py answers_and_retries.py) $(LONG)
@@ -98,11 +98,11 @@ soak: setup ## minutes of broken connections and killed brokers, on sockets; cho
 	    $(if $(CHOSEN),,$(SOAK)) $(ARGS)
 	$(if $(CHOSEN),,SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=. PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) benchmarks/spark_soak.py)
 
-browser: setup ## the console's page in a headless Chromium, which has to be installed
+browser: playground ## the console and the playground in a headless Chromium, which has to be installed
 	@for each in chromium chromium-browser google-chrome-stable google-chrome chrome; do \
 	    command -v $$each >/dev/null && exit; done; \
 	    echo "there is no Chromium here: on Debian, apt-get install chromium" >&2; exit 1
-	$(RUN) -m pytest -n 1 --max-worker-restart 20 tests/console/browser.py $(ARGS)
+	$(RUN) -m pytest -n 1 --max-worker-restart 20 tests/console/browser.py tests/browser/browser.py $(ARGS)
 
 integration: setup ## the suites against a real broker, in Docker; PROFILE=cluster for three nodes
 	@./docker/integration "$(RUN)" $(ARGS)
@@ -130,6 +130,10 @@ types: setup ## mypy and pyright, both strict
 
 docs: setup ## the documentation, strictly, into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+
+playground: setup ## the documentation with Python in the browser, into site/; fetches Pyodide with npm, 6 MB
+	$(RUN) docs/browser/build.py .pyodide
+	BMQ_PYODIDE=.pyodide NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 dist: ## sdist, wheel and bill of materials of a release into dist/, tried in an empty environment
 	@PYTHON="$(PYTHON)" ./.ci/dist

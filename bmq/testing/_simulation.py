@@ -760,32 +760,78 @@ class Simulation:
                 unretrieved exception, or does not end.
             Exception: raised by the coroutine.
         """
+        slices = self._slices(main, arguments, self._limit)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+    def play(
+        self, main: Callable[..., Coroutine[Any, Any, Any]], *arguments: object, every: float = 0.05
+    ) -> Generator[float]:
+        """Run a coroutine function as :meth:`run` does, in slices of virtual time.
+
+        The caller decides how fast time passes. Between two slices the caller may draw the state, inject
+        faults and start processes::
+
+            for now in sim.play(main, every=0.1):
+                draw(sim, now)
+
+        Closing the generator kills all processes.
+
+        Args:
+            main: the coroutine function.
+            arguments: arguments of the function.
+            every: virtual seconds of a slice.
+
+        Yields:
+            The virtual seconds since the beginning, after each slice.
+
+        Raises:
+            StateError: the simulation has run already.
+            UsageError: an event loop is running.
+            SimulationError: as for :meth:`run`.
+            Exception: raised by the coroutine.
+        """
+        every = _checks.seconds("every", every, positive=True)
+        _checks.function("main", main, len(arguments))
+        return self._slices(main, arguments, every)
+
+    def _slices(
+        self, main: Callable[..., Coroutine[Any, Any, T]], arguments: tuple[object, ...], every: float
+    ) -> Generator[float, None, T]:
+        """Run in slices of virtual time; return the function's result."""
         if self._over:
             raise StateError("the simulation is over: create another simulation")
         if asyncio.events._get_running_loop() is not None:
             raise UsageError("a simulation runs its own event loops: call run() outside coroutines")
         with replayed(self):
-            return self._run(main, arguments)
-
-    def _run(self, main: Callable[..., Coroutine[Any, Any, T]], arguments: tuple[object, ...]) -> T:
-        with self._frozen(), _patched(self.seed):
-            try:
-                process = self.process("main", main, *arguments)
-                self._run_to_the_end(process, _START + self._limit)
-                self._end()
-                problems = self._problems(process)
-            finally:
-                self._over = True
-                for each in self._processes:
-                    each.kill()
-                with _silence():
-                    self._bury()
-        if process._error is not None:
-            for problem in problems:
-                process._error.add_note(f"and: {problem}")
-            raise process._error
-        if problems:
-            raise SimulationError("\n".join(problems))
+            with self._frozen(), _patched(self.seed):
+                try:
+                    process = self.process("main", main, *arguments)
+                    limit = _START + self._limit
+                    end = _START
+                    while not self._ends(process, end := min(end + every, limit)):
+                        if end >= limit or self._engine.idle:
+                            raise SimulationError(self._stuck(process, limit))
+                        self._engine.now = end
+                        yield self.now
+                    self._end()
+                    problems = self._problems(process)
+                finally:
+                    self._over = True
+                    for each in self._processes:
+                        each.kill()
+                    with _silence():
+                        self._bury()
+            if process._error is not None:
+                for problem in problems:
+                    process._error.add_note(f"and: {problem}")
+                raise process._error
+            if problems:
+                raise SimulationError("\n".join(problems))
         result: T = process._result
         return result
 
@@ -801,12 +847,13 @@ class Simulation:
         # A traceback, or the program's own objects, may keep sessions for longer than the simulation lasts.
         disown(self._loops)
 
-    def _run_to_the_end(self, process: SimulatedProcess, until: float) -> None:
-        engine = self._engine
+    def _ends(self, process: SimulatedProcess, until: float) -> bool:
+        """Run until a process has ended, or until a time; return whether the process has ended."""
         # A process that ends may be started again at once.
         while process._loop is not None and not process._loop.dead:
-            if not engine.run(process._loop, until):
-                raise SimulationError(self._stuck(process, until))
+            if not self._engine.run(process._loop, until):
+                return False
+        return True
 
     def _stuck(self, process: SimulatedProcess, until: float) -> str:
         why = (
@@ -839,7 +886,8 @@ class Simulation:
                 each.stop()
             until = self._engine.now + _GRACE
             while left := next((each for each in group if each.running), None):
-                self._run_to_the_end(left, until)
+                if not self._ends(left, until):
+                    raise SimulationError(self._stuck(left, until))
 
     def _problems(self, main: SimulatedProcess) -> list[str]:
         """The unretrieved exceptions of processes."""

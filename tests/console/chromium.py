@@ -87,11 +87,11 @@ class Page:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    async def until(self, expression: str) -> Any:
-        """Wait until an expression is true in the page; return the value."""
+    async def until(self, expression: str, seconds: float = 20) -> Any:
+        """Wait until an expression is true in the page, for some seconds at most; return the value."""
         last: object = None
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(seconds):
                 while True:
                     try:
                         if value := await self.js(f"((v) => v instanceof Node || v)({expression})"):

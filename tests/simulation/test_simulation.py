@@ -691,3 +691,67 @@ def test_memory_of_earlier_runs_is_released() -> None:
         runs.append(weakref.ref(simulation))
         del simulation
     assert sum(each() is not None for each in runs) <= 20
+
+
+def test_a_simulation_is_played_in_slices() -> None:
+    sim = Simulation(1)
+    ticks: list[float] = []
+
+    async def main() -> None:
+        for _ in range(4):
+            await asyncio.sleep(0.25)
+            ticks.append(sim.now)
+
+    times: list[float] = []
+    for now in sim.play(main, every=0.1):
+        times.append(now)
+        assert all(tick <= now for tick in ticks)
+    assert times == pytest.approx([0.1 * number for number in range(1, len(times) + 1)])
+    assert len(ticks) == 4
+
+
+def test_faults_and_processes_between_two_slices() -> None:
+    sim = Simulation(1)
+    done: list[str] = []
+
+    async def other(name: str) -> None:
+        await asyncio.sleep(0.5)
+        done.append(name)
+
+    async def main() -> None:
+        await asyncio.sleep(2)
+
+    for now in sim.play(main, every=0.5):
+        if now == pytest.approx(0.5):
+            sim.process("first", other, "first")
+            sim.process("second", other, "second").kill()
+    assert done == ["first"]
+
+
+def test_a_closed_play_ends_the_simulation() -> None:
+    sim = Simulation(1)
+    before = time.time, os.urandom
+    playing = sim.play(asyncio.sleep, DAY, every=0.1)
+    next(playing)
+    playing.close()
+    assert (time.time, os.urandom) == before
+    with pytest.raises(bmq.StateError, match="the simulation is over"):
+        next(sim.play(asyncio.sleep, 1))
+
+
+def test_a_play_reports_a_failure_and_wrong_arguments() -> None:
+    sim = Simulation(1)
+
+    async def main() -> None:
+        await asyncio.sleep(1)
+        raise ValueError("no coffee")
+
+    with pytest.raises(ValueError, match="no coffee") as caught:
+        list(sim.play(main))
+    assert any("BMQ_SIM_SEED=1" in note for note in caught.value.__notes__)
+    with pytest.raises(bmq.UsageError, match="every"):
+        Simulation(1).play(main, every=0)
+    with pytest.raises(bmq.UsageError, match="main"):
+        Simulation(1).play(main, 1)
+    with pytest.raises(SimulationError, match="has not ended after 5 virtual seconds"):
+        list(Simulation(1, limit=5).play(asyncio.sleep, 60))
