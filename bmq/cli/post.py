@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,7 @@ from bmq.cli.messages import BadInput, from_json, parse_properties
 from bmq.cli.output import emit, note, stderr
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.template import Row, Template, read_rows
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -113,6 +115,23 @@ async def command(
         bool,
         typer.Option("--ndjson", help="Each line is one message as JSON, in the form of bmq tail --json."),
     ] = False,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--template",
+            metavar="TEXT|@FILE",
+            help="Text of each message, with placeholders, also in --property: {{counter}}, {{uuid}}, "
+            "{{now}}, {{now:ms}}, {{random:1:6}}, {{row.COLUMN}}; with |json as a JSON value.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            help="Rows for --template, one message for each: CSV with a header, or JSON lines (.jsonl).",
+        ),
+    ] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option(
@@ -150,22 +169,34 @@ async def command(
     $ bmq post bmq://bmq.test.mem.priority/orders --file order.json --tag express
     $ generate | bmq post bmq://bmq.test.mem.priority/orders --lines --rate 1000
     $ bmq tail QUEUE --json | bmq post OTHER --ndjson
+    $ bmq post QUEUE --template '{"id": {{counter}}, "at": "{{now}}"}' --count 1000 --rate 50
+    $ bmq post QUEUE --template @order.json --data orders.csv -p 'CustomerId={{row.customer}}'
     """
     import bmq
 
-    common = bmq.PutMessage(b"", parse_properties(properties) or None, tags=tuple(tags or ()))
     names = list(file or ())
+    if data is not None and template is None:
+        raise BadInput("--data has the rows of a template: give --template, too")
+    made = None
+    if template is not None:
+        if payloads or names or lines or ndjson:
+            raise BadInput("--template makes the messages: give no payloads, files, --lines or --ndjson")
+        made = _Made(template, data, properties or [])
+        properties = None
+    common = bmq.PutMessage(b"", parse_properties(properties) or None, tags=tuple(tags or ()))
     if payloads and names:
         raise BadInput("give payloads or files, not both")
     if lines and ndjson:
         raise BadInput("--lines and --ndjson exclude each other: give one of the two")
     if payloads and (lines or ndjson):
         raise BadInput("--lines and --ndjson are for files and standard input; each PAYLOAD is one message")
-    if not payloads and not names:
+    if not payloads and not names and made is None:
         names = [files.STDIN]
     if count > 1 and files.STDIN in names:
         raise BadInput("standard input can be read only once: --count needs payloads or files")
     total = len(payloads) * count if payloads else None
+    if made is not None:
+        total = len(made.rows) * count
     options = {"compression": bmq.Compression.ZLIB if compress else bmq.Compression.NONE}
     loop = asyncio.get_running_loop()
     async with target.connect(reconnect_timeout=target.timeout, **options) as session:
@@ -175,8 +206,9 @@ async def command(
         with _progress(quiet=quiet) as progress:
             bar = progress.add_task("posting", total=total)
             posted = 0
-            for _ in range(count):
-                async for label, message in _messages(payloads, names, lines=lines, ndjson=ndjson, run=run):
+            for turn in range(count):
+                messages = _messages(payloads, names, lines=lines, ndjson=ndjson, run=run)
+                async for label, message in made.messages(turn) if made is not None else messages:
                     if rate is not None and (early := started + posted / rate - loop.time()) > 0:
                         await asyncio.sleep(early)
                     await run.post(label, _with(message, common))
@@ -192,6 +224,34 @@ async def command(
         failed = f", {number(run.failures)} not accepted" if run.failures else ""
         note(f"{what} accepted ({size(run.bytes)} in {seconds:.2f} s{speed}){failed}")
     return ExitStatus.FAILED if run.failures else ExitStatus.OK
+
+
+class _Made:
+    """Messages of a template. All placeholders and all rows are checked before the first post."""
+
+    def __init__(self, text: str, data: str | None, properties: list[str]) -> None:
+        if text.startswith("@"):
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        self._payload = Template(text, "--template")
+        self._properties = [Template(each, f"--property {each}") for each in properties]
+        columns = [name for each in (self._payload, *self._properties) for name in each.columns]
+        if columns and data is None:
+            raise BadInput(f"{{{{row.{columns[0]}}}}} needs rows: give --data")
+        self.rows: list[Row] = read_rows(data, columns) if data is not None else [{}]
+        for place, row in enumerate(self.rows):  # properties of every row must be legal
+            if not place or columns:
+                self._message(place, row)
+
+    def _message(self, place: int, row: Row) -> bmq.PutMessage:
+        import bmq
+
+        given = parse_properties([each.fill(place, row) for each in self._properties])
+        return bmq.PutMessage(self._payload.fill(place, row).encode(), given or None)
+
+    async def messages(self, turn: int) -> AsyncIterator[tuple[str, bmq.PutMessage]]:
+        """Iterate over the messages of a turn."""
+        for place, row in enumerate(self.rows, turn * len(self.rows)):
+            yield f"message {place + 1}", self._message(place, row)
 
 
 async def _messages(

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from bmq import _world
 from bmq.admin.words import number
 from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput, property_text, text_or_base64, to_json
@@ -24,6 +27,11 @@ __all__ = ["command"]
 
 _IDLE = 1.0
 _BATCH = 1000
+# Messages before --since that the command takes and returns, at most.
+_MOST_EARLIER = 100_000
+_DURATION = re.compile(
+    r"(?:(?P<days>\d{1,6})d)?(?:(?P<hours>\d{1,6})h)?(?:(?P<minutes>\d{1,9})m)?(?:(?P<seconds>\d{1,9})s)?"
+)
 
 
 @verb("tail")
@@ -55,6 +63,15 @@ async def command(
         int | None,
         typer.Option(
             "--count", "-n", min=1, help="End after this number of messages; the status is 1 if fewer arrive."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Only messages that arrived at the broker since: 10m, 1h30m, 2d, or a time such as "
+            "2026-05-01T12:00 (UTC without a zone).",
         ),
     ] = None,
     follow: Annotated[
@@ -101,10 +118,15 @@ async def command(
     messages first: if no subscription matches a returned message, later messages wait too. [bold]bmq peek[/]
     takes no message.
 
+    A broker keeps no history: --since prints the messages that are still in the queue and arrived at the
+    broker at this time or later. The command takes the older messages too, prints and confirms none of them,
+    and returns them at the end.
+
     [bold]Examples[/]
 
     $ bmq tail bmq://bmq.test.mem.priority/orders
     $ bmq tail bmq://bmq.test.mem.priority/orders -e 'CustomerId == 1234' --follow
+    $ bmq tail bmq://bmq.test.mem.priority/orders --since 10m
     $ bmq tail bmq://bmq.test.mem.fanout/orders?id=foo --json --count 10 | jq .properties
     """
     import bmq
@@ -118,7 +140,12 @@ async def command(
     limit = min(max_unconfirmed, count) if count is not None else max_unconfirmed
     wait = idle if idle is not None else None if follow else _IDLE
     printer = _Printer(json=json, fields=names)
-    shown = 0
+    shown = taken = 0
+    earlier: set[str] = set()
+    if since is not None:
+        begin = _time(since)
+        earlier = await _arrived_before(target, queue, begin)
+        limit += len(earlier)
     async with target.connect() as session:
         opened = await session.open_queue(queue, read=True, priority=priority, max_unconfirmed_messages=limit)
         async with opened if wanted is None else opened.subscribe(wanted) as consumer:
@@ -129,25 +156,85 @@ async def command(
                     )
                 except TimeoutError:
                     break
-                for message in batch:
+                chosen = [message for message in batch if message.guid not in earlier] if earlier else batch
+                for message in chosen:
                     printer.show(message)
                 sys.stdout.flush()
-                shown += len(batch)
+                shown += len(chosen)
+                taken += len(batch)
                 if confirm:
-                    batch.confirm()
-                elif shown >= limit and shown != count:
+                    for message in chosen:
+                        message.confirm()
+                elif taken >= limit and shown != count:
                     note(
-                        f"bmq tail: {number(shown)} messages are unconfirmed, which is the limit: no more "
+                        f"bmq tail: {number(taken)} messages are unconfirmed, which is the limit: no more "
                         "messages arrive. Raise --max-unconfirmed, or give --confirm"
                     )
                     if wait is not None:
                         break
-    if shown and not confirm:
+    returned = taken - (shown if confirm else 0)
+    if returned:
         note(
-            f"bmq tail: {number(shown)} messages returned to the queue. Until a consumer takes them again, "
-            "other subscriptions may receive no messages; bmq peek takes no messages"
+            f"bmq tail: {number(returned)} messages returned to the queue. Until a consumer takes them "
+            "again, other subscriptions may receive no messages; bmq peek takes no messages"
         )
     return ExitStatus.OK if count is None or shown >= count else ExitStatus.FAILED
+
+
+def _time(text: str) -> datetime:
+    """Return the time of ``--since``.
+
+    Raises:
+        BadInput: the text is neither a duration nor a time.
+    """
+    now = datetime.fromtimestamp(_world.time(), UTC)
+    if text and (found := _DURATION.fullmatch(text)):
+        parts = {unit: int(value) for unit, value in found.groupdict().items() if value}
+        try:
+            return now - timedelta(**parts)
+        except OverflowError:
+            return datetime.min.replace(tzinfo=UTC)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(
+            "--since takes a duration such as 90s, 10m, 1h30m or 2d, or a time such as 2026-05-01T12:00, "
+            f"not {text!r}"
+        ) from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    if moment > now:
+        note(
+            f"bmq tail: --since {text} is in the future ({moment:%F %T} UTC): only later messages are printed"
+        )
+    return moment
+
+
+async def _arrived_before(target: BrokerTarget, queue: str, begin: datetime) -> set[str]:
+    """Return the GUIDs of stored messages that arrived earlier.
+
+    Raises:
+        BadInput: there are too many, or another node than the queue's primary answers.
+    """
+    import bmq
+
+    found: set[str] = set()
+    try:
+        async with target.admin() as admin:
+            asked = admin.queue(queue)
+            if gap := (await asked.standing()).gap:
+                raise BadInput(f"--since needs the queue's primary: {gap}")
+            async for message in asked.all_messages():
+                if message.arrival >= begin:
+                    break  # the listing has the order of arrival
+                found.add(message.guid)
+                if len(found) > _MOST_EARLIER:
+                    raise BadInput(
+                        f"more than {number(_MOST_EARLIER)} earlier messages wait in the queue, and bmq tail "
+                        "would have to take them all: choose an earlier time, or bmq peek --offset -20"
+                    )
+    except bmq.errors.AdminError:
+        return set()  # nobody has opened the queue yet
+    return found
 
 
 class _Printer:

@@ -289,7 +289,7 @@ def _refuse_broker_as_queue(name: str, arguments: dict[str, Any]) -> None:
     Raises:
         BadInput: an argument for queues is the address of a broker.
     """
-    for argument in ("queue", "queues", "domain", "what"):
+    for argument in ("queue", "queues", "domain", "what", "source", "destination"):
         given: Any = arguments.get(argument)
         for each in given if isinstance(given, list) else [given]:  # pyright: ignore[reportUnknownVariableType]
             if isinstance(each, str) and is_broker_address(each):

@@ -11,6 +11,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "post": ("bmq.cli.post", "Post messages: arguments, files, lines, NDJSON."),
     "tail": ("bmq.cli.tail", "Print the messages of a queue; confirm only with --confirm."),
     "peek": ("bmq.cli.peek", "List the messages that wait in a queue."),
+    "move": ("bmq.cli.move", "Move messages to another queue, resumable."),
     "dead": ("bmq.cli.dead", "List dead letters, show one, or put letters back."),
     "mover": ("bmq.cli.mover", "Pass delayed messages on when they are due."),
     "purge": ("bmq.cli.purge", "Delete the messages of a queue or a domain."),

@@ -89,6 +89,14 @@ def post(scene: Scene) -> None:
 
 
 @step
+def move(scene: Scene) -> None:
+    """Moves to another queue, and back."""
+    for words in ((scene.uri, scene.uri + "-moved"), (scene.uri + "-moved", scene.uri)):
+        scene.run("move", *words, "--idle", "0.3")
+    scene.handed_back = False
+
+
+@step
 def tail(scene: Scene) -> None:
     end = ("--count", str(len(scene.there))) if scene.there else ("--idle", "0.1")
     ran = scene.run("tail", scene.uri, *end)

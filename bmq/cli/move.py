@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bmq move``: messages from one queue to another, without a loss and without a second copy.
+
+A message is confirmed at the source once the destination has accepted it, so a death between the two steps
+loses nothing: the source delivers the message again, to the next run. The GUID at the destination derives
+from the GUID at the source and from the destination. The broker drops the second post of the next run as a
+repetition, for as long as its deduplication window (``deduplicationTimeMs`` of the domain) remembers the
+first. The derived GUID also permits a move back: with the same GUID, the original queue would drop the
+message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bmq.admin.words import number, several, size
+from bmq.cli.completion import queues
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit, note, stderr
+from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, complete_contexts, target_of, verb
+from bmq.conventions import derived_guid
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    import bmq
+
+__all__ = ["FIELDS", "command"]
+
+#: Fields of the record.
+FIELDS = ("source", "destination", "moved", "bytes", "failed", "seconds")
+# Messages between receipt and confirmation: as many may be posted again by a run after a kill.
+_WINDOW = 1000
+_BATCH = 250
+_MOST_LISTED = 20
+
+
+@dataclass(slots=True)
+class _Result:
+    """Messages of this run.
+
+    Attributes:
+        moved: messages that are confirmed at the source.
+        bytes: their payloads.
+        failed: messages that stay.
+        full: whether the destination has no room.
+    """
+
+    moved: int = 0
+    bytes: int = 0
+    failed: int = 0
+    full: bool = False
+
+    def refuse(self, guid: str, why: object) -> None:
+        """Report a message that stays."""
+        self.failed += 1
+        if self.failed <= _MOST_LISTED:
+            note(f"bmq move: {guid} stays: {why}")
+        elif self.failed == _MOST_LISTED + 1:
+            note("bmq move: further messages stay and are not listed")
+
+
+@verb("move")
+async def command(
+    target: BrokerTarget,
+    source: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=queues,
+            metavar="SOURCE",
+            help="Queue to take from: bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue.",
+            show_default=False,
+        ),
+    ],
+    destination: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=queues, metavar="DESTINATION", help="Queue to post to.", show_default=False
+        ),
+    ],
+    where: Annotated[
+        str | None,
+        typer.Option("--where", "-w", metavar="EXPR", help="Only messages that match this expression."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of messages to move.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", "-r", min=0.001, help="Maximum number of messages per second.")
+    ] = None,
+    to_broker: Annotated[
+        str | None,
+        typer.Option(
+            "--to-broker",
+            metavar="NAME|URI",
+            autocompletion=complete_contexts,
+            help="Broker of the destination, if it is another one.",
+        ),
+    ] = None,
+    idle: Annotated[
+        float,
+        typer.Option("--idle", metavar="SECONDS", min=0.01, help="End after this time without a message."),
+    ] = 1.0,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")
+    ] = False,
+    output: OUTPUT = Form.TABLE,
+) -> int:
+    """Move messages from one queue to another, with payload and properties.
+
+    A message leaves the source after the destination has accepted the message: an interruption or a death
+    loses nothing, and the same command continues. If it continues within the deduplication window of the
+    destination (five minutes by default), no message appears twice; later, at most 1,000 messages may. While
+    the command runs, other consumers of the source do not receive the messages that the command holds.
+
+    [bold]Examples[/]
+
+    $ bmq move bmq://shop.orders/new bmq://shop.orders/express --where 'OrderType == "EXPRESS"'
+    $ bmq move bmq://shop.orders/new bmq://shop.archive/orders --limit 1000 --rate 100
+    $ bmq move bmq://shop.orders/new bmq://shop.orders/new --to-broker tcp://other.example.com
+    """
+    _check_queues(source, destination, to_broker)
+    if where is not None:
+        _check_expression(where)
+    loop = asyncio.get_running_loop()
+    result = _Result()
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(target.connect(reconnect_timeout=target.timeout))
+        other = session
+        if to_broker is not None:
+            there = target_of("move", {"broker": to_broker}, timeout=target.timeout)
+            other = await stack.enter_async_context(there.connect(reconnect_timeout=there.timeout))
+        written = await other.open_queue(destination, write=True)
+        window = _WINDOW if limit is None else min(_WINDOW, limit)
+        read = await session.open_queue(source, read=True, max_unconfirmed_messages=window)
+        consumer = read if where is None else read.subscribe(where)
+        total = limit if where is not None else await _total(target, source, limit)
+        started = loop.time()
+        try:
+            with _progress(quiet=quiet) as progress:
+                bar = progress.add_task("moving", total=total)
+                while limit is None or result.moved + result.failed < limit:
+                    most = _BATCH if rate is None else max(1, min(_BATCH, int(rate / 10)))
+                    if limit is not None:
+                        most = min(most, limit - result.moved - result.failed)
+                    try:
+                        batch = await consumer.receive_many(most, idle)
+                    except TimeoutError:
+                        break
+                    done = result.moved + result.failed
+                    if rate is not None and (early := started + done / rate - loop.time()) > 0:
+                        await asyncio.sleep(early)
+                    await _pass_on(list(batch), written, destination, result)
+                    if not progress.disable:
+                        progress.update(bar, completed=result.moved)
+                    if result.full or result.failed >= window:
+                        break
+        finally:
+            seconds = loop.time() - started
+            if not quiet:
+                _tell(result, source, destination, seconds, output)
+    if output is not Form.TABLE:
+        counts = {"moved": result.moved, "bytes": result.bytes, "failed": result.failed}
+        Records(output, FIELDS).write(
+            {"source": source, "destination": destination, **counts, "seconds": round(seconds, 3)}
+        )
+    return ExitStatus.FAILED if result.failed else ExitStatus.OK
+
+
+def _check_queues(source: str, destination: str, to_broker: str | None) -> None:
+    import bmq
+
+    first, second = bmq.QueueUri.parse(source), bmq.QueueUri.parse(destination)
+    if second.app_id:
+        raise BadInput(
+            f"the destination is a queue, and all its applications receive the messages: give "
+            f"{second.canonical} without ?id="
+        )
+    if first.canonical == second.canonical and to_broker is None:
+        raise BadInput(
+            f"source and destination are the same queue, {second.canonical}: give another destination"
+        )
+
+
+def _check_expression(text: str) -> None:
+    """Refuse an expression that a broker would silently take for all messages."""
+    import bmq
+
+    bmq.Expression(text)
+
+
+async def _total(target: BrokerTarget, source: str, limit: int | None) -> int | None:
+    """Return the number of messages to move; None if the broker does not report the number."""
+    import bmq
+
+    with suppress(bmq.Error):
+        async with target.admin() as admin:
+            asked = admin.queue(source)
+            depth = await asked.depth()
+            held = {app.app_id: app.messages for app in depth.apps}
+            there = held.get(asked.app_id, depth.messages) if asked.app_id else depth.messages
+            return there if limit is None else min(limit, there)
+    return limit
+
+
+async def _pass_on(
+    messages: list[bmq.Message], written: bmq.Queue, destination: str, result: _Result
+) -> None:
+    """Post messages, and confirm each message that the destination has accepted."""
+    import bmq
+
+    held: list[bmq.Message] = []
+    copies: list[bmq.PutMessage] = []
+    for message in messages:
+        try:
+            properties = message.properties.typed()
+            data = message.data
+        except bmq.ProtocolError as error:
+            result.refuse(message.guid, f"the message cannot be read: {error}")
+            continue
+        held.append(message)
+        guid = derived_guid(message.guid, destination, "move")
+        copies.append(bmq.PutMessage(data, properties or None, guid))
+    for message, reason in zip(held, await _post(written, copies), strict=True):
+        if reason is None:
+            message.confirm()
+            result.moved += 1
+            result.bytes += len(message.data)
+            continue
+        result.refuse(message.guid, reason)
+        if isinstance(reason, bmq.PostError) and reason.status.name.startswith("LIMIT_"):
+            result.full = True
+
+
+async def _post(written: bmq.Queue, copies: list[bmq.PutMessage]) -> list[Exception | None]:
+    """Post messages, and return the error of each."""
+    import bmq
+
+    errors: list[Exception | None] = [None] * len(copies)
+    try:
+        report = await written.post_many(copies)
+    except bmq.UsageError as error:  # of one of the messages
+        if len(copies) == 1:
+            return [error]
+        # The messages before it are posted already: the broker drops the repetitions.
+        return [found for copy in copies for found in await _post(written, [copy])]
+    for failed in report.failures:
+        errors[failed.index] = failed.error
+    return errors
+
+
+def _tell(result: _Result, source: str, destination: str, seconds: float, output: Form) -> None:
+    speed = f", {number(result.moved / seconds)} a second" if seconds > 1 else ""
+    failed = f", {number(result.failed)} not" if result.failed else ""
+    line = (
+        f"{several(result.moved, 'message')} moved ({size(result.bytes)} in {seconds:.2f} s{speed}){failed}"
+    )
+    if output is Form.TABLE and sys.exc_info()[0] is None:
+        emit(line)
+    else:
+        note(line)
+    if result.full:
+        note(f"bmq move: {destination} has no room for more messages: make room, and repeat the command")
+    if sys.exc_info()[0] is not None:
+        note(f"bmq move: the other messages are still in {source}; the same command continues")
+
+
+def _progress(*, quiet: bool) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TaskProgressColumn(show_speed=True),
+        console=stderr(),
+        transient=True,
+        disable=quiet or not sys.stderr.isatty(),
+    )
