@@ -11,8 +11,9 @@ import typer
 
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues
-from bmq.cli.messages import BadInput, property_text, to_json
-from bmq.cli.output import emit, emit_json, note, out, printable, table
+from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, to_json
+from bmq.cli.output import emit, note, out, printable, table
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_QUEUE
@@ -51,9 +52,7 @@ async def command(
     idle: Annotated[
         float, typer.Option("--idle", metavar="SECONDS", min=0, help="End after this time without a message.")
     ] = 1.0,
-    json: Annotated[
-        bool, typer.Option("--json", "-j", help="Print one JSON object for each dead letter.")
-    ] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """List dead letters, show single letters, or put letters back.
 
@@ -83,9 +82,10 @@ async def command(
         if back:
             return await _put_back(session, letters, to, wanted)
         found = [letter async for letter in letters]
-        if json:
+        if output is not Form.TABLE:
+            writer = Records(output, MESSAGE_FIELDS)
             for letter in found:
-                _each(letter, lambda letter: emit_json(to_json(letter)))
+                _each(letter, lambda letter: writer.write(to_json(letter)))
         elif wanted:
             for letter in found:
                 _each(letter, _show)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bmq.wire.properties import PlainValue, PropertyInput
 
 __all__ = [
+    "MESSAGE_FIELDS",
     "BadInput",
     "from_json",
     "parse_properties",
@@ -26,6 +27,8 @@ __all__ = [
     "to_json",
 ]
 
+#: Fields of a message as a record; a payload that is not UTF-8 is in ``base64``.
+MESSAGE_FIELDS = ("guid", "queue", "properties", "types", "data", "base64")
 _TYPES = ("bool", "char", "short", "int32", "int64", "string", "binary")
 _MEMBERS = {"data", "json", "base64", "properties", "types", "tags", "guid", "queue"}
 _TRUTH = {"true": True, "false": False}

@@ -11,10 +11,14 @@ import typer
 from bmq.admin.words import age, number, size
 from bmq.cli.cluster import tell
 from bmq.cli.completion import queues
-from bmq.cli.output import emit_json, note, out, table
+from bmq.cli.output import note, out, table
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
 
-__all__ = ["command"]
+__all__ = ["FIELDS", "command"]
+
+#: Fields of the records.
+FIELDS = ("place", "guid", "size", "arrival", "gap")
 
 
 @verb("peek")
@@ -34,9 +38,7 @@ async def command(
     offset: Annotated[
         int, typer.Option("--offset", help="Number of messages to skip; -20 begins with the last 20.")
     ] = 0,
-    json: Annotated[
-        bool, typer.Option("--json", "-j", help="Print one JSON object for each message.")
-    ] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """List the messages that wait in a queue, oldest first, without taking them.
 
@@ -55,9 +57,10 @@ async def command(
     status = tell(standing)
     gap = {"gap": standing.gap} if standing.gap else {}
     now = datetime.now(UTC)
-    if json:
+    if output is not Form.TABLE:
+        writer = Records(output, FIELDS)
         for place, message in enumerate(page.messages, page.offset):
-            emit_json(
+            writer.write(
                 {"place": place, "guid": message.guid, "size": message.size, "arrival": message.arrival} | gap
             )
         return status

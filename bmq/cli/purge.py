@@ -10,11 +10,15 @@ import typer
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues_or_domains
 from bmq.cli.confirming import confirmed
-from bmq.cli.output import emit_json, out, table
+from bmq.cli.output import out, table
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
-__all__ = ["command"]
+__all__ = ["FIELDS", "command"]
+
+#: Fields of the records.
+FIELDS = ("queue", "appId", "messages", "bytes")
 
 
 @verb("purge")
@@ -29,7 +33,7 @@ async def command(
         ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object for each queue.")] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """Delete all messages of a queue, of one application of a queue, or of a whole domain.
 
@@ -56,9 +60,10 @@ async def command(
         if not (yes or confirmed(f"{what} on {broker} has {number(there)} messages. Delete them?")):
             return ExitStatus.FAILED
         purged = await (admin.queue(what).purge() if is_queue else admin.purge_domain(what))
-    if json:
+    if output is not Form.TABLE:
+        writer = Records(output, FIELDS)
         for each in purged:
-            emit_json(
+            writer.write(
                 {"queue": each.uri, "appId": each.app_id, "messages": each.messages, "bytes": each.bytes}
             )
         return ExitStatus.OK

@@ -11,10 +11,18 @@ from bmq.admin import Admin, Internals, QueueAdmin
 from bmq.admin.words import number, several, size
 from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import domains
-from bmq.cli.output import emit_json, note, out, table
+from bmq.cli.output import note, out, table
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
 
-__all__ = ["command"]
+__all__ = ["APP_FIELDS", "FIELDS", "command"]
+
+#: Fields of the records.
+FIELDS = ("uri", "mode", "messages", "bytes", "writers", "readers", "unconfirmed", "apps", "gap")
+#: Fields of a line of CSV with --apps.
+APP_FIELDS = (
+    *("uri", "application", "mode", "messages", "bytes", "writers", "readers", "unconfirmed", "gap"),
+)
 
 # Maximum number of omitted queues that are listed by name.
 _NAMED = 5
@@ -30,7 +38,7 @@ async def command(
         ),
     ] = None,
     apps: Annotated[bool, typer.Option("--apps", "-a", help="Print one line for each application.")] = False,
-    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object for each queue.")] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """List queues with their messages, their clients, and their unconfirmed messages.
 
@@ -57,9 +65,11 @@ async def command(
             f"{several(len(unknown), 'queue')} not shown, because only a primary reports its queues: "
             f"{_some(unknown)}"
         )
-    if json:
+    if output is not Form.TABLE:
+        writer = Records(output, APP_FIELDS if apps else FIELDS)
         for each in found:
-            emit_json(_object(each) | ({"gap": gap} if gap else {}))
+            for record in _by_app(each) if apps and output is Form.CSV else [_object(each)]:
+                writer.write(record | ({"gap": gap} if gap else {}))
         return status
     rows = [row for each in found for row in _rows(each, by_app=apps)]
     columns = ["queue", *(["application"] if apps else []), "messages>", "bytes>", "writers>", "readers>"]
@@ -114,6 +124,23 @@ def _rows(internals: Internals, *, by_app: bool) -> list[tuple[str, ...]]:
             number(_unconfirmed(internals, app.app_id)),
         )
         for app in depth.apps
+    ]
+
+
+def _by_app(internals: Internals) -> list[dict[str, object]]:
+    """Return one record for each application."""
+    record = _object(internals)
+    consumers = {app.app_id: app.consumers for app in internals.apps}
+    return [
+        record
+        | {
+            "application": app.app_id,
+            "messages": app.messages,
+            "bytes": app.bytes,
+            "readers": consumers.get(app.app_id, 0),
+            "unconfirmed": _unconfirmed(internals, app.app_id),
+        }
+        for app in internals.depth.apps
     ]
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated
 
 import typer
@@ -13,10 +13,14 @@ from bmq.admin import QueueStatistics
 from bmq.admin.words import number, size
 from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import queues_or_domains
-from bmq.cli.output import emit_json, out, table
+from bmq.cli.output import out, table
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
 
-__all__ = ["command"]
+__all__ = ["FIELDS", "command"]
+
+#: Fields of the records: those of :class:`bmq.admin.QueueStatistics`.
+FIELDS = (*(each.name for each in fields(QueueStatistics)), "gap")
 
 #: Columns; a name that ends in ``>`` holds numbers.
 _COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {
@@ -50,10 +54,7 @@ async def command(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[
-        bool,
-        typer.Option("--json", "-j", help="Print one JSON object for each queue, with all reported data."),
-    ] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """Show the broker's statistics by queue: messages posted, delivered and confirmed since its start.
 
@@ -76,9 +77,10 @@ async def command(
             await admin.domain(queue)  # reports an unknown domain
             queues = tuple(each for each in queues if each.domain == queue)
     status = tell_gap(gap)
-    if json:
+    if output is not Form.TABLE:
+        writer = Records(output, FIELDS)
         for each in queues:
-            emit_json(asdict(each) | ({"gap": gap} if gap else {}))
+            writer.write(asdict(each) | ({"gap": gap} if gap else {}))
         return status
     console = out()
     columns = {name: cell for name, cell in _COLUMNS.items() if console.width >= _WIDE.get(name, 0)}

@@ -15,8 +15,9 @@ from rich.text import Text
 from bmq import _world
 from bmq.admin.words import number
 from bmq.cli.completion import queues
-from bmq.cli.messages import BadInput, property_text, text_or_base64, to_json
-from bmq.cli.output import emit, emit_json, note, out, printable
+from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, text_or_base64, to_json
+from bmq.cli.output import emit, note, out, printable
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
@@ -93,9 +94,7 @@ async def command(
             "--confirm/--no-confirm", help="Confirm the printed messages, which removes them from the queue."
         ),
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", "-j", help="Print one JSON object for each message.")
-    ] = False,
+    output: OUTPUT = Form.TABLE,
     fields: Annotated[
         str | None,
         typer.Option(
@@ -139,7 +138,7 @@ async def command(
     names = [name.strip() for name in fields.split(",")] if fields else []
     limit = min(max_unconfirmed, count) if count is not None else max_unconfirmed
     wait = idle if idle is not None else None if follow else _IDLE
-    printer = _Printer(json=json, fields=names)
+    printer = _Printer(output, fields=names)
     shown = taken = 0
     earlier: set[str] = set()
     if since is not None:
@@ -240,10 +239,11 @@ async def _arrived_before(target: BrokerTarget, queue: str, begin: datetime) -> 
 class _Printer:
     """Prints messages in one of the formats."""
 
-    def __init__(self, *, json: bool, fields: list[str]) -> None:
-        self._json = json
+    def __init__(self, output: Form, *, fields: list[str]) -> None:
+        table = output is Form.TABLE
+        self._records = None if table else Records(output, fields or MESSAGE_FIELDS)
         self._fields = fields
-        self._console: Console | None = out() if sys.stdout.isatty() and not json and not fields else None
+        self._console: Console | None = out() if sys.stdout.isatty() and table and not fields else None
 
     def show(self, message: bmq.Message) -> None:
         """Print one message; report an undecodable message without an error."""
@@ -257,12 +257,12 @@ class _Printer:
     def _show(self, message: bmq.Message) -> None:
         if self._fields:
             values = {name: _field(message, name) for name in self._fields}
-            if self._json:
-                emit_json(values)
+            if self._records is not None:
+                self._records.write(values)
             else:
                 emit("\t".join(_plain(value) for value in values.values()))
-        elif self._json:
-            emit_json(to_json(message))
+        elif self._records is not None:
+            self._records.write(to_json(message))
         else:
             self._line(message)
 

@@ -24,10 +24,17 @@ from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import queues_or_domains
 from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit_json, out, printable, styled, table
+from bmq.cli.output import out, printable, styled, table
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
 
-__all__ = ["command"]
+__all__ = ["FIELDS", "command"]
+
+#: Fields of the records.
+FIELDS = (
+    *("time", "uri", "messages", "bytes", "posted", "confirmed", "posted_per_second", "confirmed_per_second"),
+    *("writers", "readers", "unconfirmed", "gap"),
+)
 
 _HISTORY = 60
 _SPARK = 12
@@ -141,9 +148,7 @@ async def command(
     limit: Annotated[
         int, typer.Option("--limit", "-l", min=1, help="Maximum number of queues to show.")
     ] = 20,
-    json: Annotated[
-        bool, typer.Option("--json", "-j", help="Print one JSON object for each queue and query.")
-    ] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """Watch the queues of a broker: depth, rates, consumers, and unconfirmed messages.
 
@@ -159,7 +164,9 @@ async def command(
     if sort not in _SORTS:
         raise BadInput(f"unknown order {sort!r}; use one of: {', '.join(_SORTS)}")
     watch = _Watch(queue)
-    live = sys.stdout.isatty() and not json
+    table_wanted = output is Form.TABLE
+    writer = None if table_wanted else Records(output, FIELDS, flush=True)
+    live = sys.stdout.isatty() and table_wanted
     console = out()
     looks = 0
     async with target.admin() as admin:
@@ -174,16 +181,15 @@ async def command(
                     view: RenderableType = styled(f"no broker: {error}; trying again", "bold red")
                 else:
                     lines = sorted(lines, key=_SORTS[sort], reverse=True)[:limit]
-                    if json:
+                    if writer is not None:
                         for line in lines:
-                            emit_json(_object(line) | ({"gap": watch.gap} if watch.gap else {}))
-                        sys.stdout.flush()
+                            writer.write(_object(line) | ({"gap": watch.gap} if watch.gap else {}))
                         view = ""
                     else:
                         view = _view(lines, admin.broker, watch, clients=bool(queue and "://" in queue))
                 if shown is not None:
                     shown.update(view, refresh=True)
-                elif not json:
+                elif table_wanted:
                     console.print(view)
                     sys.stdout.flush()
                 looks += 1

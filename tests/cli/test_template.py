@@ -45,7 +45,8 @@ def test_placeholders(text: str, form: str) -> None:
     "text",
     [
         "{{", "{{x}}", "{{}}", "{{counter", "{{counter:x}}", "{{counter:1:2}}", "{{random}}",
-        "{{random:2:1}}", "{{random:1:99999999999999999999}}", "{{now:y}}", "{{uuid|upper}}", "{{row.a:1}}", "{{counter:²}}",
+        "{{random:2:1}}",
+        "{{random:1:99999999999999999999}}", "{{now:y}}", "{{uuid|upper}}", "{{row.a:1}}", "{{counter:²}}",
     ],
 )  # fmt: skip
 def test_wrong_placeholders_are_errors(text: str) -> None:

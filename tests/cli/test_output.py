@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``--output``: the same fields as JSON and as CSV, and nothing else on stdout."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmq.cli import contexts, doctor, move, peek, purge, queues, stat, top
+from bmq.cli.messages import MESSAGE_FIELDS, BadInput
+from bmq.cli.records import Form, Records, form_of
+from bmq.testing import BackgroundBroker
+from tests.cli.conftest import Bmq
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+QUEUE = "bmq://bmq.test.mem.fanout/orders"
+#: Fields of the verbs, in a line of the documentation each.
+FIELDS = {
+    "contexts": contexts.FIELDS,
+    "doctor": doctor.FIELDS,
+    "move": move.FIELDS,
+    "peek": peek.FIELDS,
+    "purge": purge.FIELDS,
+    "queues": queues.FIELDS,
+    "tail": MESSAGE_FIELDS,
+    "top": top.FIELDS,
+}
+
+
+@pytest.mark.parametrize("verb", FIELDS)
+def test_fields_are_documented(verb: str) -> None:
+    (line,) = [each for each in DOCUMENT.splitlines() if each.startswith(f"| `{verb}`")]
+    assert line.split("|")[2].replace("`", "").replace(" ", "").split(",") == list(FIELDS[verb])
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Any:
+    with BackgroundBroker() as broker:
+        yield broker
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        (["queues"], queues.FIELDS),
+        (["queues", "--apps"], queues.APP_FIELDS),
+        (["stat"], stat.FIELDS),
+        (["peek", QUEUE], peek.FIELDS),
+        (["tail", f"{QUEUE}?id=foo", "--idle", "0.1"], MESSAGE_FIELDS),
+        (["tail", f"{QUEUE}?id=foo", "--idle", "0.1", "--fields", "guid,n"], ("guid", "n")),
+        (["dead", f"{QUEUE}?id=foo", "--idle", "0.1"], MESSAGE_FIELDS),
+        (["top", "--count", "1"], top.FIELDS),
+        (["doctor"], doctor.FIELDS),
+    ],
+)
+def test_csv_has_the_fields_and_the_values_of_json(
+    offline: Bmq, broker: BackgroundBroker, words: list[str], fields: tuple[str, ...]
+) -> None:
+    if not offline("queues", "-j", "--broker", broker.uri).out:
+        offline("post", QUEUE, 'a,b\n"c"', "-p", "n=1", "-p", "text=x\ty", "--broker", broker.uri)
+    ran = offline(*words, "--output", "csv", "--broker", broker.uri)
+    assert ran.status == 0, ran.err
+    assert ran.lines[0].split(",") == list(fields)
+    records = read(ran.out)
+    assert records
+    assert all(None not in each for each in records)
+    objects = offline(*words, "-o", "json", "--broker", broker.uri).json
+    assert {name for each in objects for name in each} <= {*fields, "apps"}
+    if words[0] == "peek":
+        assert [each["guid"] for each in records] == [each["guid"] for each in objects]
+
+
+def test_odd_values_stay_in_their_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    writer = Records(Form.CSV, ["a", "b"])
+    odd = ["", "x,y", 'say "no"', "two\nlines", "\x1b[31m", None, True, 1.5, {"k": ["v"]}, b"\x00"]
+    for value in odd:
+        writer.write({"a": value, "other": 1})
+    rows = read(capsys.readouterr().out)
+    assert [each["a"] for each in rows] == [
+        "", "x,y", 'say "no"', "two\\nlines", "\\x1b[31m", "", "true", "1.5", '{"k":["v"]}', "00"
+    ]  # fmt: skip
+    assert {each["b"] for each in rows} == {""}
+
+
+def test_nothing_found_is_a_header_or_nothing(offline: Bmq) -> None:
+    with BackgroundBroker() as broker:
+        assert offline("queues", "-o", "csv", "--broker", broker.uri).lines == [",".join(queues.FIELDS)]
+        assert offline("queues", "-o", "json", "--broker", broker.uri).out == ""
+
+
+def test_contradicting_forms_are_refused(offline: Bmq) -> None:
+    with pytest.raises(BadInput, match="exclude each other"):
+        form_of(Form.CSV, json=True)
+    assert offline("queues", "-o", "csv", "--json").status == 2
+    assert offline("queues", "-o", "yaml").status == 2
+    assert form_of(Form.TABLE, json=True) is Form.JSON
