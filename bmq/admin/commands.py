@@ -8,7 +8,6 @@ false alarm costs an operator only one question.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, cast
@@ -191,8 +190,8 @@ def _danger_of_word(word: str) -> Danger:
     return _DANGEROUS_WORDS.get(word.upper(), Danger.READS)
 
 
-def _items(each: Iterable[Any]) -> Iterable[Any]:
-    return each
+def _items(value: Any) -> list[Any]:
+    return cast("list[Any]", value)
 
 
 def _danger_of_json(text: str) -> Danger:

@@ -41,6 +41,7 @@ __all__ = [
     "current_broker",
     "is_broker_address",
     "offline",
+    "status_of",
     "target_of",
     "verb",
 ]
@@ -419,10 +420,14 @@ Async = Callable[..., Coroutine[Any, Any, int | None]]
 Plain = Callable[..., int | Coroutine[Any, Any, int | None] | None]
 
 
-def verb(name: str) -> Callable[[Async], Callable[..., None]]:
+OnError = Callable[[dict[str, Any], ExitStatus], ExitStatus]
+
+
+def verb(name: str, *, on_error: OnError | None = None) -> Callable[[Async], Callable[..., None]]:
     """Make a command of a coroutine function: its first parameter is the :class:`BrokerTarget`.
 
     The function returns the exit status; None means OK. The command has the broker's options besides its own.
+    ``on_error`` changes the exit status of an error, by the command's own arguments.
     """
 
     def decorate(function: Async) -> Callable[..., None]:
@@ -451,7 +456,7 @@ def verb(name: str) -> Callable[[Async], Callable[..., None]]:
                     _complete_queues(arguments, in_domain, target.domain)
                 return _run(partial(function, target, **arguments))
 
-            _guarded(name, run)
+            _guarded(name, run, on_error=partial(on_error, arguments) if on_error is not None else None)
 
         return _with_signature(command, parameters)
 
@@ -549,7 +554,13 @@ def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
     return bmq.run(main())
 
 
-def _guarded(name: str, run: Callable[[], int | None], *, logs: bool = True) -> None:
+def _guarded(
+    name: str,
+    run: Callable[[], int | None],
+    *,
+    logs: bool = True,
+    on_error: Callable[[ExitStatus], ExitStatus] | None = None,
+) -> None:
     """Run a verb, and turn its result or its error into an exit status.
 
     Raises:
@@ -571,6 +582,8 @@ def _guarded(name: str, run: Callable[[], int | None], *, logs: bool = True) -> 
     except (BadInput, bmq.Error, OSError, UnicodeError) as error:
         note(f"bmq {name}: {error}")
         status = status_of(error)
+        if on_error is not None:
+            status = on_error(status)
     raise typer.Exit(int(status))
 
 

@@ -26,6 +26,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("bmq.cli.doctor", "Test each step from here to a broker and a queue."),
     "bench": ("bmq.cli.bench", "Measure a broker: posting, consuming, round trips."),
     "admin": ("bmq.cli.admin", "Send an admin command to a broker."),
+    "domains": ("bmq.cli.domains", "Compare files of domains with a broker, and apply them."),
+    "diff": ("bmq.cli.diff", "Compare the domains of two folders or brokers."),
     "decode": ("bmq.cli.decode", "Decode recorded bytes, field by field."),
     "record": ("bmq.cli.record", "Record the conversation of clients and a broker."),
     "replay": ("bmq.cli.replay", "Replay one half of a recorded conversation."),

@@ -31,6 +31,8 @@ WITHOUT_A_QUEUE = {
     "spark",
     "broker",
     "contexts",
+    "diff",
+    "domains",
 }
 #: The first words of some steps: a verb may have several.
 SEVERAL = {"tail and confirm": "tail"}

@@ -216,6 +216,11 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["docs", "hostile_app", "--yaml", "--dir", "DIRECTORY"], "1"),
     ],
     "run": [(["run", "hostile_app", "--dir", "DIRECTORY"], "ValueError")],
+    "domains": [
+        (["domains", "plan", "DIRECTORY", "--offline"], ""),
+        (["domains", "plan", "DIRECTORY", "--output", "json"], ""),
+    ],
+    "diff": [(["diff", "DIRECTORY", "DIRECTORY"], ""), (["diff", "DIRECTORY", HOSTILE], "")],
     "admin": [
         (["admin", "HELP"], ""),
         (["admin", "CLUSTERS", "LIST"], ""),
@@ -226,7 +231,22 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
 _OTHERS = {"broker"}
 # Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
-_OFFLINE = {"check", "decode", "docs", "run", "spark"}
+_OFFLINE = {"check", "decode", "diff", "docs", "run", "spark"}
+_DOMAIN = {
+    "definition": {
+        "location": "local",
+        "parameters": {
+            "mode": {"priority": {}},
+            "storage": {
+                "domainLimits": {"messages": 1, "bytes": 1},
+                "queueLimits": {"messages": 1, "bytes": 1},
+                "config": {"inMemory": {}},
+            },
+            "messageTtl": 1,
+            HOSTILE: HOSTILE,
+        },
+    }
+}
 _APP = f"""
 import bmq
 app = bmq.App()
@@ -302,6 +322,7 @@ def hostile(
     """A hostile broker with hostile messages and a hostile client."""
     monkeypatch.setenv("TERM", "xterm")
     (tmp_path / "hostile_app.py").write_text(_APP)
+    (tmp_path / "bmq.test.mem.priority.json").write_text(json.dumps(_DOMAIN))
     monkeypatch.delitem(sys.modules, "hostile_app", raising=False)
     properties = {"s": HOSTILE, "n": 1, "bmq_due": 0, "bmq_destination": HOSTILE}
     died = {f"bmq_dead_{name}": HOSTILE for name in ("queue", "guid", "attempts", "error", "properties")}

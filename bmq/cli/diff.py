@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bmq diff``: the domains of two folders, files or brokers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import bmq
+from bmq.admin import Admin
+from bmq.cli.domain_changes import compare
+from bmq.cli.domain_files import Settings, read_domains, running_settings
+from bmq.cli.domain_plan import running_domain
+from bmq.cli.domains import Output, change_lines, change_object
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit, emit_json, note
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import offline, target_of
+
+__all__ = ["command"]
+
+
+@dataclass
+class _Side:
+    """One side of the comparison."""
+
+    name: str
+    domains: dict[str, Settings] = field(default_factory=dict)
+    #: The broker, which is asked for the domains of the other side too.
+    admin: Admin | None = None
+
+
+@offline("diff")
+async def command(
+    before: Annotated[
+        str, typer.Argument(metavar="A", help="Folder or file, tcp://HOST:PORT, or a broker's name.")
+    ],
+    after: Annotated[str, typer.Argument(metavar="B", help="The same, for the other side.")],
+    output: Annotated[Output, typer.Option("--output", "-o", help="Form of the output.")] = Output.TEXT,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Time limit for each request.")
+    ] = 10.0,
+) -> int:
+    """Compare the configurations of domains of two folders, files or running brokers.
+
+    A difference is shown with the consequences of changing A to B. Default values count as given. A broker
+    shows only domains that it has loaded or that the other side has.
+
+    The exit status is 0 without differences, and 1 with differences.
+
+    [bold]Examples[/]
+
+    $ bmq diff staging/domains production/domains
+    $ bmq diff tcp://localhost:30114 config/
+    $ bmq diff staging production --output json
+    """
+    one, two = await _read(before, timeout), await _read(after, timeout)
+    try:
+        for side, other in ((one, two), (two, one)):
+            await _complete(side, other)
+    finally:
+        for side in (one, two):
+            if side.admin is not None:
+                await side.admin.close()
+    # A broker does not keep members that it does not know.
+    unknown = one.admin is None and two.admin is None
+    different = False
+    for name in sorted({*one.domains, *two.domains}):
+        left, right = one.domains.get(name), two.domains.get(name)
+        changes = [] if left is None or right is None else compare(left, right, None, unknown=unknown)
+        if left is not None and right is not None and not changes:
+            continue
+        different = True
+        only = one.name if right is None else two.name if left is None else None
+        if output is Output.JSON:
+            emit_json({"name": name, "only": only, "changes": [change_object(each) for each in changes]})
+            continue
+        emit(f"{name}: only in {only}" if only is not None else f"{name}:")
+        for change in changes:
+            for line in change_lines(change):
+                emit(line)
+    return ExitStatus.FAILED if different else ExitStatus.OK
+
+
+def _read_files(path: Path) -> _Side | None:
+    """Read a folder or a file; None for another name."""
+    if not path.exists():
+        return None
+    side = _Side(str(path))
+    for file in read_domains(path):
+        for finding in file.findings:
+            note(f"bmq diff: {file.path}: {finding}")
+        if not file.valid:
+            raise BadInput(f"{file.path} is not a valid file of a domain")
+        side.domains[file.name] = file.settings
+    return side
+
+
+async def _read(text: str, timeout: float) -> _Side:
+    if "://" not in text and (side := _read_files(Path(text))) is not None:
+        return side
+    if "://" not in text and ("/" in text or text.endswith(".json")):
+        raise BadInput(f"{text} does not exist")
+    target = target_of("diff", {"broker": text}, timeout=timeout)
+    admin = await target.admin()
+    return _Side(text, {}, admin)
+
+
+async def _complete(side: _Side, other: _Side) -> None:
+    """Ask a broker for its domains, and for those of the other side."""
+    if side.admin is None:
+        return
+    loaded = [each.name for each in await side.admin.domains()]
+    for name in dict.fromkeys([*loaded, *other.domains]):
+        try:
+            info = await running_domain(side.admin, name)
+        except bmq.errors.AdminError as error:
+            note(f"bmq diff: {side.name} does not show {name}: {error.broker_message}")
+            continue
+        if info is not None and info.name == name:
+            side.domains[name] = running_settings(info.configuration, info.cluster)

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bmq domains``: domains as files under version control.
+
+Brokers read the files of domains from their own disks, and an admin command makes a broker read a file
+again. ``apply`` therefore writes only the folder that the user names (``--config-dir``); other files have to
+be in place. After each command ``apply`` asks the broker for the settings in use, so that a file in the wrong
+folder is reported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import bmq
+from bmq.admin import Admin
+from bmq.admin.words import several
+from bmq.cli.confirming import confirmed
+from bmq.cli.domain_changes import Change, Weight, compare
+from bmq.cli.domain_files import domain_folder, read_domains, running_settings
+from bmq.cli.domain_plan import Plan, Step, make_plan, running_domain
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit, emit_json, note
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
+
+__all__ = ["Action", "change_lines", "change_object", "command"]
+
+#: Exit status of ``plan`` if something has to be done.
+_CHANGES = 2
+
+
+class Action(StrEnum):
+    """What to do."""
+
+    PLAN = "plan"
+    APPLY = "apply"
+
+
+class Output(StrEnum):
+    """The form of the output."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def _plan_status(arguments: dict[str, Any], status: ExitStatus) -> ExitStatus:
+    """Errors of ``plan`` have the status 1, because 2 means changes."""
+    return ExitStatus.FAILED if arguments.get("action") is Action.PLAN and status < _SIGNALS else status
+
+
+_SIGNALS = 128
+
+
+@verb("domains", on_error=_plan_status)
+async def command(
+    target: BrokerTarget,
+    action: Annotated[Action, typer.Argument(help="plan shows the differences, apply removes them.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder with one file for each name, or one such file.")
+    ],
+    config_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--config-dir",
+            "-c",
+            metavar="FOLDER",
+            help="The broker's configuration on this machine, which apply writes.",
+        ),
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no broker: check the files, and compare with --config-dir.")
+    ] = False,
+    output: Annotated[Output, typer.Option("--output", "-o", help="Form of the output.")] = Output.TEXT,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before apply.")] = False,
+) -> int:
+    """Compare files of domains with the broker, and apply the differences to the running broker.
+
+    The files have the broker's own format. Each difference comes with its consequences for existing queues:
+    messages that expire or are dropped, posts that are refused, changes that the broker refuses.
+
+    The exit status of plan is 0 without differences, 2 with differences, and 1 if a file is wrong, the broker
+    would refuse a change, or the broker cannot be asked. The exit status of apply is 0 if the brokers have
+    all settings of the folder, and 1 if something is left.
+
+    [bold]Examples[/]
+
+    $ bmq domains plan config/
+    $ bmq domains plan config/ --output json | jq .summary
+    $ bmq domains apply config/ --config-dir /etc/bmqbrkr
+    """
+    if offline and action is Action.APPLY:
+        raise BadInput("apply needs the broker: --offline is for plan")
+    if config_dir is not None and not config_dir.is_dir():
+        raise BadInput(f"--config-dir must be a folder that exists, not {config_dir}")
+    files = read_domains(folder)
+    async with _brokers(target, offline=offline) as (nodes, whole):
+        plan = await make_plan(files, nodes, config_dir, whole)
+        if action is Action.PLAN:
+            _show(plan, output)
+            return ExitStatus.FAILED if plan.wrong else _CHANGES if plan.changes else ExitStatus.OK
+        return await _apply(plan, nodes, config_dir, output, yes=yes)
+
+
+@asynccontextmanager
+async def _brokers(
+    target: BrokerTarget, *, offline: bool
+) -> AsyncGenerator[tuple[dict[str, Admin], Admin | None]]:
+    """Connect to each address, because each node of a cluster has its own configuration."""
+    if offline:
+        yield {}, None
+        return
+    async with AsyncExitStack() as stack:
+        nodes: dict[str, Admin] = {}
+        for uri in dict.fromkeys(each.strip() for each in target.uri.split(",") if each.strip()):
+            nodes[uri] = await stack.enter_async_context(replace(target, uri=uri).admin())
+        whole = next(iter(nodes.values()))
+        if len(nodes) > 1:
+            whole = await stack.enter_async_context(target.admin())
+        yield nodes, whole
+
+
+# ---- showing
+
+_MARKS = {Weight.NOTE: " ", Weight.WARNING: "!", Weight.DELETES: "!!", Weight.REFUSED: "!!"}
+_HEADS = {
+    "none": "no change",
+    "change": "change",
+    "create": "new",
+    "refused": "REFUSED by the broker",
+    "invalid": "INVALID",
+}
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "(absent)"
+    if type(value) in (list, dict):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def change_lines(change: Change) -> list[str]:
+    """Return a difference and its consequences as lines of text."""
+    lines = [f"    {change.path.lstrip('?')}: {_value(change.before)} -> {_value(change.after)}"]
+    lines += [f"      {_MARKS[change.weight]:<2} {each}" for each in change.consequences]
+    return lines
+
+
+def change_object(change: Change) -> dict[str, Any]:
+    """Return a difference for JSON."""
+    return {
+        "path": change.path.lstrip("?"),
+        "before": change.before,
+        "after": change.after,
+        "weight": change.weight.name.lower(),
+        "consequences": list(change.consequences),
+    }
+
+
+def _step_lines(step: Step, unchanged: bool) -> list[str]:
+    if step.action == "none" and not (unchanged or step.notes or step.file.findings):
+        return []
+    lines = [f"{step.name}: {_HEADS[step.action]}"]
+    lines += [f"    {finding}" for finding in step.file.findings]
+    lines += [f"    {each}" for each in step.notes]
+    for change in step.changes:
+        lines += change_lines(change)
+    if step.action == "create":
+        lines.append("    the broker loads the domain")
+    if step.writes and step.action in ("change", "create"):
+        lines.append("    the broker's file is written")
+    return lines
+
+
+def _summary(plan: Plan) -> dict[str, int]:
+    return {action: len(plan.by(action)) for action in _HEADS}
+
+
+def _show(plan: Plan, output: Output) -> None:
+    if output is Output.JSON:
+        emit_json(_plan_object(plan))
+        return
+    for step in plan.steps:
+        for line in _step_lines(step, unchanged=False):
+            emit(line)
+    if plan.unmanaged:
+        emit(f"left alone, without a file: {', '.join(plan.unmanaged)}")
+    counts = _summary(plan)
+    parts = [f"{counts['change']} to change", f"{counts['create']} new", f"{counts['none']} without changes"]
+    parts += [f"{counts[each]} {each}" for each in ("refused", "invalid") if counts[each]]
+    emit(f"{several(len(plan.steps), 'domain')}: {', '.join(parts)}")
+
+
+def _plan_object(plan: Plan) -> dict[str, Any]:
+    return {
+        "summary": _summary(plan),
+        "brokers": list(plan.brokers),
+        "domains": [
+            {
+                "name": step.name,
+                "file": str(step.file.path),
+                "action": step.action,
+                "writes": step.writes,
+                "findings": [
+                    {"severity": each.severity, "where": each.where, "message": each.message}
+                    for each in step.file.findings
+                ],
+                "notes": list(step.notes),
+                "changes": [change_object(each) for each in step.changes],
+            }
+            for step in plan.steps
+        ],
+        "unmanaged": list(plan.unmanaged),
+    }
+
+
+# ---- applying
+
+
+async def _apply(
+    plan: Plan, nodes: dict[str, Admin], config_dir: Path | None, output: Output, *, yes: bool
+) -> int:
+    steps = plan.by("change", "create")
+    left = plan.by("refused", "invalid")
+    if output is Output.TEXT or not yes:
+        _show(plan, output)
+    if not steps:
+        return ExitStatus.FAILED if left else ExitStatus.OK
+    if not yes and not confirmed(f"Apply {several(len(steps), 'change')}?"):
+        return ExitStatus.FAILED
+    failures: dict[str, list[str]] = {step.name: ["not applied: see the plan"] for step in left}
+    for step in steps:
+        problems = await _apply_step(step, nodes, config_dir)
+        if problems:
+            failures[step.name] = problems
+        elif output is Output.TEXT:
+            emit(f"{step.name}: done")
+    if output is Output.JSON:
+        done = [step.name for step in steps if step.name not in failures]
+        emit_json({"done": done, "failed": failures})
+    for name, problems in failures.items():
+        for problem in problems:
+            note(f"bmq domains: {name}: {problem}")
+    return ExitStatus.FAILED if failures else ExitStatus.OK
+
+
+async def _apply_step(step: Step, nodes: dict[str, Admin], config_dir: Path | None) -> list[str]:
+    """Write the file, have each broker read it, and compare; return the problems."""
+    previous: bytes | None = None
+    path = None
+    if step.writes and config_dir is not None:
+        path = domain_folder(config_dir) / f"{step.name}.json"
+        try:
+            previous = path.read_bytes() if path.exists() else None
+            _write(path, step.file.content)
+        except OSError as error:
+            return [f"{path} cannot be written: {error.strerror}"]
+    problems: list[str] = []
+    refused = False
+    for broker, admin in nodes.items():
+        try:
+            if "redirect" in step.file.settings:
+                await admin.clear_resolver_cache()
+                await admin.clear_configuration_cache()
+                continue
+            await admin.reconfigure(step.name)
+            problems += await _difference(broker, admin, step)
+        except bmq.errors.AdminError as error:
+            refused = True
+            problems.append(f"{broker} refused: {error.broker_message}")
+        except bmq.Error as error:
+            problems.append(f"{broker}: {error}")
+    if refused and path is not None and len(nodes) == 1:
+        # The broker keeps its settings: its file must not differ at the next start.
+        try:
+            _write(path, previous)
+            problems.append(f"{path} has its previous content again")
+        except OSError as error:
+            problems.append(f"{path} keeps the refused content: {error.strerror}")
+    return problems
+
+
+async def _difference(broker: str, admin: Admin, step: Step) -> list[str]:
+    info = await running_domain(admin, step.name)
+    if info is None:
+        return [f"{broker} has no such domain: does the broker read the file?"]
+    rest = compare(
+        running_settings(info.configuration, info.cluster), step.file.settings, None, unknown=False
+    )
+    if not rest:
+        return []
+    first = rest[0]
+    return [
+        f"{broker} still has {first.path} {_value(first.before)} instead of {_value(first.after)}: the "
+        "broker reads another file; copy the files to the broker's folder, or give --config-dir"
+    ]
+
+
+def _write(path: Path, content: bytes | None) -> None:
+    """Replace a file at once, so that a broker never reads half of it; None deletes the file."""
+    if content is None:
+        path.unlink(missing_ok=True)
+        return
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
