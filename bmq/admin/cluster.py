@@ -168,8 +168,9 @@ class ClusterAdmin:
     async def disable_partition(self, partition: int) -> None:
         """Have a partition refuse posts, at the partition's primary.
 
-        The queues of the partition refuse all posts until :meth:`enable_partition`. The setting ends with
-        the broker's process.
+        File-backed queues of the partition refuse all posts until :meth:`enable_partition`, and keep messages
+        that are confirmed meanwhile. Queues in memory are not affected. The setting ends with the broker's
+        process, and :meth:`storage` does not show it.
         """
         await self._change(_partition(partition), "DISABLE")
 

@@ -113,7 +113,7 @@ COMMANDS: tuple[Command, ...] = (
     _command(
         f"{_PARTITION} DISABLE",
         _INTERRUPTS,
-        "refuses all posts and confirmations of the partition's queues until ENABLE",
+        "refuses posts to the partition's file-backed queues until ENABLE; confirmed messages stay stored",
     ),
     _command(
         f"{_PARTITION} ROLLOVER",

@@ -313,7 +313,10 @@ def stored_queues(content: Any) -> tuple[StoredQueue, ...]:
 @_strict
 def domain_info(content: Any) -> DomainInfo:
     """DOMAINS DOMAIN <name> INFOS."""
-    configuration = orjson.loads(content["configJson"])
+    try:
+        configuration = orjson.loads(content["configJson"])
+    except orjson.JSONDecodeError:
+        configuration = {}  # a broker stops in the middle if the domain's file has no consistency
     mode, details = _chosen(configuration.get("mode"))
     return DomainInfo(
         name=content["name"],

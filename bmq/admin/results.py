@@ -401,7 +401,8 @@ class DomainInfo:
         cluster: the domain's cluster.
         mode: priority, fanout or broadcast; empty if not reported by the broker.
         app_ids: applications of a fanout domain.
-        configuration: the broker's complete configuration of the domain.
+        configuration: the broker's complete configuration of the domain; empty if the broker sends only a
+            part, because the domain's file has no ``consistency``.
         usage: use of the quota.
         queues: queues with their contents.
     """

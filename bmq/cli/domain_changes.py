@@ -3,7 +3,7 @@
 
 A broker applies most settings at once when it reads a domain's file again (``DOMAINS RECONFIGURE``). Some
 settings are fixed for a loaded domain, and some reach only new queues. The rules were measured with a broker
-of 2026; ``tests/conformance/test_domains.py`` repeats the measurements.
+of 2026, except the deduplication time and the delivery attempts, which were read in its source.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def compare(before: Settings, after: Settings, facts: Facts | None, *, unknown: 
         old, new = before.get(path), after.get(path)
         if path in before and path in after and old == new:
             continue
-        weight, sentences = _judge(path, old, new, facts or Facts(), facts is not None, after)
+        weight, sentences = _judge(path, old, new, facts or Facts(), facts is not None)
         found.append(Change(path, old, new, weight, tuple(sentences)))
     return found
 
@@ -100,9 +100,9 @@ _Judged = tuple[Weight, list[str]]
 _FIXED = "remove the domain with its messages first (bmq admin DOMAINS REMOVE), or use another name"
 
 
-def _judge(path: str, old: Any, new: Any, facts: Facts, known: bool, after: Settings) -> _Judged:
+def _judge(path: str, old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
     if path.startswith("subscriptions["):
-        return _subscription(path, old, new, after)
+        return _subscription(path, new)
     rule = _RULES.get(path)
     if rule is None:
         return Weight.NOTE, []
@@ -237,13 +237,8 @@ def _consistency(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
     return Weight.WARNING, ["a lost primary can lose acknowledged messages"]
 
 
-def _subscription(path: str, old: Any, new: Any, after: Settings) -> _Judged:
+def _subscription(path: str, new: Any) -> _Judged:
     app = path.removeprefix("subscriptions[").removesuffix("]")
-    if new is None and app and any(each.startswith("subscriptions[") for each in after):
-        return Weight.WARNING, [
-            f"a broker keeps the expression of {app} for existing queues while another application has one: "
-            "write an empty text in place of the entry"
-        ]
     if not new:
         return Weight.NOTE, [f"every message posted from now on is for {app or 'the consumers'}"]
     return Weight.WARNING, [

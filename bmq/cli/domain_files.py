@@ -238,8 +238,11 @@ _PARAMETERS: dict[str, _Member] = {
     ),
     "maxDeliveryAttempts": _Member(_integer(0, _MOST_ATTEMPTS), default=0),
     "deduplicationTimeMs": _Member(_integer(0, _INT32), default=300_000),
-    # The schema requires the member, and brokers take a missing member as eventual.
-    "consistency": _Member(_choice({"eventual": {}, "strong": {}}), default={"eventual": {}}),
+    "consistency": _Member(
+        _choice({"eventual": {}, "strong": {}}),
+        required=True,
+        missing="a broker takes eventual, and no longer shows the domain's configuration",
+    ),
     "subscriptions": _Member(_subscriptions),
 }
 _read_parameters = _object(_PARAMETERS)
@@ -378,8 +381,8 @@ def _check_parameters(name: str, parameters: Any, settings: Settings, problems: 
         )
     if mode == "broadcast" and settings.get("consistency") == "strong":
         problems.warning("consistency", "brokers take a broadcast domain as eventual")
-    if isinstance(parameters, dict) and "consistency" not in parameters:
-        problems.warning("consistency", "is missing: brokers take eventual")
+    if settings.get("storage.config") == "inMemory" and settings.get("consistency") == "strong":
+        problems.warning("consistency", "a broker acknowledges no post to a strong domain in memory")
     if settings.get("messageTtl") == 0:
         problems.warning("messageTtl", "0 deletes messages after a second at most")
     for unit in ("messages", "bytes"):

@@ -203,7 +203,9 @@ async def _facts(admin: Admin, info: DomainInfo, changes: Iterable[Change], want
         waiting: dict[str, dict[str, int]] = {app: {} for app in apps.before or ()}
         for uri in filled:
             for app in (await admin.queue(uri).depth()).apps:
-                waiting.setdefault(app.app_id, {})[uri] = app.messages
+                # After an expiry a broker counts more messages for an application than it stores.
+                held = dict(facts.queues)[uri][0]
+                waiting.setdefault(app.app_id, {})[uri] = min(app.messages, held)
         facts = replace(facts, waiting=waiting)
     ttl = by_path.get("messageTtl")
     if ttl is not None and ttl.before is not None and ttl.after < ttl.before:

@@ -172,6 +172,21 @@ def test_members_of_newer_brokers_are_ignored_and_kinds_of_values_kept() -> None
     assert found[0] == Tunable("a", 3, "d")
 
 
+def test_a_cut_configuration_leaves_the_rest_of_a_domain_readable() -> None:
+    """A real broker sends the beginning of the configuration if the file has no consistency."""
+    meter = {"numMessages": 1, "messageCapacity": 2, "numBytes": 3, "byteCapacity": 4}
+    found = parsing.domain_info(
+        {
+            "name": "d",
+            "configJson": '{"mode": {"fanout": {}}, "consistency": ',
+            "clusterName": "local",
+            "capacityMeter": meter,
+            "storageContent": {},
+        }
+    )
+    assert (found.name, found.mode, found.configuration, found.usage.messages) == ("d", "", {}, 1)
+
+
 def test_a_closed_partition_has_no_values() -> None:
     (part,) = parsing.cluster_storage({"fileStores": [{"partitionId": 2, "state": "CLOSED"}]}).partitions
     assert (part.id, part.state, part.primary, part.journal.size, part.queues) == (2, "closed", None, 0, ())

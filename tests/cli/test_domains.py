@@ -81,6 +81,7 @@ WRONG: list[tuple[Any, str]] = [
     ("[" * 100_000, "is nested too deeply"),
     (without("messageTtl"), "messageTtl: is missing: a broker takes 0"),
     (without("mode"), "mode: is missing"),
+    (without("consistency"), "consistency: is missing: a broker takes eventual"),
     (without("storage"), "storage: is missing"),
     (with_(messageTtl="300"), 'messageTtl: must be an integer from 0 to 9223372036854775807, not "300"'),
     (with_(messageTtl=-1), "must be an integer from 0"),
@@ -120,7 +121,7 @@ def test_a_wrong_file_is_reported_without_a_broker(
     ("edit", "message"),
     [
         (with_(future={"x": 1}), "is unknown to the schema"),
-        (without("consistency"), "consistency: is missing: brokers take eventual"),
+        (with_(consistency={"strong": {}}), "a broker acknowledges no post to a strong domain in memory"),
         (with_(messageTtl=0), "deletes messages after a second"),
         (with_(mode={"fanout": {"appIDs": []}}), "no application"),
         (with_(mode={"broadcast": {}}, consistency={"strong": {}}), "brokers take a broadcast domain as"),
@@ -184,7 +185,7 @@ def test_each_change_has_its_consequence(offline: Bmq, tmp_path: Path) -> None:
         (with_(maxDeliveryAttempts=3), "warning", "further lost connections"),
         (with_(deduplicationTimeMs=3), "warning", "existing queues keep"),
         (with_(consistency={"strong": {}}), "warning", "acknowledged later"),
-        (with_(subscriptions=[other]), "warning", "write an empty text"),
+        (with_(subscriptions=[other]), "note", "every message posted from now on is for a"),
         (with_(subscriptions=[]), "note", "every message posted from now on"),
     ]
     for number, (edit, weight, sentence) in enumerate(cases):
