@@ -17,11 +17,13 @@ class Reason(Enum):
     Attributes:
         IDLE: no message of the bucket for ``idle_after`` seconds: another member may own the bucket.
         DISCONNECTED: the connection was lost, or the queue suspended: the broker chose another member.
+        MOVED: the leader of an exclusive group gave the bucket to another member.
         LEFT: this member left the group, or its queue was closed.
     """
 
     IDLE = "idle"
     DISCONNECTED = "disconnected"
+    MOVED = "moved"
     LEFT = "left"
 
 

@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Generator
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 from weakref import WeakKeyDictionary
 
 from bmq import _checks, _world, events
@@ -18,6 +18,7 @@ from bmq.client.message import Message
 from bmq.conventions import BUCKET
 from bmq.errors import Error, ProtocolError, QueueClosed, TimedOut, UsageError
 from bmq.groups._events import GroupEvent, GroupStats, Reason
+from bmq.groups._exclusive import Coordinator, OwnedLane
 from bmq.groups._expressions import (
     bucket_expression,
     keyless_expression,
@@ -31,6 +32,7 @@ from bmq.groups._reports import Reports
 from bmq.groups._strays import LOWEST, WIDEST_BYTES, WIDEST_MESSAGES, StrayLane, Strays
 from bmq.protocol.client.queue import QueueState
 from bmq.subscriptions import Expression, subscriptions_for
+from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
@@ -90,6 +92,13 @@ class GroupOptions(TypedDict, total=False):
             logged, and the stray is held.
         max_unconfirmed_messages: unconfirmed messages of one bucket, at most (100,000).
         max_unconfirmed_bytes: unconfirmed bytes of one bucket, at most (1 GiB).
+        coordination: "none" (the default) computes owners from the names of the members; the owners of a
+            bucket overlap for a moment while members join. "exclusive" has the members agree over a control
+            queue: a bucket changes hands only after its owner has finished. All members need the same value.
+        control_queue: URI of the control queue of an exclusive group, in a domain of priority mode; by
+            default the name of the queue with ".group" appended, in the same domain.
+        lease: time after which the buckets of a silent member of an exclusive group go to other members, and
+            after which a member without an answer hands out nothing (5).
     """
 
     load: Hook | None
@@ -102,6 +111,9 @@ class GroupOptions(TypedDict, total=False):
     strays: Strays
     max_unconfirmed_messages: int
     max_unconfirmed_bytes: int
+    coordination: Literal["exclusive", "none"]
+    control_queue: str | None
+    lease: float
 
 
 class Group:
@@ -137,6 +149,9 @@ class Group:
         strays: Strays = "hold",
         max_unconfirmed_messages: int = WINDOW_MESSAGES,
         max_unconfirmed_bytes: int = WINDOW_BYTES,
+        coordination: Literal["exclusive", "none"] = "none",
+        control_queue: str | None = None,
+        lease: float = 5.0,
     ) -> None:
         if not callable(getattr(type(queue), "subscribe", None)):
             raise UsageError(f"queue must be an open bmq.Queue, not {_checks.shown(queue)}")
@@ -153,6 +168,10 @@ class Group:
                 _checks.function(name, hook, 1)
         if on_event is not None:
             _checks.function("on_event", on_event, 1, plain=True)
+        _checks.one_of("coordination", coordination, ("exclusive", "none"))
+        lease = _checks.seconds("lease", lease, positive=True)
+        control_queue = _checks.optional(_checks.text, "control_queue", control_queue, empty=False)
+        control_uri = _control_uri(queue.uri, control_queue) if coordination == "exclusive" else ""
         self._strays: Strays = strays
         if isinstance(strays, str):
             _checks.one_of("strays", strays, ("hold", "leave"))
@@ -171,9 +190,14 @@ class Group:
         self._shared = Member(self._hooks, self._reports, grace, self._ended_without_leaving)
         self._turn = turn_of(asyncio.get_running_loop())
         self._lanes: list[Lane] = []
+        self._owned_lanes: list[OwnedLane] | None = [] if control_uri else None
         self._stray_lanes: list[StrayLane] = []
         self._bucket_of: dict[Consumer, int | None] = {}
         self._subscribe(expression, keyless, max_unconfirmed_bytes)
+        self._coordinator: Coordinator | None = None
+        if self._owned_lanes is not None:
+            owned = self._owned_lanes
+            self._coordinator = Coordinator(queue, control_uri, self.member, weight, lease, owned)
         self._own = [lane.consumer for lane in self._lanes]
         self._own += [lane.consumer for lane in self._stray_lanes]
         # The lanes' expressions, for messages from the subscription to everything else.
@@ -202,11 +226,17 @@ class Group:
                 max_unconfirmed_messages=self._window,
                 max_unconfirmed_bytes=max_bytes,
             )
-            self._lanes.append(Lane(self._shared, bucket, consumer, kind))
+            if bucket is not None and self._owned_lanes is not None:
+                owned = OwnedLane(self._shared, bucket, consumer)
+                self._owned_lanes.append(owned)
+                self._lanes.append(owned)
+            else:
+                self._lanes.append(Lane(self._shared, bucket, consumer, kind))
             self._bucket_of[consumer] = bucket
 
         def stray(expression: str | Expression | None, kind: str, priority: int, exact: bool = True) -> None:
-            if self._strays != "leave":
+            # A subscription to everything would take messages of buckets that change hands.
+            if self._strays != "leave" and (exact or self._owned_lanes is None):
                 consumer = queue.subscribe(
                     expression,
                     priority=priority,
@@ -251,6 +281,22 @@ class Group:
         """The number of messages handed out and not confirmed, by bucket."""
         found = {lane.bucket: lane.ledger.in_hand for lane in self._lanes if lane.bucket is not None}
         return {bucket: count for bucket, count in found.items() if count}
+
+    def fence(self, bucket: int) -> int:
+        """Return the fence of an owned bucket of an exclusive group: a number that grows with each owner.
+
+        A store that keeps the highest fence with the state of a bucket, and refuses lower ones, refuses the
+        late writes of a former owner.
+
+        Raises:
+            UsageError: the group is not exclusive, or this member does not own the bucket.
+        """
+        bucket = _checks.integer("bucket", bucket, 0, self.buckets - 1)
+        if self._coordinator is None:
+            raise UsageError(
+                'a group has fences only with coordination="exclusive", and this group has "none"'
+            )
+        return self._coordinator.fence(bucket)
 
     def stats(self) -> GroupStats:
         """Return a snapshot: the member's buckets, and its messages by state."""
@@ -442,10 +488,18 @@ class Group:
 
     async def _open_all(self) -> None:
         watching = self.queue.session.events()
-        results = await asyncio.gather(*(consumer.open() for consumer in self._own), return_exceptions=True)
+        coordinator = self._coordinator
+        at_once = [lane.consumer for lane in self._lanes if not isinstance(lane, OwnedLane)]
+        at_once += [lane.consumer for lane in self._stray_lanes]
+        opening = [consumer.open() for consumer in at_once]
+        results: list[object] = await asyncio.gather(*opening, return_exceptions=True)
+        if coordinator is not None:
+            results += await asyncio.gather(coordinator.start(), return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             await self._pause_all()
+            if coordinator is not None:
+                await coordinator.close()
             raise errors[0]
         # No wait from here on: this member has either joined or not.
         self._joined = True
@@ -459,6 +513,9 @@ class Group:
         )
         serving = [lane.run() for lane in self._lanes] + [lane.run() for lane in self._stray_lanes]
         self._running = [self._shared.spawn(work) for work in (*serving, self._watch(watching))]
+        if coordinator is not None:
+            self._running.append(self._shared.spawn(coordinator.run(self.queue.session.events())))
+            self._running += [self._shared.spawn(lane.serve()) for lane in self._owned_lanes or ()]
         if self._idle_after is not None:
             self._running.append(self._shared.spawn(self._look_for_idle(self._idle_after)))
 
@@ -479,6 +536,8 @@ class Group:
             self._joined = False
         await self._stop_serving()
         await self._pause_all()
+        if self._coordinator is not None:
+            await self._coordinator.close()
 
     def _undone(self, undoing: asyncio.Task[None]) -> None:
         _undoing.pop(self.queue, None)
@@ -513,6 +572,8 @@ class Group:
             await asyncio.wait(dropping)
         if running:
             await asyncio.wait(running)
+        for lane in self._owned_lanes or ():
+            await lane.finish()
         for task in dropping:
             if not task.cancelled():
                 task.result()
@@ -569,7 +630,11 @@ class Group:
             self._shared.patience = 0.0  # the application's time is over
             for lane in self._lanes:
                 lane.hurry()
-            await self._stop_serving()
+            try:
+                await self._stop_serving()
+            finally:
+                if self._coordinator is not None:
+                    await self._coordinator.close()  # no bucket is here any more: others may have them
             wrong = self._check()
             if wrong:
                 logger.error("%s lost track of messages, please report this: %s", self.member, wrong)
@@ -630,6 +695,30 @@ class Group:
             await asyncio.sleep(after / 4)
             for lane in self._lanes:
                 lane.lose_if_idle(after)
+
+
+def _control_uri(data: str, control: str | None) -> str:
+    """Return the URI of the control queue.
+
+    Raises:
+        UsageError: a queue with appIds has no default.
+        InvalidURI: ``control`` is not a queue URI.
+    """
+    uri = QueueUri.parse(data)
+    if control is not None:
+        chosen = QueueUri.parse(control)
+        if chosen.app_id or (chosen.domain, chosen.tier, chosen.queue) == (uri.domain, uri.tier, uri.queue):
+            raise UsageError(
+                f"control_queue must be a queue of its own in a domain of priority mode, and {control!r} "
+                "has an appId or is the queue of the group"
+            )
+        return control
+    if uri.app_id:
+        raise UsageError(
+            f'coordination="exclusive" of {data} needs a control queue in a domain of priority mode: pass '
+            "control_queue=..., a different one for each appId"
+        )
+    return f"{data}.group"
 
 
 def _look_at(task: asyncio.Task[None]) -> None:

@@ -16,6 +16,8 @@ from tests.simulation.worlds import WORLDS
 
 SEEDS = 50
 _AT_ONCE = 10
+# Fewer seeds of a world whose members report all the time.
+_FEWER = {"exclusive groups": 2}
 _DIGESTS = """
 import logging
 from tests.simulation.__main__ import WORLDS, run
@@ -26,10 +28,12 @@ for name in WORLDS:
 """
 
 
-@pytest.mark.parametrize("first", range(1, SEEDS + 1, _AT_ONCE))
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [(name, first) for name in WORLDS for first in range(1, _FEWER.get(name, SEEDS) + 1, _AT_ONCE)],
+)
 def test_a_world_keeps_every_promise(name: str, first: int) -> None:
-    for seed in range(first, first + _AT_ONCE):
+    for seed in range(first, first + min(_AT_ONCE, _FEWER.get(name, _AT_ONCE))):
         sim = Simulation(seed)
         with log_read():
             sim.run(WORLDS[name], sim)

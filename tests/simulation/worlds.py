@@ -418,6 +418,97 @@ async def groups(sim: Simulation) -> Verdict:
 
 
 @world
+async def exclusive_groups(sim: Simulation) -> Verdict:
+    """An exclusive group: a key is handled in order over all members, and its fences only grow."""
+    draw_options(sim)
+    broker = start_broker(sim)
+    count, keys = sim.draw("count", 30, 5, 80), sim.draw("keys", 8, 1, 40)
+    buckets, text = sim.draw("buckets", 8, 1, 16), sim.draw("text", False, True)
+    lease = sim.draw("lease", 3.0, 1.0, 20.0)
+    posted: dict[int, int] = {}
+    done: dict[int, set[int]] = {}
+    fences: dict[int, int] = {}
+    joined: dict[str, bmq.groups.Group] = {}
+    troubled = True
+
+    def connected() -> Any:
+        # The history knows nothing of the control queue, whose crown stays unconfirmed.
+        return connect(sim, broker, interceptors=[])
+
+    async def produce() -> None:
+        async with connected() as session:
+            queue = await session.open_queue(uri("jobs"), write=True)
+            for _ in range(count):
+                key = sim.random.randrange(keys)
+                number = posted.get(key, 0)
+                given: Any = {"key": f"order-{key}"} if text else {"properties": {"k": key}}
+                await queue.post(b"%d %d" % (key, number), **given)
+                posted[key] = number + 1
+                await asyncio.sleep(sim.random.expovariate(count / 4))
+
+    async def take(name: str) -> None:
+        async with connected() as session:
+            queue = await session.open_queue(uri("jobs"), read=True)
+            chosen: Any = {"member": name, "grace": 5.0, "coordination": "exclusive", "lease": lease}
+            async with queue.group(None if text else "k", buckets=buckets, **chosen) as group:
+                joined[name] = group
+                async for message in group:
+                    key, number = map(int, message.data.split())
+                    bucket = group.bucket_of(message)
+                    assert bucket is not None
+                    if not message.stale and bucket in group.owned:
+                        fence = group.fence(bucket)
+                        assert fence >= fences.get(bucket, 0), (name, bucket, fence, fences[bucket])
+                        fences[bucket] = fence
+                        finished = done.setdefault(key, set())
+                        assert finished >= set(range(number)), (name, key, number, finished)
+                    if sim.random.random() < 0.2:
+                        await asyncio.sleep(sim.random.uniform(0, 0.05))
+                    message.confirm()
+                    done.setdefault(key, set()).add(number)
+
+    async def come_and_go() -> None:
+        while troubled:
+            await asyncio.sleep(sim.random.uniform(0.3, 3.0))
+            one = sim.random.choice(members)
+            if one.state == "running":
+                one.stop()
+                await one.wait()
+                await asyncio.sleep(sim.random.uniform(0.0, 1.0))
+                if not one.running:
+                    one.start()
+
+    producer = sim.process("producer", produce)
+    members = [sim.process(f"member-{number}", take, f"m{number}") for number in range(3)]
+    leaving = asyncio.create_task(come_and_go())
+    await sim.faults(6.0, victims=members)
+    await producer.wait()
+    troubled = False
+    await leaving
+    for each in members:
+        if not each.running:
+            each.start()
+
+    def shares() -> list[int]:
+        return sorted(len(group.owned) for group in joined.values() if not group.closed)
+
+    await settle(
+        sim,
+        lambda: (
+            {key: len(seen) for key, seen in done.items()} == posted
+            and len(shares()) == 3
+            and sum(shares()) == buckets
+            and shares()[-1] - shares()[0] <= 1
+        ),
+        lambda: (shares(), {key: (count, len(done.get(key, ()))) for key, count in posted.items()}),
+    )
+    for each in members:
+        assert each.running, await each.wait()
+    await stop(*members)
+    return judged(sim, broker)
+
+
+@world
 async def processes(sim: Simulation) -> Verdict:
     """Numbered processes of one app, killed and restarted: each process returns to its own buckets."""
     draw_options(sim)

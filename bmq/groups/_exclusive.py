@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exclusive groups: the agreement of :mod:`bmq.groups._protocol` over a control queue.
+
+The coordinator has one life for each connection: a new name, two subscriptions of the control queue (the
+mailbox of this name, and the catch-all of a candidate for leading), and reports until the connection is lost.
+Each bucket has a lane whose task performs the actions of the member one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from bmq import _world, events
+from bmq.conventions import derived_guid
+from bmq.errors import Error, ProtocolError, QueueClosed, UsageError
+from bmq.groups._control import TO, decoded, encoded
+from bmq.groups._events import Gained, Lost, Reason
+from bmq.groups._lane import Lane
+from bmq.groups._member import call
+from bmq.groups._protocol import Crown, Do, Effect, Leader, Member, Order, Phase, Report, SeatInput, SeatState
+
+if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
+    from bmq.client.message import Message
+    from bmq.client.posts import Ack
+    from bmq.client.queue import Queue
+    from bmq.groups._member import Member as Shared
+
+__all__ = ["Coordinator", "OwnedLane"]
+
+logger = logging.getLogger("bmq.groups")
+
+# The highest priority; a fence is subtracted.
+_TOP: Final = 2**30
+_MAILBOX, _LEADER, _CANDIDATE = 10, 2, 1
+_WIDE: Final = 100_000
+# Looks at messages in the application's hands, in seconds.
+_LOOK_EVERY: Final = 0.02
+# The first fence of a group counts the seconds since this time, so that the fences of a group that starts
+# anew with an empty control queue are higher than before.
+_EPOCH: Final = 1_735_689_600
+# A leader waits longer than a member, by this factor: clocks may differ a little in speed.
+_DRIFT: Final = 1.25
+
+
+class OwnedLane(Lane):
+    """The messages of one bucket of an exclusive group.
+
+    Attributes:
+        coordinator: the member's coordinator, set before the lane runs.
+    """
+
+    coordinator: Coordinator
+
+    def __init__(self, member: Shared, bucket: int, consumer: Consumer) -> None:
+        super().__init__(member, bucket, consumer)
+        self._number = bucket
+        self._width = consumer.options.max_unconfirmed_messages
+        self._loaded = False
+        self._allowed = asyncio.Event()
+        self._effects: asyncio.Queue[Effect] = asyncio.Queue()
+        self._acting: asyncio.Task[None] | None = None
+
+    @property
+    def owned(self) -> bool:
+        """Whether messages of the bucket are handed out."""
+        return self._loaded and self.coordinator.hands_out(self._number)
+
+    async def run(self) -> None:
+        """Serve the group until the consumer is closed."""
+        while True:
+            try:
+                await self.consumer.wait()
+            except Error as error:
+                self._member.ended(error)
+                return
+            if not self.owned:
+                self._allowed.clear()
+                await self._allowed.wait()
+                continue
+            self._emptied.clear()
+            self._look()
+            self._member.offer(self)
+            await self._emptied.wait()
+
+    def take(self) -> Message | None:
+        """Return the next message; None if no message may be handed out."""
+        if not self.owned:
+            self._emptied.set()
+            return None
+        return super().take()
+
+    def allow(self) -> None:
+        """Look again: the lease was renewed."""
+        if self.owned:
+            self._allowed.set()
+
+    def lose_if_idle(self, after: float) -> None:
+        """Do nothing: the owner of a bucket is known."""
+
+    def lose(self, reason: Reason) -> None:
+        """The connection or the membership ended: forget the messages."""
+        self.epoch += 1
+        self._member.withdraw(self)
+        self._emptied.set()
+        in_hand = self.ledger.lose()
+        if self._loaded:
+            self._member.reports.tell(Lost(self._number, reason, in_hand))
+
+    # actions
+
+    def act(self, effect: Effect) -> None:
+        """Perform an action after the earlier ones."""
+        if effect.do is Do.FORGET and self._acting is not None:
+            self._acting.cancel()  # no answer comes any more
+        self._effects.put_nowait(effect)
+
+    async def serve(self) -> None:
+        """Perform the actions, one after the other."""
+        while True:
+            effect = await self._effects.get()
+            self._acting = asyncio.get_running_loop().create_task(self._perform(effect))
+            try:
+                await asyncio.wait((self._acting,))
+            except asyncio.CancelledError:
+                self._acting.cancel()
+                await asyncio.wait((self._acting,))
+                raise
+            acting, self._acting = self._acting, None
+            if not acting.cancelled():
+                acting.result()
+
+    async def _perform(self, effect: Effect) -> None:
+        if effect.do is Do.SUBSCRIBE:
+            await self.consumer.configure(priority=_TOP - effect.fence, max_unconfirmed_messages=0)
+            await self._repeat(effect, self.consumer.open)
+            self._done(effect, SeatInput.ANSWERED)
+        elif effect.do is Do.OPEN:
+            await self._open(effect)
+        elif effect.do is Do.SHUT:
+            await self._repeat(effect, self._close_window)
+            while self.ledger.waiting or self.ledger.in_hand:  # noqa: ASYNC110 - a confirmation is no event
+                await asyncio.sleep(_LOOK_EVERY)
+            await self._put_down(Reason.MOVED)
+            self._done(effect, SeatInput.DRAINED)
+        elif effect.do is Do.WITHDRAW:
+            await self._put_down(Reason.MOVED)
+            await self._repeat(effect, self.consumer.pause)
+            self._done(effect, SeatInput.WITHDRAWN)
+        else:
+            await self._put_down(Reason.DISCONNECTED)
+            self.ledger.forget()
+
+    async def _open(self, effect: Effect) -> None:
+        self._loaded = False
+        hooks = self._member.hooks
+        self.hook = hooks.load
+        try:
+            await call(hooks.load, self._number)
+        finally:
+            self.hook = None
+            self._loaded = True
+        if self.coordinator.state(self._number, effect.fence) is SeatState.OPEN:
+            self._member.reports.tell(Gained(self._number))
+            await self._repeat(effect, self._open_window)
+            self.allow()
+
+    async def _open_window(self) -> None:
+        await self.consumer.configure(max_unconfirmed_messages=self._width)
+
+    async def _close_window(self) -> None:
+        await self.consumer.configure(max_unconfirmed_messages=0)
+
+    async def _put_down(self, reason: Reason) -> None:
+        if not self._loaded:
+            return
+        self._loaded = False
+        if reason is Reason.MOVED:
+            self._member.reports.tell(Lost(self._number, reason, 0))
+        self.hook = self._member.hooks.drop
+        try:
+            await call(self.hook, self._number)
+        finally:
+            self.hook = None
+
+    async def _repeat(self, effect: Effect, request: Callable[[], Awaitable[object]]) -> None:
+        """Send a request until the broker agrees: a bucket is stuck without the answer."""
+        pause = 0.1
+        while self.coordinator.state(self._number, effect.fence) is not SeatState.GONE:
+            try:
+                await request()
+                return
+            except QueueClosed:
+                raise asyncio.CancelledError from None
+            except Error as error:
+                logger.warning(
+                    "bucket %d of %s: the request to %s failed, and is repeated: %s",
+                    self._number,
+                    self.consumer.queue.uri,
+                    effect.do.value,
+                    error,
+                )
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 5.0)
+
+    def _done(self, effect: Effect, what: SeatInput) -> None:
+        self.coordinator.done(effect, what)
+
+    async def finish(self) -> None:
+        """Drop the bucket if loaded, after the actions have ended.
+
+        Raises:
+            Exception: raised by ``drop``.
+        """
+        while not self._effects.empty():
+            self._effects.get_nowait()
+        await self._put_down(Reason.LEFT)
+        self.ledger.forget()
+
+
+class Coordinator:
+    """The member's part, and if elected the leader's part, of an exclusive group.
+
+    Args:
+        queue: the data queue.
+        control_uri: URI of the control queue.
+        name: name of the member.
+        weight: share relative to the other members.
+        lease: seconds until the buckets of a silent member are assigned again.
+        lanes: the buckets.
+    """
+
+    def __init__(
+        self, queue: Queue, control_uri: str, name: str, weight: float, lease: float, lanes: list[OwnedLane]
+    ) -> None:
+        self._queue = queue
+        self._control_uri = control_uri
+        self._name = name
+        self._lease = lease
+        self._lanes = lanes
+        self._loop = asyncio.get_running_loop()
+        self._member = Member(self._new_name(), weight, lease)
+        self._leader = Leader(len(lanes), lease * _DRIFT)
+        self._crown: Message | None = None
+        # Reports that arrived before this member leads, by sender.
+        self._early: dict[str, Report] = {}
+        self._life: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Handle | None = None
+        self._control: Queue | None = None
+        self._candidate: Consumer | None = None
+        for lane in lanes:
+            lane.coordinator = self
+
+    def _new_name(self) -> str:
+        return f"{self._name[:100]}#{_world.token_hex(6)}"
+
+    # for the lanes and the group
+
+    def hands_out(self, bucket: int) -> bool:
+        """Whether messages of a bucket may be handed out now."""
+        return self._member.hands_out(bucket, self._loop.time())
+
+    def state(self, bucket: int, fence: int) -> SeatState:
+        """Return the state of a bucket under a fence."""
+        seat = self._member.seats.get(bucket)
+        return SeatState.GONE if seat is None or seat.fence != fence else seat.state
+
+    def fence(self, bucket: int) -> int:
+        """Return the fence of an owned bucket.
+
+        Raises:
+            UsageError: the bucket is not owned.
+        """
+        seat = self._member.seats.get(bucket)
+        if seat is None or seat.state not in (SeatState.OPEN, SeatState.DRAINING):
+            raise UsageError(
+                f"bucket {bucket!r} is not owned by this member, which owns "
+                f"{sorted(self._member.seats)}: ask for the fence of a bucket while handling its message"
+            )
+        return seat.fence
+
+    def done(self, effect: Effect, what: SeatInput) -> None:
+        """Process the end of an action of a lane, and report the result."""
+        self._apply(self._member.done(effect.bucket, effect.fence, what))
+        self._report_soon()
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._lanes[effect.bucket].act(effect)
+
+    # life
+
+    async def start(self) -> None:
+        """Open the control queue and join.
+
+        Raises:
+            Error: the control queue could not be opened, or its subscriptions were refused.
+        """
+        for lane in self._lanes:
+            await lane.consumer.pause()  # a receiving call would subscribe
+        self._control = await self._queue.session.open_queue(self._control_uri, read=True, write=True)
+        await self._begin(self._control)
+
+    async def _begin(self, control: Queue) -> None:
+        """Subscribe for the present connection."""
+        mailbox = control.subscribe(
+            f'{TO} == "{self._member.who}"', priority=_MAILBOX, max_unconfirmed_messages=_WIDE
+        )
+        self._candidate = control.subscribe(priority=_CANDIDATE, max_unconfirmed_messages=_WIDE)
+        await asyncio.gather(mailbox.open(), self._candidate.open())
+        self._life = self._loop.create_task(self._live(control, mailbox, self._candidate))
+
+    async def run(self, watching: AsyncIterator[events.SessionEvent]) -> None:
+        """Begin a new life after each lost connection, until the session ends."""
+        uris = (self._queue.uri, self._control_uri)
+        async for event in watching:
+            if isinstance(event, events.ConnectionLost) or (
+                isinstance(event, events.QueueSuspended) and event.queue_uri in uris
+            ):
+                self._lost()
+
+    def _lost(self) -> None:
+        """Forget all buckets: their subscriptions must not be restored."""
+        for lane in self._lanes:
+            self._background(lane.consumer.pause())
+        self._apply(self._member.lost(self._new_name()))
+        self._leader.resign()
+        self._crown = None
+        self._early = {}
+        life, self._life = self._life, None
+        if life is not None:
+            life.cancel()
+            control = self._control
+            assert control is not None
+            for consumer in control.consumers:
+                self._background(consumer.close())
+            self._life = self._loop.create_task(self._again(control))
+
+    async def _again(self, control: Queue) -> None:
+        """Begin the next life, as soon as the broker answers."""
+        while True:
+            try:
+                await self._begin(control)
+            except QueueClosed:
+                return
+            except Error as error:
+                logger.warning("%s cannot rejoin the group of %s yet: %s", self._name, self._queue.uri, error)
+                await asyncio.sleep(0.5)
+            else:
+                return
+
+    def _background(self, work: Awaitable[object]) -> None:
+        task = self._loop.create_task(_ignoring(work))
+        _background.add(task)
+        task.add_done_callback(_background.discard)
+
+    async def _live(self, control: Queue, mailbox: Consumer, candidate: Consumer) -> None:
+        tasks = [self._loop.create_task(self._read(each)) for each in (mailbox, candidate)]
+        try:
+            since = self._loop.time()
+            while True:
+                self._report()
+                self._send(self._leader.tick(self._loop.time()))
+                if self._crown is not None and self._loop.time() - since >= 4 * self._lease:
+                    since = self._loop.time()
+                    self._post(self._leader.renewed(self._member.who), "")
+                await asyncio.sleep(self._lease / 3)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _read(self, consumer: Consumer) -> None:
+        with contextlib.suppress(QueueClosed):
+            async for message in consumer:
+                try:
+                    what = decoded(message.data)
+                except ProtocolError as error:
+                    logger.warning("a message of control queue %s is skipped: %s", self._control_uri, error)
+                    message.confirm()
+                    continue
+                if isinstance(what, Crown):
+                    await self._crowned(message, what)
+                    continue
+                message.confirm()
+                if isinstance(what, Order):
+                    self._ordered(what)
+                else:
+                    self._reported(what)
+
+    # the member
+
+    def _report_soon(self) -> None:
+        if self._reporting is None:
+            self._reporting = self._loop.call_soon(self._report)
+
+    def _report(self) -> None:
+        if self._reporting is not None:
+            self._reporting.cancel()
+            self._reporting = None
+        if self._life is not None:
+            self._post(self._member.report(self._loop.time()), "")
+
+    def _ordered(self, order: Order) -> None:
+        before = {bucket: seat.state for bucket, seat in self._member.seats.items()}
+        self._apply(self._member.order(order))
+        for lane in self._lanes:
+            lane.allow()
+        after = {bucket: seat.state for bucket, seat in self._member.seats.items()}
+        if before != after or order.buckets.keys() - after.keys():
+            self._report_soon()
+
+    async def close(self) -> None:
+        """Report the departure, and close the control queue. The data queue is closed already."""
+        control, life = self._control, self._life
+        self._control = self._life = None
+        if self._reporting is not None:
+            self._reporting.cancel()
+            self._reporting = None
+        if control is None:
+            return
+        if life is not None:
+            life.cancel()
+            await asyncio.wait((life,))
+        with contextlib.suppress(Error):
+            left = self._member.report(self._loop.time(), leaving=True)
+            orders = self._leader.report(left, self._loop.time())
+            # The leader itself cannot rely on reading its own report.
+            await control.post(encoded(left))
+            for order in orders:
+                await control.post(encoded(order), properties={TO: order.who})
+        with contextlib.suppress(Error):
+            await control.close(at_once=True)
+        self._member.lost(self._new_name())
+        self._leader.resign()
+        self._crown = None
+        self._early = {}
+
+    # the leader
+
+    async def _crowned(self, message: Message, crown: Crown) -> None:
+        claim = self._leader.crown(self._member.who, crown, self._loop.time())
+        if claim is None and (crown.who, crown.term) != (self._member.who, self._leader.term):
+            message.confirm()  # from before
+            return
+        former, self._crown = self._crown, message
+        if claim is not None:
+            assert self._candidate is not None
+            with contextlib.suppress(Error):
+                await self._candidate.configure(priority=_LEADER)
+            self._post(claim, "")
+        if former is not None:
+            former.confirm()
+        if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
+            early, self._early = self._early, {}
+            for report in early.values():
+                self._send(self._leader.report(report, self._loop.time()))
+
+    def _reported(self, report: Report) -> None:
+        if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
+            self._send(self._leader.report(report, self._loop.time()))
+            return
+        self._early[report.who] = report
+        if self._crown is None and report.who == self._member.who:
+            # A crown of this queue would have arrived before: there is none, or its holder will get this one.
+            guid = derived_guid("bmq.groups", self._control_uri, "crown")
+            known = [seat.fence for seat in self._member.seats.values()]
+            self._post(Crown("", 0, max([int(_world.time()) - _EPOCH, 1, *known])), "", guid)
+
+    def _send(self, orders: list[Order]) -> None:
+        for order in orders:
+            self._post(order, order.who)
+
+    def _post(self, what: Report | Order | Crown, to: str, guid: str | None = None) -> None:
+        if self._control is None:
+            return
+        try:
+            acked = self._control.post_nowait(encoded(what), properties={TO: to} if to else None, guid=guid)
+        except Error as error:
+            logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
+        else:
+            acked.add_done_callback(_seen)
+
+
+_background: set[asyncio.Task[None]] = set()
+
+
+async def _ignoring(work: Awaitable[object]) -> None:
+    with contextlib.suppress(Error):
+        await work
+
+
+def _seen(done: asyncio.Future[Ack]) -> None:
+    if not done.cancelled():
+        done.exception()  # the next report or order repeats the content

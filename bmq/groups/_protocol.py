@@ -1,0 +1,528 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agreement about buckets: a member and a leader without I/O, clock or randomness.
+
+The problem: a bucket changes its owner while the old owner still has messages. The new owner must hand out
+nothing before the old owner has finished, although either may be paused, cut off or dead, and although
+control messages may be late, doubled or lost.
+
+The broker enforces the order, with the priorities of subscriptions. Each ownership has a *fence*, a number
+that only grows, and a higher fence subscribes with a lower priority. While the subscription of an older
+owner stands, the broker delivers nothing to a newer owner. Invariants:
+
+- A subscription begins with window 0, and its window is opened only by a grant that answers a report sent
+  while the subscription stood, on the same connection.
+- A subscription is withdrawn only after every message delivered to it is confirmed.
+- A leader grants only the newest fence of a bucket, and never assigns a fence twice.
+
+If a newer owner received a message, no older subscription stood at this moment; an older subscription that
+comes later has window 0 and is never granted. Clocks matter where the broker cannot help: a member cut off
+from the broker does not know that its messages went to a new owner. Its *lease* ends by its own clock, at the
+latest when the leader assigns its buckets again, and it hands out nothing afterwards.
+
+Reports and orders contain the full state of one member, so that a repeated message changes nothing and a
+lost message is repaired by the next one. Every connection of a member has a new name, ``who``: an order for a
+lost connection has no receiver.
+
+The leader holds the *crown*, a message of the control queue that stays unconfirmed: the broker gives the
+crown to the next candidate when the leader's connection is gone. The crown has the term of the leader and the
+first fence not yet reserved. A new leader posts a crown of the next term, and leads once this crown was
+delivered back.
+
+Rejected: standby subscriptions, which receive messages when a new primary restores subscriptions in another
+order; leases without fences, which trust the clocks; a message of the control queue for each bucket, whose
+loss stops the bucket.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+from typing import ClassVar, NamedTuple
+
+from bmq.protocol.machine import Machine, Transition
+
+__all__ = [
+    "Crown",
+    "Do",
+    "Effect",
+    "Leader",
+    "Member",
+    "Order",
+    "Phase",
+    "Report",
+    "Seat",
+    "SeatInput",
+    "SeatState",
+    "shares",
+]
+
+# Fences reserved with each crown.
+_BLOCK = 4096
+
+
+class SeatState(Enum):
+    """The states of a bucket in a member."""
+
+    ASKED = "the subscription with window 0 was requested"
+    READY = "the broker has the subscription, and the leader has not granted the bucket yet"
+    OPEN = "the bucket is granted: messages arrive and are handed out"
+    DRAINING = "the window is closed, and the remaining messages are handed out"
+    LEAVING = "the subscription is being withdrawn"
+    GONE = "the bucket is not here"
+
+
+class SeatInput(Enum):
+    """The inputs of a bucket's state machine."""
+
+    ANSWERED = "the broker has the subscription"
+    GRANTED = "the leader's order grants the bucket"
+    RECALLED = "the leader's order lacks the bucket"
+    DRAINED = "every message is confirmed, and the broker has closed the window"
+    WITHDRAWN = "the broker has withdrawn the subscription"
+    LOST = "the connection was lost"
+
+
+class Do(Enum):
+    """The actions of a member for a bucket."""
+
+    SUBSCRIBE = "subscribe with window 0 and the priority of the fence"
+    OPEN = "open the window"
+    SHUT = "set the window to 0"
+    WITHDRAW = "withdraw the subscription"
+    FORGET = "drop the bucket: the connection was lost"
+
+
+class Effect(NamedTuple):
+    """An action for a bucket, and the fence of the ownership."""
+
+    do: Do
+    bucket: int
+    fence: int
+
+
+class Report(NamedTuple):
+    """The state of a member, for the leader.
+
+    Attributes:
+        who: name of the member's connection.
+        was: name of the member's former connection, now lost; "" if none.
+        seq: number of the report.
+        seen: term and number of the latest order.
+        weight: share relative to the other members.
+        leaving: whether the member has closed its queue, and leaves.
+        buckets: fence and name of the state, by bucket.
+    """
+
+    who: str
+    was: str
+    seq: int
+    seen: tuple[int, int]
+    weight: float
+    leaving: bool
+    buckets: Mapping[int, tuple[int, str]]
+
+
+class Order(NamedTuple):
+    """The buckets of a member, from the leader.
+
+    Attributes:
+        who: name of the member's connection.
+        term: term of the leader.
+        number: number of the order within the term.
+        seq: number of the answered report.
+        buckets: fence, and whether the bucket is granted, by bucket.
+    """
+
+    who: str
+    term: int
+    number: int
+    seq: int
+    buckets: Mapping[int, tuple[int, bool]]
+
+
+class Crown(NamedTuple):
+    """The right to lead.
+
+    Attributes:
+        who: name of the leader's connection; "" for the first crown.
+        term: term of the leader.
+        fence: the first fence not reserved.
+    """
+
+    who: str
+    term: int
+    fence: int
+
+
+_S, _I = SeatState, SeatInput
+
+
+class Seat(Machine):
+    """One bucket of a member.
+
+    Attributes:
+        fence: number of the ownership.
+    """
+
+    __slots__ = ("fence",)
+
+    def __init__(self, fence: int) -> None:
+        self.state = _S.ASKED
+        self.fence = fence
+
+    def _open(self) -> Do:
+        return Do.OPEN
+
+    def _shut(self) -> Do:
+        return Do.SHUT
+
+    def _withdraw(self) -> Do:
+        return Do.WITHDRAW
+
+    def _forget(self) -> Do:
+        return Do.FORGET
+
+    TRANSITIONS: ClassVar = {
+        (_S.ASKED, _I.ANSWERED): Transition(None, _S.READY),
+        (_S.ASKED, _I.GRANTED): Transition(None, _S.ASKED),  # granted on an earlier report only
+        (_S.ASKED, _I.RECALLED): Transition(_withdraw, _S.LEAVING),
+        (_S.ASKED, _I.LOST): Transition(_forget, _S.GONE),
+        (_S.READY, _I.GRANTED): Transition(_open, _S.OPEN),
+        (_S.READY, _I.RECALLED): Transition(_withdraw, _S.LEAVING),
+        (_S.READY, _I.LOST): Transition(_forget, _S.GONE),
+        (_S.OPEN, _I.GRANTED): Transition(None, _S.OPEN),
+        (_S.OPEN, _I.RECALLED): Transition(_shut, _S.DRAINING),
+        (_S.OPEN, _I.LOST): Transition(_forget, _S.GONE),
+        (_S.DRAINING, _I.GRANTED): Transition(None, _S.DRAINING),
+        (_S.DRAINING, _I.RECALLED): Transition(None, _S.DRAINING),
+        (_S.DRAINING, _I.DRAINED): Transition(_withdraw, _S.LEAVING),
+        (_S.DRAINING, _I.LOST): Transition(_forget, _S.GONE),
+        (_S.LEAVING, _I.ANSWERED): Transition(None, _S.LEAVING),
+        (_S.LEAVING, _I.GRANTED): Transition(None, _S.LEAVING),
+        (_S.LEAVING, _I.RECALLED): Transition(None, _S.LEAVING),
+        (_S.LEAVING, _I.WITHDRAWN): Transition(None, _S.GONE),
+        (_S.LEAVING, _I.LOST): Transition(_forget, _S.GONE),
+    }
+
+
+class Member:
+    """A member's view of its buckets.
+
+    Args:
+        who: name of the present connection.
+        weight: share relative to the other members.
+        lease: seconds from the sending of a report until the member hands out nothing, if the report is not
+            answered.
+
+    Attributes:
+        who: see above.
+        seats: the buckets, by number.
+        lease_until: end of the lease, by the member's clock.
+        seen: term and number of the latest order.
+    """
+
+    __slots__ = ("_lease", "_sent", "_seq", "_was", "_weight", "lease_until", "seats", "seen", "who")
+
+    def __init__(self, who: str, weight: float = 1.0, lease: float = 5.0) -> None:
+        self.who = who
+        self.seats: dict[int, Seat] = {}
+        self.lease_until = float("-inf")
+        self.seen = (0, 0)
+        self._was = ""
+        self._weight = weight
+        self._lease = lease
+        self._seq = 0
+        # When the unanswered reports were sent, by number.
+        self._sent: dict[int, float] = {}
+
+    def report(self, now: float, *, leaving: bool = False) -> Report:
+        """Return the report to be sent now."""
+        self._seq += 1
+        self._sent[self._seq] = now
+        buckets = {bucket: (seat.fence, seat.state.name) for bucket, seat in sorted(self.seats.items())}
+        return Report(self.who, self._was, self._seq, self.seen, self._weight, leaving, buckets)
+
+    def order(self, order: Order) -> list[Effect]:
+        """Process an order of the leader; return the resulting actions."""
+        if order.who != self.who or (order.term, order.number) <= self.seen:
+            return []
+        self.seen = (order.term, order.number)
+        sent = self._sent.get(order.seq)
+        if sent is not None:
+            self.lease_until = max(self.lease_until, sent + self._lease)
+            self._sent = {seq: at for seq, at in self._sent.items() if seq > order.seq}
+        effects: list[Effect] = []
+        for bucket, seat in sorted(self.seats.items()):
+            fence, granted = order.buckets.get(bucket, (0, False))
+            if fence != seat.fence:
+                effects += self._fire(bucket, _I.RECALLED)
+            elif granted:
+                effects += self._fire(bucket, _I.GRANTED)
+        for bucket, (fence, _) in sorted(order.buckets.items()):
+            if bucket not in self.seats:
+                self.seats[bucket] = Seat(fence)
+                effects.append(Effect(Do.SUBSCRIBE, bucket, fence))
+        return effects
+
+    def done(self, bucket: int, fence: int, what: SeatInput) -> list[Effect]:
+        """Process the end of an action; return the resulting actions. A former ownership is ignored."""
+        seat = self.seats.get(bucket)
+        if seat is None or seat.fence != fence:
+            return []
+        return self._fire(bucket, what)
+
+    def lost(self, who: str) -> list[Effect]:
+        """Forget all buckets after the loss of the connection; the next connection has a new name."""
+        effects = [effect for bucket in sorted(self.seats) for effect in self._fire(bucket, _I.LOST)]
+        self._was, self.who = self.who, who
+        self.seen = (0, 0)
+        self.lease_until = float("-inf")
+        self._seq = 0
+        self._sent = {}
+        return effects
+
+    def hands_out(self, bucket: int, now: float) -> bool:
+        """Whether a message of the bucket may be handed out now."""
+        seat = self.seats.get(bucket)
+        return seat is not None and seat.state in (_S.OPEN, _S.DRAINING) and now < self.lease_until
+
+    def _fire(self, bucket: int, what: SeatInput) -> list[Effect]:
+        seat = self.seats[bucket]
+        do = seat.fire(what)
+        if seat.state is _S.GONE:
+            del self.seats[bucket]
+        return [] if do is None else [Effect(do, bucket, seat.fence)]
+
+
+class Phase(Enum):
+    """The phases of a leader."""
+
+    NONE = "another member leads"
+    CLAIMING = "the crown arrived, and a crown of the next term was posted"
+    COLLECTING = "reports arrive, and nothing is assigned"
+    LEADING = "buckets are assigned"
+
+
+class _Known:
+    """A member, as known to the leader."""
+
+    __slots__ = ("heard", "seq", "weight")
+
+    def __init__(self, seq: int, weight: float, heard: float) -> None:
+        self.seq = seq
+        self.weight = weight
+        self.heard = heard
+
+
+class _Owner:
+    """The newest ownership of a bucket."""
+
+    __slots__ = ("fence", "granted", "number", "recalled", "who")
+
+    def __init__(self, who: str, fence: int, granted: bool, number: int) -> None:
+        self.who = who
+        self.fence = fence
+        self.granted = granted
+        # The first order that contained, or lacked, the bucket.
+        self.number = number
+        self.recalled = False
+
+
+class Leader:
+    """A leader's view of the group; every member has one, and one of them leads.
+
+    Args:
+        buckets: number of buckets.
+        lease: seconds without a report after which the buckets of a member are assigned again.
+
+    Attributes:
+        phase: the phase.
+        term: term of the crown held or claimed.
+        fence: the next fence.
+        limit: the first fence that is not reserved.
+        until: end of the collecting.
+        known: the members that have reported.
+        owners: the newest ownership of each bucket.
+    """
+
+    __slots__ = (
+        "_buckets",
+        "_lease",
+        "_number",
+        "fence",
+        "known",
+        "limit",
+        "owners",
+        "phase",
+        "term",
+        "until",
+    )
+
+    def __init__(self, buckets: int, lease: float = 5.0) -> None:
+        self.phase = Phase.NONE
+        self.term = 0
+        self.fence = 1
+        self._buckets = buckets
+        self._lease = lease
+        self.limit = 1
+        self._number = 0
+        self.until = 0.0
+        self.known: dict[str, _Known] = {}
+        self.owners: dict[int, _Owner] = {}
+
+    # the crown
+
+    def crown(self, who: str, crown: Crown, now: float) -> Crown | None:
+        """Process a crown delivered to ``who``, this member; return the crown to post, if any."""
+        if self.phase is Phase.CLAIMING and (crown.who, crown.term) == (who, self.term):
+            self.phase = Phase.LEADING if crown.term == 1 else Phase.COLLECTING
+            self.until = now + self._lease
+            return None
+        if self.phase in (Phase.COLLECTING, Phase.LEADING):
+            if (crown.who, crown.term) == (who, self.term):
+                self.limit = max(self.limit, crown.fence)  # the renewed crown
+                return None
+            if crown.term <= self.term and crown.fence <= self.fence:
+                return None  # a crown from before
+        self.resign()
+        self.phase = Phase.CLAIMING
+        self.term = max(self.term, crown.term) + 1
+        self.fence = max(self.fence, crown.fence)
+        self.limit = self.fence + _BLOCK
+        return Crown(who, self.term, self.limit)
+
+    def resign(self) -> None:
+        """Lead no more: the connection was lost, or another crown arrived."""
+        self.phase = Phase.NONE
+        self.known = {}
+        self.owners = {}
+        self._number = 0
+
+    def renewed(self, who: str) -> Crown:
+        """Return the crown to post in place of the present one, before a message of the queue expires.
+
+        More fences are reserved once the crown was delivered.
+        """
+        more = _BLOCK if self.limit - self.fence < _BLOCK // 2 else 0
+        return Crown(who, self.term, self.limit + more)
+
+    # reports
+
+    def report(self, report: Report, now: float) -> list[Order]:
+        """Process a report; return the orders to be sent."""
+        if self.phase not in (Phase.COLLECTING, Phase.LEADING):
+            return []
+        if report.was:
+            self._remove(report.was)
+        if report.leaving:
+            self._remove(report.who)
+            return self._orders(self._assign())
+        known = self.known.get(report.who)
+        if known is not None and report.seq <= known.seq:
+            return []
+        self.known[report.who] = _Known(report.seq, report.weight, now)
+        changed = {report.who: None}
+        for bucket, (fence, state) in sorted(report.buckets.items()):
+            self.fence = max(self.fence, fence + 1)
+            owner = self.owners.get(bucket)
+            if owner is None or owner.fence < fence:
+                if owner is not None:
+                    changed[owner.who] = None
+                # An ownership that an earlier leader has not granted is never granted: a newer one may exist.
+                owner = _Owner(report.who, fence, state == "OPEN", 0)
+                owner.recalled = state != "OPEN"
+                self.owners[bucket] = owner
+            if owner.who == report.who and owner.fence == fence and state == "READY" and not owner.recalled:
+                owner.granted = True
+        for bucket, owner in list(self.owners.items()):
+            if (
+                owner.who == report.who
+                and bucket not in report.buckets
+                and report.seen >= (self.term, owner.number)
+            ):
+                del self.owners[bucket]
+        return self._orders(changed | self._assign())
+
+    def tick(self, now: float) -> list[Order]:
+        """Process the passing of time; return the orders to be sent."""
+        if self.phase is Phase.COLLECTING and now >= self.until:
+            self.phase = Phase.LEADING
+        if self.phase is not Phase.LEADING:
+            return []
+        for who, known in list(self.known.items()):
+            if now - known.heard >= self._lease:
+                self._remove(who)
+        return self._orders(self._assign())
+
+    def _remove(self, who: str) -> None:
+        self.known.pop(who, None)
+        self.owners = {bucket: owner for bucket, owner in self.owners.items() if owner.who != who}
+
+    # assigning
+
+    def _assign(self) -> dict[str, None]:
+        """Ask buckets back where a member has too many, and assign free ones; return the changed members."""
+        changed: dict[str, None] = {}
+        if self.phase is not Phase.LEADING or not self.known:
+            return changed
+        held = Counter(owner.who for owner in self.owners.values() if not owner.recalled)
+        share = shares({who: known.weight for who, known in self.known.items()}, self._buckets, held)
+        has = dict.fromkeys(share, 0)
+        for bucket in range(self._buckets):
+            owner = self.owners.get(bucket)
+            if owner is None or owner.recalled or owner.who not in has:
+                continue
+            if has[owner.who] < share[owner.who]:
+                has[owner.who] += 1
+            else:
+                owner.recalled = True
+                owner.number = self._number + 1
+                changed[owner.who] = None
+        for bucket in range(self._buckets):
+            if bucket in self.owners or self.limit <= self.fence:
+                continue
+            who = next((who for who in share if has[who] < share[who]), None)
+            if who is None:
+                break
+            has[who] += 1
+            self.owners[bucket] = _Owner(who, self.fence, False, self._number + 1)
+            self.fence += 1
+            changed[who] = None
+        return changed
+
+    def _orders(self, members: Mapping[str, None]) -> list[Order]:
+        """Return the orders for these members, all with the next number."""
+        self._number += 1
+        return [
+            Order(who, self.term, self._number, self.known[who].seq, self._wanted(who))
+            for who in members
+            if who in self.known
+        ]
+
+    def _wanted(self, who: str) -> dict[int, tuple[int, bool]]:
+        return {
+            bucket: (owner.fence, owner.granted)
+            for bucket, owner in sorted(self.owners.items())
+            if owner.who == who and not owner.recalled
+        }
+
+
+def shares(
+    weights: Mapping[str, float], buckets: int, held: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Return the number of buckets of each member, in proportion to the weights, by largest remainder.
+
+    Args:
+        weights: weight by member.
+        buckets: number of buckets.
+        held: buckets held at present; of equal remainders, the member with more buckets keeps one more.
+    """
+    total = sum(weights.values())
+    exact = {who: buckets * weights[who] / total for who in sorted(weights)}
+    share = {who: int(each) for who, each in exact.items()}
+    held = held or {}
+    by_remainder = sorted(exact, key=lambda who: (round(share[who] - exact[who], 9), -held.get(who, 0), who))
+    for who in by_remainder[: buckets - sum(share.values())]:
+        share[who] += 1
+    return share

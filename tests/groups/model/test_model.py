@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random walks through the model, and mistakes that they find.
+
+``python -m tests.groups.model`` visits every state instead, which takes hours for three members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from bmq.errors import StateError
+from bmq.groups import _protocol
+from bmq.groups._protocol import Crown, Leader, Member, Phase, Seat, SeatInput, SeatState
+from bmq.protocol.machine import Transition
+from tests.groups.model.world import Limits, Violation, explore, walk
+
+_S, _I = SeatState, SeatInput
+FAULTS = {
+    "joins": Limits(),
+    "a leave and a kill": Limits(leaves=1, kills=1),
+    "two lost connections": Limits(cuts=2, joined=3),
+    "a lost connection and a killed leader": Limits(joined=3, cuts=1, kills=1),
+    "everything": Limits(leaves=1, kills=1, cuts=1, pauses=1),
+    "clocks that disagree": Limits(pauses=2, drift=True),
+}
+
+
+@pytest.mark.parametrize("faults", FAULTS)
+def test_every_guarantee_holds_on_random_walks(faults: str) -> None:
+    for seed in range(15):
+        walk(FAULTS[faults], Random(seed))
+
+
+def test_every_guarantee_holds_in_every_state_of_one_member() -> None:
+    assert explore(Limits(members=1, buckets=1, messages=1)) > 50
+
+
+# Planted mistakes. A transition replaces the product's; a function changes a method.
+
+
+def _transition(state: SeatState, what: SeatInput, action: Any, after: SeatState) -> Callable[[Any], None]:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setitem(Seat.TRANSITIONS, (state, what), Transition(action, after))
+
+    return plant
+
+
+def _lease_ignored(patch: pytest.MonkeyPatch) -> None:
+    def hands_out(self: Member, bucket: int, now: float) -> bool:
+        seat = self.seats.get(bucket)
+        return seat is not None and seat.state in (_S.OPEN, _S.DRAINING)
+
+    patch.setattr(Member, "hands_out", hands_out)
+
+
+def _crown_without_fence(patch: pytest.MonkeyPatch) -> None:
+    crowned = Leader.crown
+
+    def crown(self: Leader, who: str, crown: Crown, now: float) -> Crown | None:
+        claim = crowned(self, who, crown, now)
+        self.fence = 1
+        return claim
+
+    patch.setattr(Leader, "crown", crown)
+
+
+def _leads_at_once(patch: pytest.MonkeyPatch) -> None:
+    crowned = Leader.crown
+
+    def crown(self: Leader, who: str, crown: Crown, now: float) -> Crown | None:
+        claim = crowned(self, who, crown, now)
+        if self.phase is Phase.COLLECTING:
+            self.phase = Phase.LEADING
+        return claim
+
+    patch.setattr(Leader, "crown", crown)
+
+
+def _leases_of_the_living_end(patch: pytest.MonkeyPatch) -> None:
+    ordered = Member.order
+
+    def order(self: Member, order: Any) -> Any:
+        before = self.lease_until
+        effects = ordered(self, order)
+        self.lease_until = before
+        return effects
+
+    patch.setattr(Member, "order", order)
+
+
+def _nothing_is_asked_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_protocol, "shares", lambda weights, buckets, held=None: dict.fromkeys(weights, buckets))
+
+
+def _the_dead_keep_their_buckets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leader, "_remove", lambda self, who: None)
+
+
+def _a_lost_connection_keeps_buckets(patch: pytest.MonkeyPatch) -> None:
+    def lost(self: Member, who: str) -> list[Any]:
+        self._was, self.who, self.seen = self.who, who, (0, 0)
+        return []
+
+    patch.setattr(Member, "lost", lost)
+
+
+def _any_grant_is_believed(patch: pytest.MonkeyPatch) -> None:
+    """A member takes an order for its former connection."""
+    ordered = Member.order
+    patch.setattr(Member, "order", lambda self, order: ordered(self, order._replace(seq=0)))
+
+
+MISTAKES: dict[str, Callable[[Any], None]] = {
+    "withdraws at once": _transition(_S.OPEN, _I.RECALLED, Seat._withdraw, _S.LEAVING),
+    "gone at once": _transition(_S.OPEN, _I.RECALLED, Seat._withdraw, _S.GONE),
+    "never opens": _transition(_S.READY, _I.GRANTED, None, _S.OPEN),
+    "never shuts": _transition(_S.OPEN, _I.RECALLED, None, _S.DRAINING),
+    "never withdraws": _transition(_S.DRAINING, _I.DRAINED, None, _S.LEAVING),
+    "keeps a recalled subscription": _transition(_S.READY, _I.RECALLED, None, _S.READY),
+    "a lease is ignored": _lease_ignored,
+    "a new leader forgets the fences": _crown_without_fence,
+    "a new leader leads at once": _leads_at_once,
+    "an order renews no lease": _leases_of_the_living_end,
+    "nothing is asked back": _nothing_is_asked_back,
+    "the dead keep their buckets": _the_dead_keep_their_buckets,
+    "a lost connection keeps its buckets": _a_lost_connection_keeps_buckets,
+    "an order answers no report": _any_grant_is_believed,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_random_walks_find_a_planted_mistake(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MISTAKES[mistake](monkeypatch)
+    with pytest.raises((Violation, StateError)):
+        _walk_often(200)
+
+
+def _walk_often(seeds: int) -> None:
+    for seed in range(seeds):
+        for limits in FAULTS.values():
+            walk(limits, Random(seed))

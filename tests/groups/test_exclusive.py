@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exclusive groups at an embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.groups import Gained, GroupEvent, Lost, Reason
+from bmq.testing import FaultProxy
+from tests.waiting import eventually
+
+Connect = Callable[..., Awaitable[bmq.Session]]
+OPTIONS: dict[str, Any] = {"buckets": 6, "coordination": "exclusive", "lease": 0.5}
+
+
+class Ledger:
+    """The messages that members handle, in order, and violations of the order of a bucket."""
+
+    def __init__(self) -> None:
+        self.handled: list[tuple[str, int, int]] = []
+        self.done: set[int] = set()
+        self.latest: dict[int, int] = {}
+        self.fences: dict[int, int] = {}
+        self.wrong: list[str] = []
+
+    def begin(self, name: str, bucket: int, number: int, fence: int) -> None:
+        if fence < self.fences.get(bucket, 0):
+            self.wrong.append(f"{name}: bucket {bucket} under fence {fence} after {self.fences[bucket]}")
+        self.fences[bucket] = max(fence, self.fences.get(bucket, 0))
+        earlier = range(bucket, number, OPTIONS["buckets"])
+        if any(each not in self.done for each in earlier):
+            self.wrong.append(f"{name}: {number} of bucket {bucket} before earlier ones are done")
+        self.handled.append((name, bucket, number))
+
+
+async def handle(group: bmq.groups.Group, name: str, ledger: Ledger, pause: float = 0.0) -> None:
+    async for message in group:
+        async with message:
+            number, bucket = int(message.data), group.bucket_of(message)
+            assert bucket is not None
+            ledger.begin(name, bucket, number, group.fence(bucket))
+            if pause:
+                await asyncio.sleep(pause)
+            ledger.done.add(number)
+
+
+async def post(queue: bmq.Queue, first: int, count: int) -> None:
+    report = await queue.post_many(bmq.PutMessage(b"%d" % n, {"k": n}) for n in range(first, first + count))
+    report.raise_for_failures()
+
+
+@pytest.fixture
+async def writer(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, write=True)
+
+
+async def test_the_first_member_owns_every_bucket_before_any_message(
+    bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    loaded: list[int] = []
+    async with queue.group("k", load=loaded.append, **OPTIONS) as group:
+        await eventually(lambda: group.owned == frozenset(range(6)))
+        assert sorted(loaded) == list(range(6))
+        with pytest.raises(bmq.UsageError, match="bucket"):
+            group.fence(6)
+
+
+async def test_a_busy_member_finishes_its_messages_before_a_new_member_begins(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    ledger, seen = Ledger(), list[GroupEvent]()
+    old = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    async with old.group("k", on_event=seen.append, **OPTIONS) as first:
+        await eventually(lambda: len(first.owned) == 6)
+        fences = {bucket: first.fence(bucket) for bucket in range(6)}
+        await post(writer, 0, 120)
+        tasks = [asyncio.create_task(handle(first, "old", ledger, 0.002))]
+        await eventually(lambda: ledger.done)
+        async with new.group("k", **OPTIONS) as second:
+            tasks.append(asyncio.create_task(handle(second, "new", ledger)))
+            await post(writer, 120, 60)
+            await eventually(lambda: len(second.owned) == 3 and len(first.owned) == 3)
+            await post(writer, 180, 60)
+            await eventually(lambda: len(ledger.done) == 240)
+            assert first.owned | second.owned == frozenset(range(6))
+            assert all(second.fence(bucket) > fences[bucket] for bucket in second.owned)
+            moved = sorted(second.owned)
+        await eventually(lambda: len(first.owned) == 6)
+        await post(writer, 240, 60)
+        await eventually(lambda: len(ledger.done) == 300)
+    await asyncio.gather(*tasks)
+    assert not ledger.wrong
+    assert len(ledger.handled) == 300
+    assert {
+        event.bucket for event in seen if isinstance(event, Lost) and event.reason is Reason.MOVED
+    } == set(moved)
+    assert sum(isinstance(event, Gained) for event in seen) == 9
+
+
+async def test_a_member_whose_connection_is_lost_begins_anew(
+    bmq_connect: Connect, bmq_broker: bmq.broker.Broker, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    ledger = Ledger()
+    new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        old = await session.open_queue(bmq_queue_uri, read=True)
+        async with old.group("k", **OPTIONS) as first, new.group("k", **OPTIONS) as second:
+            await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
+            tasks = [asyncio.create_task(handle(first, "old", ledger))]
+            tasks.append(asyncio.create_task(handle(second, "new", ledger)))
+            await post(writer, 0, 60)
+            proxy.cut()
+            await post(writer, 60, 60)
+            await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
+            await eventually(lambda: len(ledger.done) == 120)
+        await asyncio.gather(*tasks)
+    assert not ledger.wrong
+
+
+async def test_the_buckets_of_a_killed_leader_go_to_others_after_the_lease(
+    bmq_connect: Connect, bmq_broker: bmq.broker.Broker, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    ledger = Ledger()
+    new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri, reconnect=False) as session:
+        old = await session.open_queue(bmq_queue_uri, read=True)
+        first = await old.group("k", **OPTIONS)
+        await eventually(lambda: len(first.owned) == 6)
+        async with new.group("k", **OPTIONS) as second:
+            await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
+            tasks = [asyncio.create_task(handle(second, "new", ledger))]
+            proxy.cut()
+            await post(writer, 0, 60)
+            await eventually(lambda: len(ledger.done) == 60)
+            assert len(second.owned) == 6
+        await asyncio.gather(*tasks)
+    assert not ledger.wrong
+
+
+async def test_a_member_without_an_answer_hands_out_nothing_after_its_lease(
+    bmq_connect: Connect, bmq_broker: bmq.broker.Broker, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        async with queue.group("k", **OPTIONS) as group:
+            await eventually(lambda: len(group.owned) == 6)
+            await post(writer, 0, 12)
+            (await group.receive(timeout=10)).confirm()
+            await eventually(lambda: group.stats().waiting == 11)
+            proxy.swallow()
+            await eventually(lambda: not group.owned)
+            assert group.receive_nowait() is None
+            assert group.stats().waiting == 11
+            proxy.cut()
+            proxy.heal()
+            await eventually(lambda: len(group.owned) == 6)
+            for _ in range(11):
+                (await group.receive(timeout=10)).confirm()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"coordination": "kafka"}, "coordination"),
+        ({"coordination": "exclusive", "lease": 0}, "lease"),
+        ({"coordination": "exclusive", "control_queue": ""}, "control_queue"),
+        ({"coordination": "exclusive", "control_queue": "bmq://d/q?id=a"}, "control_queue"),
+    ],
+)
+async def test_wrong_options_are_refused_at_once(
+    bmq_session: bmq.Session, bmq_queue_uri: str, options: Any, text: str
+) -> None:
+    queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
+    with pytest.raises(bmq.UsageError, match=text):
+        queue.group("k", **options)
+
+
+async def test_a_group_without_coordination_has_no_fences(
+    bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
+    with pytest.raises(bmq.UsageError, match="exclusive"):
+        queue.group("k").fence(0)
