@@ -36,7 +36,7 @@ export FOREIGN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test test-programs soak browser lint format types docs playground dist bench works-with simulate mutants spark-versions check clean
+.PHONY: help setup demo demo-spark test test-programs soak browser alerts lint format types docs playground dist bench works-with simulate mutants spark-versions check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,12 @@ browser: playground ## the console and the playground in a headless Chromium, wh
 	    command -v $$each >/dev/null && exit; done; \
 	    echo "there is no Chromium here: on Debian, apt-get install chromium" >&2; exit 1
 	$(RUN) -m pytest -n 1 --max-worker-restart 20 tests/console/browser.py tests/browser/browser.py $(ARGS)
+
+alerts: ## the alert rules for the metrics of brokers, with promtool, which has to be installed
+	@command -v promtool >/dev/null || { \
+	    echo "there is no promtool here: on Debian, apt-get install prometheus" >&2; exit 1; }
+	promtool check rules docs/assets/alerts.yml
+	promtool test rules tests/prometheus/alerts.test.yml
 
 integration: setup ## the suites against a real broker, in Docker; PROFILE=cluster for three nodes
 	@./docker/integration "$(RUN)" $(ARGS)
