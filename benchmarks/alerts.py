@@ -375,9 +375,17 @@ def draw(plots: dict[str, tuple[str, list[tuple[str, Any]]]], path: Path) -> Non
     from matplotlib import pyplot
 
     pyplot.rcParams.update({"font.size": 8, "svg.fonttype": "none", "svg.hashsalt": "bmq"})
-    shown = {title: content for title, content in plots.items() if content[1]}
+    shown = {
+        title: (unit, moving)
+        for title, (unit, series) in plots.items()
+        if (
+            moving := [each for each in series if any(float(value) > 0.001 for _, value in each[1]["values"])]
+        )
+    }
     figure, axes = pyplot.subplots((len(shown) + 1) // 2, 2, figsize=(12, 2.5 * len(shown) / 2), sharex=True)
     first = min(at for _, series in shown.values() for _, each in series for at, _ in each["values"])
+    for axis in axes.flat[len(shown) :]:
+        axis.remove()
     for axis, (title, (unit, series)) in zip(axes.flat, shown.items(), strict=False):
         for legend, each in series:
             label = legend
@@ -387,7 +395,7 @@ def draw(plots: dict[str, tuple[str, list[tuple[str, Any]]]], path: Path) -> Non
             axis.plot(*zip(*points, strict=True), label=label.replace("__default ", ""), linewidth=1.3)
         axis.set_title(title, loc="left", fontweight="bold")
         axis.set_ylabel({"cps": "messages/s", "s": "seconds", "percentunit": "share"}.get(unit, ""))
-        axis.set_ylim(0, axis.get_ylim()[1] * 1.5)
+        axis.set_ylim(0, axis.get_ylim()[1] * 1.6)
         axis.grid(alpha=0.25)
         axis.legend(fontsize=6, loc="upper left", ncols=2)
         axis.spines[["top", "right"]].set_visible(False)
