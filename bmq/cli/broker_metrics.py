@@ -92,7 +92,7 @@ def families(views: Iterable[BrokerView], now: datetime) -> list[Metric]:
         views: the last view of each broker that answers.
         now: the present time, for ages.
     """
-    views = list(views)
+    views = _distinct(views)
     queues = _queues(views)
     return [
         *_of_queues(queues, now),
@@ -100,6 +100,14 @@ def families(views: Iterable[BrokerView], now: datetime) -> list[Metric]:
         *_of_domains(views),
         *_of_clusters([(view, cluster) for view in views for cluster in view.clusters]),
     ]
+
+
+def _distinct(views: Iterable[BrokerView]) -> list[BrokerView]:
+    """Leave out a broker that has two addresses: a second sample of a series is an error in Prometheus."""
+    found: dict[tuple[tuple[str, str], ...], BrokerView] = {}
+    for view in views:
+        found.setdefault(tuple((each.cluster, each.node) for each in view.clusters), view)
+    return list(found.values())
 
 
 def _queues(views: list[BrokerView]) -> list[tuple[str, QueueView]]:

@@ -27,6 +27,7 @@ from bmq.admin import (
     parsing,
 )
 from bmq.admin.explanation import Explanation, Obstacle
+from bmq.admin.survey import alone
 from bmq.errors import AdminError, InvalidURI, ProtocolError
 from bmq.wire.uri import QueueUri
 
@@ -205,7 +206,9 @@ class ClusterView:
     Attributes:
         cluster: name of the cluster.
         proxy: whether the broker is a proxy of the cluster.
-        node: name of the broker in the cluster; the broker's address for a proxy.
+        node: name of the broker in the cluster; the address for a proxy, and for a broker without other
+            nodes, because names such as localhost are not unique.
+        name: name of the broker in the cluster; empty for a proxy.
         status: the cluster's state.
         files: the partitions' files.
         partitions: number of each queue's partition, by URI.
@@ -214,6 +217,7 @@ class ClusterView:
     cluster: str
     proxy: bool
     node: str
+    name: str
     status: ClusterStatus
     files: tuple[PartitionFiles, ...]
     partitions: Mapping[str, int] = field(repr=False)
@@ -342,7 +346,8 @@ class Watch:
         return ClusterView(
             cluster.name,
             proxy,
-            self._broker if proxy else node_name(status.self_node),
+            self._broker if proxy or alone(cluster) else node_name(status.self_node),
+            node_name(status.self_node),
             status,
             _files(content),
             _partitions(content),
@@ -368,7 +373,7 @@ class Watch:
             for uri in sorted(view.partitions):
                 domain = domain_of(uri)
                 if domain and self._wants(domain):
-                    if not view.proxy and view.primary(uri) == view.node:
+                    if not view.proxy and view.primary(uri) == view.name:
                         own[uri] = view, domain
                     else:
                         elsewhere[uri] = view.cluster, "proxy" if view.proxy else "replica"

@@ -221,6 +221,25 @@ async def test_a_queue_of_a_cluster_has_the_figures_of_its_primary(
     assert metrics("bmq_broker_info", broker=proxy, role="proxy") == 1
 
 
+async def test_no_series_has_two_samples(cluster: RecordedCluster, bmq_broker: bmq.broker.Broker) -> None:
+    await post_one(bmq_broker.uri)
+    async with bmq.broker.Broker() as other:
+        await post_one(other.uri)
+        uris = [bmq_broker.uri, other.uri, cluster.uris("node0"), cluster.uris("node1", "proxy")]
+        same = cluster.uris("node0").replace("127.0.0.1", "localhost")
+        metrics = await collect(",".join([*uris, same]))
+    series = [(sample.name, *sorted(sample.labels.items())) for sample in metrics.samples]
+    assert len(series) == len(set(series))
+    assert sum(sample.value for sample in metrics.all("bmq_broker_up")) == 6
+    nodes = [sample.labels["node"] for sample in metrics.all("bmq_queue_content_msgs", queue=QUEUE)]
+    assert sorted(nodes) == sorted([bmq_broker.uri, other.uri]), "localhost is not unique"
+
+
+async def post_one(uri: str) -> None:
+    async with bmq.connect(uri) as session:
+        await (await session.open_queue(QUEUE, write=True)).post(b"x")
+
+
 async def test_a_replica_and_a_proxy_alone_report_their_role(cluster: RecordedCluster) -> None:
     replica = await collect(cluster.uris("node1"))
     assert {each.labels["role"] for each in replica.all("bmq_queue_put_msgs_total")} == {"replica"}
