@@ -98,11 +98,14 @@ soak: setup ## minutes of broken connections and killed brokers, on sockets; cho
 	    $(if $(CHOSEN),,$(SOAK)) $(ARGS)
 	$(if $(CHOSEN),,SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=. PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) benchmarks/spark_soak.py)
 
+AXE = $(CURDIR)/build/axe/package/axe.min.js
 browser: playground ## the console and the playground in a headless Chromium, which has to be installed
 	@for each in chromium chromium-browser google-chrome-stable google-chrome chrome; do \
 	    command -v $$each >/dev/null && exit; done; \
 	    echo "there is no Chromium here: on Debian, apt-get install chromium" >&2; exit 1
-	$(RUN) -m pytest -n 1 --max-worker-restart 20 tests/console/browser.py tests/browser/browser.py $(ARGS)
+	@test -f $(AXE) || { command -v npm >/dev/null || { echo "there is no npm here: it brings axe-core" >&2; exit 1; }; \
+	    mkdir -p build/axe && cd build/axe && npm pack --silent axe-core@4.10.3 >/dev/null && tar xzf axe-core-4.10.3.tgz; }
+	BMQ_AXE=$(AXE) $(RUN) -m pytest -n 1 --max-worker-restart 20 tests/console/browser.py tests/browser/browser.py $(ARGS)
 
 alerts: ## the alert rules for the metrics of brokers, with promtool, which has to be installed
 	@command -v promtool >/dev/null || { \

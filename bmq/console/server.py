@@ -8,6 +8,7 @@ import base64
 import binascii
 import json
 import logging
+import re
 import secrets
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -25,8 +26,11 @@ from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation
+from bmq.console.buckets import group_of
+from bmq.console.findings import inside
 from bmq.console.guard import Guard, is_loopback
 from bmq.console.source import MOST_HELD, Contents, Embedded, NotNow, Source
+from bmq.console.taking import cancel, post_again
 from bmq.console.watch import Watch
 from bmq.wire.printable import printable
 
@@ -38,6 +42,10 @@ _PAGE = {
     "/": ("index.html", "text/html"),
     "/console.css": ("console.css", "text/css"),
     "/console.js": ("console.js", "text/javascript"),
+    "/severity.js": ("severity.js", "text/javascript"),
+    "/clusters.js": ("clusters.js", "text/javascript"),
+    "/letters.js": ("letters.js", "text/javascript"),
+    "/keys.js": ("keys.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _HEADERS = {
@@ -141,14 +149,17 @@ class Console:
             "/api/live": self._live,
             "/api/queue": self._queue,
             "/api/messages": self._messages,
+            "/api/clusters": self._clusters,
         }
         self._posts: dict[str, Handler] = {
             "/api/route": self._route,
             "/api/contents": self._contents,
             "/api/post": self._post,
             "/api/purge": self._purge,
+            "/api/again": self._again,
+            "/api/cancel": self._cancel,
         }
-        self._changing = {"/api/post", "/api/purge"}
+        self._changing = {"/api/post", "/api/purge", "/api/again", "/api/cancel"}
         self._routes = {*_PAGE, *self._gets, *self._posts}
         if not source.looks_inside:
             self._changing.add("/api/contents")  # the messages are delivered, and given back
@@ -294,6 +305,7 @@ class Console:
                 "ttl": domain.configuration.get("messageTtl"),
                 "attempts": domain.configuration.get("maxDeliveryAttempts"),
                 "words": [*([gap] if gap else []), *explanation.head(oldest)],
+                "findings": [] if gap else [asdict(each) for each in inside(internals, explanation)],
                 "clients": [
                     {
                         "description": client.description,
@@ -311,6 +323,7 @@ class Console:
                         "consumers": states[app.app_id].consumers if app.app_id in states else 0,
                         "redelivery": states[app.app_id].redelivery if app.app_id in states else 0,
                         "words": list(explanation.words(app)),
+                        "group": group_of(explanation.readers(app)),
                         "readers": [
                             {
                                 "priority": reader.subscription.priority,
@@ -342,6 +355,23 @@ class Console:
                 "messages": [asdict(message) for message in page.messages],
             }
         )
+
+    async def _clusters(self, _: web.Request) -> web.Response:
+        """The clusters as the answering broker sees them: nodes, partitions, primaries, and storage."""
+        admin = await self._watch.admin()
+        found: list[dict[str, Any]] = []
+        for cluster in await admin.clusters():
+            entry: dict[str, Any] = {"name": cluster.name, "locality": cluster.locality}
+            entry |= {"status": None, "storage": [], "error": ""}
+            try:
+                entry["status"] = asdict(await admin.cluster_status(cluster.name))
+                if cluster.locality == "member":
+                    storage = await admin.cluster(cluster.name).storage()
+                    entry["storage"] = [asdict(each) for each in storage.partitions]
+            except (bmq.errors.AdminError, bmq.ProtocolError) as error:
+                entry["error"] = str(error)
+            found.append(entry)
+        return _json({"broker": admin.broker, "gap": await admin.gap(), "clusters": found})
 
     async def _route(self, request: web.Request) -> web.Response:
         """The consumer for a message with the given properties."""
@@ -415,18 +445,33 @@ class Console:
     async def _post(self, request: web.Request) -> web.Response:
         """Post a message, and return the outcome."""
         body = await _body(request)
-        if "base64" in body:
-            try:
-                payload = base64.b64decode(_text(body, "base64"), validate=True)
-            except binascii.Error as error:
-                raise _BadRequest(f"base64 cannot be decoded: {error}") from None
-        else:
-            payload = _text(body, "text").encode()
+        payload = _payload(body)
         properties = _properties(body)
         async with self._source.connect() as session:
             queue = await session.open_queue(_text(body, "uri"), write=True)
             ack = await queue.post(payload, properties=properties or None)
         return _json({"guid": ack.guid})
+
+    async def _again(self, request: web.Request) -> web.Response:
+        """Post a dead letter again; the letter is confirmed after the acknowledgement."""
+        body = await _body(request)
+        uri = bmq.QueueUri.parse(_text(body, "uri")).canonical
+        edited = (_payload(body), _properties(body)) if "text" in body or "base64" in body else None
+        guid, first, to = _text(body, "guid"), _text(body, "first"), _text(body, "to", "")
+        async with self._inside:
+            where, posted = await post_again(self._source, uri, guid, first, to=to, edited=edited)
+        return _json({"uri": where, "guid": posted})
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        """Delete a delayed message."""
+        body = await _body(request)
+        uri = bmq.QueueUri.parse(_text(body, "uri")).canonical
+        due = _text(body, "due")
+        if not re.fullmatch(r"[0-9]{1,15}", due):
+            raise _BadRequest(f"due must be milliseconds since 1970 as digits, not {due!r}")
+        async with self._inside:
+            await cancel(self._source, uri, _text(body, "guid"), int(due))
+        return _json({"guid": _text(body, "guid")})
 
     async def _purge(self, request: web.Request) -> web.Response:
         """Delete the messages of a queue, or of one application of the queue."""
@@ -555,6 +600,15 @@ def _text(body: dict[str, Any], name: str, default: str | None = None) -> str:
     if not isinstance(value, str):
         raise _BadRequest(f"{name} is missing, or not a string")
     return value
+
+
+def _payload(body: dict[str, Any]) -> bytes:
+    if "base64" not in body:
+        return _text(body, "text").encode()
+    try:
+        return base64.b64decode(_text(body, "base64"), validate=True)
+    except binascii.Error as error:
+        raise _BadRequest(f"base64 cannot be decoded: {error}") from None
 
 
 def _list(body: dict[str, Any], name: str) -> list[Any]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl as ssl_module
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import bmq
-from bmq import _checks
+from bmq import _checks, _world
 from bmq.admin import Admin, DomainInfo
 from bmq.client.message import beginning_of
+from bmq.console.quota import limits_of, use_of
 from bmq.wire.message import NO_PROPERTIES
 
 __all__ = ["MOST_SHOWN", "Contents", "Figures", "NotNow", "RemoteBroker", "Source"]
@@ -24,6 +25,9 @@ _MOST_BYTES = 64 * 1024 * 1024
 MOST_SHOWN = 256 * 1024
 # Queues for whose figures one turn of the event loop has time.
 _TURN = 200
+# Seconds after which the limits of a domain are asked for again.
+_LIMITS_KEPT = 10.0
+_NO_LIMITS = ((0, 0), (0, 0))
 #: Seconds without a message after which no more messages are expected.
 _IDLE = 1.0
 
@@ -65,6 +69,9 @@ class Figures:
         consumers: number of openings for reading.
         posted: messages posted so far; None before the broker counts the queue.
         confirmed: deliveries confirmed so far; None likewise.
+        quota: largest share of a quota in use; 0 without a quota.
+        quota_of: whose quota this is: queue or domain.
+        full: whether the quota is reached, and posts are refused.
     """
 
     uri: str
@@ -76,6 +83,9 @@ class Figures:
     consumers: int = 0
     posted: int | None = None
     confirmed: int | None = None
+    quota: float = 0.0
+    quota_of: str = ""
+    full: bool = False
 
 
 class Source(Protocol):
@@ -195,11 +205,24 @@ class RemoteBroker:
                 continue  # the queue has gone meanwhile
         found: list[Figures] = []
         for domain in domains:
+            limits = limits_of(domain.configuration)
+            total = sum(each.messages for each in domain.queues), sum(each.bytes for each in domain.queues)
             for queue in domain.queues:
                 known = counted.get(queue.uri)
-                figures = (known.producers, known.consumers, known.posted, known.confirmed) if known else ()
+                quota = use_of((queue.messages, queue.bytes), total, limits)
                 found.append(
-                    Figures(queue.uri, domain.name, domain.mode, queue.messages, queue.bytes, *figures)
+                    Figures(
+                        queue.uri,
+                        domain.name,
+                        domain.mode,
+                        queue.messages,
+                        queue.bytes,
+                        known.producers if known else 0,
+                        known.consumers if known else 0,
+                        known.posted if known else None,
+                        known.confirmed if known else None,
+                        *quota,
+                    )
                 )
                 if not len(found) % _TURN:
                     await asyncio.sleep(0)
@@ -279,6 +302,8 @@ class Embedded(RemoteBroker):
             context.verify_mode = ssl_module.CERT_NONE
         super().__init__(broker.uri, credentials=credentials, ssl=context)
         self._broker = broker
+        self._limits: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {}
+        self._limits_at = 0.0
 
     async def figures(self, admin: Admin) -> list[Figures]:
         """Return the figures of every queue, a few hundred queues at a time.
@@ -291,6 +316,7 @@ class Embedded(RemoteBroker):
                 f"could not connect to {self.name}: this process has stopped the broker"
             )
         found: list[Figures] = []
+        totals: dict[str, tuple[int, int]] = {}
         for number, (uri, queue) in enumerate(self._broker.queues.items()):
             if not number % _TURN:
                 await asyncio.sleep(0)
@@ -308,7 +334,28 @@ class Embedded(RemoteBroker):
                     counted.confirmed,
                 )
             )
+            messages, size = totals.get(queue.domain, (0, 0))
+            totals[queue.domain] = messages + counted.messages, size + counted.bytes
+        await self._learn_limits(admin, totals)
+        for number, each in enumerate(found):
+            if not number % _TURN:
+                await asyncio.sleep(0)
+            limits = self._limits.get(each.domain, _NO_LIMITS)
+            quota, owner, full = use_of((each.messages, each.bytes), totals[each.domain], limits)
+            found[number] = replace(each, quota=quota, quota_of=owner, full=full)
         return found
+
+    async def _learn_limits(self, admin: Admin, domains: Iterable[str]) -> None:
+        """Ask for the limits of new domains at once, and of all domains again after some seconds."""
+        now = _world.monotonic()
+        if now - self._limits_at > _LIMITS_KEPT:
+            self._limits, self._limits_at = {}, now
+        for name in domains:
+            if name not in self._limits:
+                try:
+                    self._limits[name] = limits_of((await admin.domain(name)).configuration)
+                except bmq.errors.AdminError:
+                    self._limits[name] = _NO_LIMITS  # the domain has gone meanwhile
 
     async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
         """Read some messages from the broker's store, unnoticed by clients."""

@@ -7,7 +7,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from heapq import nsmallest
 from typing import Any
 
 import orjson
@@ -15,6 +16,8 @@ import orjson
 import bmq
 from bmq import _world
 from bmq.admin import Admin
+from bmq.admin.explanation import Explanation
+from bmq.console.findings import Finding, at_a_glance, inside, worst
 from bmq.console.source import Figures, Source
 
 __all__ = ["Watch"]
@@ -25,6 +28,9 @@ logger = logging.getLogger("bmq.console")
 HISTORY = 300
 # Queues processed in one turn of the event loop.
 _TURN = 200
+# Queues whose subscriptions are asked for in one poll, and seconds between two questions about a queue.
+_ASKED_AT_ONCE = 4
+_ASKED_AGAIN = 0.5
 # Share of the time that polling may take while pages follow, and while no page follows.
 _SHARE = 1 / 20
 _SHARE_ALONE = 1 / 100
@@ -38,6 +44,25 @@ class _Sight:
     posted: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     confirmed: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     now: dict[str, Any] = field(default_factory=dict[str, Any])
+    # The problem of the queue and its start; the problem that its subscriptions showed, and the time of the
+    # question; and the problem of the question before: only a problem found twice is reported.
+    finding: Finding | None = None
+    others: list[Finding] = field(default_factory=list[Finding])
+    since: float = 0.0
+    asked: float = 0.0
+    found: Finding | None = None
+    suspected: Finding | None = None
+
+    def report(self, figures: Figures) -> None:
+        """Choose the most severe problem, and keep its start."""
+        if not figures.messages or not figures.consumers:
+            self.found = self.suspected = None
+        found = [*at_a_glance(figures), *([self.found] if self.found else [])]
+        seen = worst(found)
+        self.others = [each for each in found if each is not seen]
+        if seen is None or self.finding is None or seen.kind != self.finding.kind:
+            self.since = _world.time()
+        self.finding = seen
 
     def shown(self, *, past: bool) -> dict[str, Any]:
         """Return the data for a page."""
@@ -163,9 +188,37 @@ class Watch:
                 "posted": each.posted[-1],
                 "confirmed": each.confirmed[-1],
             }
+            each.report(queue)
+            finding = each.finding
+            each.now["quota"] = round(queue.quota, 3)
+            each.now["finding"] = asdict(finding) | {"since": each.since} if finding else None
+            each.now["others"] = [asdict(other) for other in each.others]
+        await self._look_inside(admin, figures, seen, now)
         self._queues = seen
         self._before = {each.uri: each for each in figures}
         self._at = now
+
+    async def _look_inside(
+        self, admin: Admin, figures: list[Figures], seen: dict[str, _Sight], now: float
+    ) -> None:
+        """Ask about the subscriptions of a few queues with waiting messages, the longest unasked first."""
+        waiting = [each for each in figures if each.messages and each.consumers and each.mode != "broadcast"]
+        for queue in nsmallest(_ASKED_AT_ONCE, waiting, key=lambda each: seen[each.uri].asked):
+            sight = seen[queue.uri]
+            if now - sight.asked < min(_ASKED_AGAIN, self._interval):
+                continue
+            sight.asked = now
+            try:
+                asked = admin.queue(queue.uri)
+                if (await asked.standing()).gap:
+                    continue
+                internals = await asked.internals()
+                explanation = Explanation(internals, await admin.domain(asked.domain))
+            except (bmq.errors.AdminError, bmq.UsageError):
+                continue  # the queue has gone meanwhile
+            before, sight.suspected = sight.suspected, worst(inside(internals, explanation))
+            again = before is not None and sight.suspected is not None and before.kind == sight.suspected.kind
+            sight.found = sight.suspected if again else None
 
     # telling
 

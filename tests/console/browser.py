@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -15,6 +18,7 @@ from tests.console.chromium import Page, browse
 ORDERS = "bmq://bmq.test.mem.priority/orders"
 PRICES = "bmq://bmq.test.mem.fanout/prices"
 SCRIPT = "<img src=x onerror=alert(1)>"
+AXE = Path(os.environ.get("BMQ_AXE", "build/axe/package/axe.min.js"))
 At = Callable[[str], str]
 
 
@@ -37,6 +41,15 @@ def at(console: Console, uri: str) -> str:
 
 def said(text: str) -> str:
     return f"document.body.innerText.includes({text!r})"
+
+
+async def axe(page: Page) -> list[object]:
+    """The violations of accessibility rules; ``make browser`` fetches axe-core."""
+    source = await asyncio.to_thread(AXE.read_text)
+    await page.js(source + ";0")
+    found = "found.violations.map((each) => [each.id, each.nodes.map((node) => node.html)])"
+    violations: list[object] = await page.js(f"axe.run(document).then((found) => {found})")
+    return violations
 
 
 async def test_queues_as_they_change(page: Page, console: Console, session: bmq.Session) -> None:
@@ -247,3 +260,60 @@ async def test_light_and_dark_at_every_width(
     await page.click("#theme")  # from auto to light, whatever the system says
     grounds.append(await page.js("getComputedStyle(document.documentElement).backgroundColor"))
     assert grounds[0] == grounds[2] != grounds[1]
+
+
+async def test_problems_links_and_keys(page: Page, console: Console, session: bmq.Session) -> None:
+    queue = await session.open_queue(ORDERS, read=True, write=True)
+    await queue.subscribe("CustomerId >= 1000").open()
+    await queue.post(b"x", properties={"CustomerId": 7})
+    await (await session.open_queue(PRICES, write=True)).post(b"17")
+    await page.open(console.url)
+    await page.until("document.querySelectorAll('#queues tbody .badge.critical').length === 2")
+    for scheme in ("light", "dark"):
+        await page.scheme(scheme)
+        assert await axe(page) == []
+    await page.click("#problems button")
+    await page.until("document.querySelectorAll('#queues tbody tr').length === 1")
+    assert await page.js("location.hash") == "#/?only=unmatched"
+    link = await page.js("location.href")
+    await page.open("about:blank")
+    await page.open(link)
+    await page.until("document.querySelectorAll('#queues tbody tr').length === 1")
+    for key in ("j", "Enter"):
+        for kind in ("keyDown", "keyUp"):
+            text = "\r" if key == "Enter" else key
+            await page.do(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                text=text,
+                windowsVirtualKeyCode=ord(text.upper()),
+            )
+    await page.until(said("Critical: Nothing matches"))
+    await page.until(said("What to do:"))
+    for scheme in ("light", "dark"):
+        await page.scheme(scheme)
+        assert await axe(page) == []
+    await page.do("Input.dispatchKeyEvent", type="keyDown", key="c", text="c")
+    await page.until(said("The cluster is healthy"))
+    assert await axe(page) == []
+    assert page.complaints == []
+
+
+async def test_a_dead_letter_is_posted_again(
+    page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
+    dead = await session.open_queue(f"{ORDERS}.dead", write=True)
+    properties = {"bmq_dead_queue": ORDERS, "bmq_dead_guid": "0" * 32, "bmq_dead_error": SCRIPT}
+    await dead.post(b"order", properties=properties)
+    await page.open(at(console, f"{ORDERS}.dead"))
+    await page.until(said(f"from orders: {SCRIPT}"))
+    await page.click("td > button.quiet")
+    await page.click("button.edit")
+    await page.type("#posting textarea", " 66")
+    await page.click("#posting .primary")
+    await page.until(said("the dead letter is deleted"))
+    (stored,) = broker.queues[ORDERS].messages
+    assert stored.payload == b"order 66"
+    assert len(broker.queues[f"{ORDERS}.dead"]) == 0
+    assert page.complaints == []

@@ -6,6 +6,8 @@ const KEPT = 300; // looks at the broker
 const ROWS = 200; // of the list of queues
 const PAGE = 25; // messages
 const TYPES = ["string", "int64", "int32", "short", "bool", "binary", "char"];
+const SORTS = ["state", "uri", "messages", "bytes", "posted", "confirmed", "producers", "consumers"];
+const LABELS = { messages: "messages", bytes: "bytes", posted: "posted/s", confirmed: "confirmed/s", producers: "producers", consumers: "consumers" };
 const HEX_SHOWN = 16 * 1024;
 
 const $ = (selector, root = document) => root.querySelector(selector);
@@ -95,7 +97,7 @@ const query = (values) => new URLSearchParams(values).toString();
 
 // ---- what is known
 
-const known = { queues: new Map(), error: "", gap: "", link: "connecting", broker: "", readOnly: false, looksInside: true, interval: 1 };
+const known = { queues: new Map(), error: "", gap: "", link: "connecting", broker: "", time: 0, readOnly: false, looksInside: true, interval: 1 };
 
 function learn(state) {
   known.error = state.error;
@@ -105,6 +107,7 @@ function learn(state) {
   known.readOnly = state.read_only;
   known.looksInside = state.looks_inside;
   known.interval = state.interval;
+  known.time = state.time;
   const before = known.queues;
   known.queues = new Map();
   for (const { history: past, ...now } of state.queues) {
@@ -162,6 +165,15 @@ function drawn(values, top, width, height) {
   return [line, `${line}L${width} ${height}L${found[0][0].toFixed(1)} ${height}Z`];
 }
 
+// The end of a scale: 1, 2 or 5 times a power of ten. It grows at once, and shrinks only where a fifth of it is enough.
+function scale(values, before) {
+  let most = 1;
+  for (const value of values) if (value > most) most = value;
+  const power = 10 ** Math.floor(Math.log10(most));
+  const end = [1, 2, 5, 10].map((digit) => digit * power).find((each) => each >= most);
+  return before && end <= before && end * 5 > before ? before : end;
+}
+
 // A line over time, small, without axes.
 class Spark {
   constructor(kind) {
@@ -172,8 +184,9 @@ class Spark {
 
   show(values) {
     const shown = values.slice(-60);
+    this.end = scale(shown, this.end);
     // The last minute over the whole width.
-    const stretched = drawn(shown, Math.max(1, ...shown), (112 * (KEPT - 1)) / 59, 26);
+    const stretched = drawn(shown, this.end, (112 * (KEPT - 1)) / 59, 26);
     this.line.setAttribute("d", stretched[0]);
     this.area.setAttribute("d", stretched[1]);
     this.node.setAttribute("viewBox", `${(112 * (KEPT - 1)) / 59 - 112} 0 112 26`);
@@ -192,7 +205,7 @@ class Chart {
       return h("span", { className: `key ${kind}` }, h("span", {}, `${name} `, this.told[kind]));
     });
     this.svg = s("svg", { viewBox: "0 0 600 144", preserveAspectRatio: "none", role: "img", "aria-label": title });
-    for (const y of [1, 48, 96]) this.svg.append(s("line", { class: "grid", x1: 0, x2: 600, y1: y, y2: y }));
+    for (const y of [1, 72]) this.svg.append(s("line", { class: "grid", x1: 0, x2: 600, y1: y, y2: y }));
     for (const [kind] of kinds) {
       this.paths[kind] = [s("path", { class: `area ${kind}` }), s("path", { class: `line ${kind}` })];
       this.svg.append(...this.paths[kind]);
@@ -200,10 +213,11 @@ class Chart {
     this.cursor = s("line", { class: "cursor", y1: 0, y2: 144, visibility: "hidden" });
     this.svg.append(this.cursor);
     this.top = h("span", { className: "top" });
+    this.middle = h("span", { className: "top middle" });
     this.from = h("span", {});
     this.at = h("span", {}, "now");
     this.node = h("figure", { className: "chart" }, h("figcaption", {}, title, ...keys),
-      h("div", { className: "plotting" }, this.svg, this.top), h("div", { className: "axis" }, this.from, this.at));
+      h("div", { className: "plotting" }, this.svg, this.top, this.middle), h("div", { className: "axis" }, this.from, this.at));
     this.pointer = null;
     this.svg.addEventListener("pointermove", (event) => {
       const box = this.svg.getBoundingClientRect();
@@ -218,8 +232,10 @@ class Chart {
 
   show(values) {
     this.values = values;
-    const top = Math.max(1, ...Object.values(values).flat());
-    this.top.textContent = count(top);
+    this.end = scale(Object.values(values).flat(), this.end);
+    const top = this.end;
+    put(this.top, count(top));
+    put(this.middle, rate(top / 2));
     this.from.textContent = `${Math.round((KEPT * known.interval) / 60)} min ago`;
     for (const [kind] of this.kinds) {
       const [line, area] = drawn(values[kind], top, 600, 144);
@@ -244,20 +260,47 @@ class Chart {
 
 // ---- all queues
 
-const overview = { rows: new Map(), sort: "uri", descending: false };
+const overview = { rows: new Map(), sort: "state", descending: false, only: "", words: "" };
+
+// The address of the list with what is chosen, to be shared as a link.
+function listHash() {
+  const values = {};
+  if (overview.words) values.q = overview.words;
+  if (overview.only) values.only = overview.only;
+  if (overview.sort !== "state") values.sort = overview.sort;
+  if (overview.descending) values.down = "1";
+  const text = query(values);
+  return text ? `#/?${text}` : "#/";
+}
+
+function choose(values) {
+  Object.assign(overview, values);
+  history.replaceState(null, "", listHash());
+  showOverview();
+}
+
+function readList(parameters) {
+  const sort = parameters.get("sort");
+  overview.words = parameters.get("q") || "";
+  overview.only = Object.hasOwn(SHORT, parameters.get("only") || "") ? parameters.get("only") : "";
+  overview.sort = SORTS.includes(sort) ? sort : "state";
+  overview.descending = parameters.get("down") === "1";
+  if (document.activeElement !== $("#filter")) $("#filter").value = overview.words;
+}
 
 function row(uri) {
   const { domain } = known.queues.get(uri).now;
   const link = h("a", { href: `#/queue/${encodeURIComponent(uri)}` }, uri.slice(`bmq://${domain}/`.length));
+  const problem = h("span", { className: "problem" });
   const cells = Object.fromEntries(["messages", "bytes", "posted", "confirmed", "producers", "consumers"].map((name) =>
-    [name, h("td", { className: ["messages", "posted", "confirmed"].includes(name) ? "n" : "n wide" })]));
+    [name, h("td", { className: ["messages", "posted", "confirmed"].includes(name) ? "n" : "n wide", "data-label": LABELS[name] })]));
   const sparks = { messages: new Spark("depth"), posted: new Spark("posted"), confirmed: new Spark("confirmed") };
   const node = h("tr", { onclick: (event) => event.target.closest("a") || link.click() },
-    h("td", {}, link, h("span", { className: "domain" }, domain)),
+    h("td", {}, link, h("span", { className: "domain" }, domain), problem),
     cells.messages, h("td", { className: "plot" }, sparks.messages.node), cells.bytes,
-    cells.posted, h("td", { className: "plot wide" }, sparks.posted.node),
-    cells.confirmed, h("td", { className: "plot wide" }, sparks.confirmed.node), cells.producers, cells.consumers);
-  return { node, cells, sparks };
+    cells.posted, h("td", { className: "plot wide vast" }, sparks.posted.node),
+    cells.confirmed, h("td", { className: "plot wide vast" }, sparks.confirmed.node), cells.producers, cells.consumers);
+  return { node, cells, sparks, problem, told: "" };
 }
 
 function put(cell, text) {
@@ -266,13 +309,20 @@ function put(cell, text) {
 }
 
 function showOverview() {
-  const wanted = $("#filter").value.trim().toLowerCase();
-  const { sort, descending } = overview;
-  const found = [...known.queues.values()].filter(({ now }) => now.uri.toLowerCase().includes(wanted));
-  found.sort((a, b) => {
-    const order = sort === "uri" ? 0 : a.now[sort] - b.now[sort];
-    return (order || a.now.uri.localeCompare(b.now.uri)) * (descending ? -1 : 1);
+  const wanted = overview.words.toLowerCase().split(/\s+/).filter(Boolean);
+  const { sort, descending, only } = overview;
+  const all = [...known.queues.values()];
+  showProblems(all.map(({ now }) => now));
+  const found = all.filter(({ now }) => {
+    const problem = now.finding ? [now.finding, ...now.others] : [];
+    if (only && !problem.some(({ kind }) => kind === only)) return false;
+    if (!wanted.length) return true;
+    const text = `${now.uri} ${problem.map(({ title }) => title).join(" ")}`.toLowerCase();
+    return wanted.every((word) => text.includes(word));
   });
+  const byName = (a, b) => (a.now.uri < b.now.uri ? -1 : a.now.uri > b.now.uri ? 1 : 0);
+  const key = sort === "state" ? ({ now }) => rankOf(now.finding) : sort === "uri" ? () => 0 : ({ now }) => now[sort];
+  found.sort((a, b) => (key(a) - key(b) || byName(a, b)) * (descending ? -1 : 1));
   const body = $("#queues tbody");
   const shown = found.slice(0, ROWS).map(({ now, past }) => {
     const each = overview.rows.get(now.uri) || row(now.uri);
@@ -283,6 +333,14 @@ function showOverview() {
     put(each.cells.confirmed, rate(now.confirmed));
     put(each.cells.producers, count(now.producers));
     put(each.cells.consumers, count(now.consumers));
+    const problem = now.finding ? [now.finding, ...now.others] : [];
+    const told = problem.map(({ level, title }) => `${level} ${title}`).join();
+    if (told !== each.told) {
+      each.told = told;
+      each.problem.replaceChildren(...problem.flatMap((one) => [mark(one), " "]), ...(now.finding ? [h("span", { className: "since" })] : []));
+      each.node.className = now.finding ? now.finding.level : "";
+    }
+    if (now.finding) put($(".since", each.problem), ` for ${lasting(known.time - now.finding.since)}`);
     for (const [name, spark] of Object.entries(each.sparks)) spark.show(past[name]);
     return each.node;
   });
@@ -291,14 +349,15 @@ function showOverview() {
   }
   for (const uri of overview.rows.keys()) if (!known.queues.has(uri)) overview.rows.delete(uri);
   for (const head of document.querySelectorAll("#queues th")) {
-    const button = $("button", head);
-    if (button && button.dataset.sort === sort) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+    const button = $(`button[data-sort="${sort}"]`, head);
+    for (const each of head.querySelectorAll("button")) each.classList.toggle("sorted", each === button);
+    if (button) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   }
   const rest = found.length - shown.length;
   const nothing = $("#nothing");
   nothing.hidden = !(rest || !shown.length);
-  put(nothing, rest ? `${count(rest)} more: filter by name` : known.queues.size ? "No queue name contains this text." :
+  put(nothing, rest ? `${count(rest)} more: search by name` : known.queues.size ? "No queue matches this search." :
     known.link || known.error ? "" : "This broker has no queues yet. A queue is created when a client opens it.");
 }
 
@@ -317,6 +376,15 @@ function propertyEditor() {
   };
   return {
     node: h("div", {}, list, h("button", { type: "button", onclick: () => $("input", add()).focus() }, "Add a property")),
+    fill: (properties) => {
+      for (const { name, type, value } of properties) {
+        const line = add();
+        const [first, second] = line.querySelectorAll("input");
+        first.value = name;
+        second.value = value;
+        $("select", line).value = type;
+      }
+    },
     read: () => [...list.children].map((line) => {
       const [name, value] = line.querySelectorAll("input");
       return { name: name.value, type: $("select", line).value, value: value.value };
@@ -355,7 +423,7 @@ function hex(bytes) {
   return lines.join("\n");
 }
 
-function inside(content, chosen) {
+function inside(content, chosen, detail) {
   const bytes = Uint8Array.from(atob(content.payload), (letter) => letter.charCodeAt(0));
   const cut = content.size === null || bytes.length < content.size;
   const ways = { hex: () => hex(bytes) };
@@ -381,7 +449,7 @@ function inside(content, chosen) {
   use(ways[chosen.way] ? chosen.way : ways.JSON ? "JSON" : ways.text ? "text" : "hex");
   const parts = content.properties.flatMap(({ name, type, value }) =>
     [h("dt", {}, name), h("dd", { className: "muted" }, type), h("dd", { className: "mono" }, value)]);
-  return h("div", { className: "inside" },
+  return h("div", { className: "inside" }, letterActions(detail, content),
     content.error ? h("p", { className: "result bad" }, `This message cannot be read: ${content.error}`) :
       parts.length ? h("dl", {}, ...parts) : h("p", { className: "muted" }, "No properties."),
     h("div", {}, h("span", { className: "segments", role: "group", "aria-label": "Payload as" }, ...buttons),
@@ -393,10 +461,11 @@ function inside(content, chosen) {
 // ---- one queue
 
 class Detail {
-  constructor(uri) {
+  constructor(uri, parameters) {
     this.uri = uri;
-    this.app = "";
-    this.offset = 0;
+    this.app = parameters.get("app") || "";
+    this.offset = Math.max(0, Number.parseInt(parameters.get("offset") || "0", 10) || 0);
+    this.looked = false;
     this.told = {};
     this.contents = new Map();
     this.ways = new Map();
@@ -416,10 +485,12 @@ class Detail {
     });
     this.depth = new Chart("Messages", [["depth", "held"]]);
     this.rates = new Chart("Messages a second", [["posted", "posted"], ["confirmed", "confirmed"]]);
+    this.head = h("div", { className: "head", role: "status" });
     this.words = h("div", { className: "card words" });
     this.apps = h("div", { className: "segments", role: "group", "aria-label": "Application" });
     this.appBar = h("div", { className: "bar" }, h("span", { className: "muted" }, "Application"), this.apps);
     this.routing = h("div", {});
+    this.group = h("div", {});
     this.clients = h("div", {});
     this.list = h("div", {});
     this.pager = h("div", { className: "pager" });
@@ -431,13 +502,14 @@ class Detail {
     this.verdicts = h("div", { className: "verdicts" });
     this.node = h("div", {},
       h("div", { className: "bar" },
-        h("div", { className: "title" }, h("a", { href: "#/" }, "← Queues"), h("h1", {}, name), this.domain, " ", this.mode),
+        h("div", { className: "title" }, h("a", { href: listHash() }, "← Queues"), h("h1", {}, name), this.domain, " ", this.mode),
         h("div", { className: "buttons" }, this.postButton, this.purgeButton)),
+      this.head,
       h("div", { className: "tiles" }, ...tiles),
       h("div", { className: "card" }, h("div", { className: "charts" }, this.depth.node, this.rates.node)),
       this.words, this.appBar,
       h("div", { className: "columns" },
-        h("section", { className: "card", id: "routing" }, h("h2", {}, "Subscriptions, in the order they are tried"), this.routing,
+        h("section", { className: "card", id: "routing" }, h("h2", {}, "Subscriptions, in the order they are tried"), this.group, this.routing,
           h("h3", {}, "Who would get a message with these properties?"), editor.node,
           h("p", {}, h("button", { type: "button", id: "try", onclick: () => this.route(editor.read()) }, "Try")), this.verdicts),
         h("section", { className: "card", id: "clients" }, h("h2", {}, "Clients"), this.clients)),
@@ -457,10 +529,32 @@ class Detail {
       this.depth.show({ depth: past.messages });
       this.rates.show({ posted: past.posted, confirmed: past.confirmed });
     }
+    this.showHead();
     this.postButton.hidden = this.purgeButton.hidden = known.readOnly;
     this.lookButton.hidden = known.readOnly && !known.looksInside;
     for (const [cell, moment] of this.ages || []) put(cell, age(moment));
     this.update();
+  }
+
+  // The headline: what the figures show, and what the subscriptions show.
+  showHead() {
+    const queue = known.queues.get(this.uri);
+    if (!queue || !this.findings) return;
+    const live = queue.now.finding;
+    const seen = live ? [live, ...queue.now.others] : [];
+    const findings = [...seen, ...this.findings.filter((each) => !seen.some(({ kind }) => kind === each.kind))];
+    const text = JSON.stringify([findings, live ? lasting(known.time - live.since) : ""]);
+    if (text === this.headTold) return;
+    this.headTold = text;
+    this.head.replaceChildren(headline(findings, live, queue.now.messages ? "No problem found: messages are being delivered" : "No problem found: the queue is empty"));
+  }
+
+  link() {
+    const values = {};
+    if (this.fanoutApp()) values.app = this.app;
+    if (this.offset) values.offset = String(this.offset);
+    const text = query(values);
+    history.replaceState(null, "", `#/queue/${encodeURIComponent(this.uri)}${text ? `?${text}` : ""}`);
   }
 
   // Asks for the rest; one question at a time, however slow the broker is.
@@ -498,13 +592,16 @@ class Detail {
   choose(app) {
     this.app = app;
     this.offset = 0;
+    this.link();
     this.last = {};
     this.verdicts.replaceChildren();
     this.update();
   }
 
   showFacts(facts) {
-    this.domain.textContent = facts.domain;
+    this.findings = facts.findings;
+    this.showHead();
+    this.domain.textContent = visible(facts.domain);
     this.mode.textContent = facts.mode || "forwarded";
     const names = facts.apps.map(({ app }) => app);
     if (!names.includes(this.app)) this.app = names[0] || "";
@@ -518,6 +615,7 @@ class Detail {
     const app = facts.apps.find((each) => each.app === this.app);
     this.words.replaceChildren(...[...facts.words, ...(app ? app.words : [])].map((text) => h("p", {}, text)));
     const readers = app ? app.readers : [];
+    this.group.replaceChildren(...(app && app.group ? [groupTable(app.group)] : []));
     this.routing.replaceChildren(readers.length ? table(["Priority>", "Expression", "Unconfirmed", "Subscription"],
       readers.map((reader) => [String(reader.priority), h("code", {}, reader.expression),
         reader.full ? h("span", { className: "chip full" }, reader.use) : reader.use, reader.name])) :
@@ -534,23 +632,24 @@ class Detail {
       const cell = h("td", { className: "n" }, age(message.arrival));
       this.ages.push([cell, message.arrival]);
       const content = this.contents.get(message.guid);
-      const toggle = h("button", { type: "button", className: "quiet", "aria-expanded": String(this.open.has(message.guid)),
+      const toggle = h("button", { type: "button", className: "quiet", "aria-label": `Content of message ${page.offset + index}`, "aria-expanded": String(this.open.has(message.guid)),
         onclick: () => {
           if (!this.open.delete(message.guid)) this.open.add(message.guid);
           this.showPage(page);
         } }, this.open.has(message.guid) ? "▾" : "▸");
       const line = h("tr", {}, h("td", {}, content ? toggle : ""), h("td", { className: "n" }, count(page.offset + index)),
-        h("td", { className: "mono guid" }, message.guid), h("td", { className: "n" }, size(message.size)), cell,
+        h("td", { className: "mono guid" }, message.guid, content && aboutLetter(content) ? h("span", { className: "about" }, aboutLetter(content)) : null), h("td", { className: "n" }, size(message.size)), cell,
         h("td", { className: "wide" }, new Date(message.arrival).toISOString().slice(0, 19).replace("T", " ")));
       if (!content || !this.open.has(message.guid)) return [line];
       if (!this.ways.has(message.guid)) this.ways.set(message.guid, {});
-      return [line, h("tr", {}, h("td", { colSpan: 6 }, inside(content, this.ways.get(message.guid))))];
+      return [line, h("tr", {}, h("td", { colSpan: 6 }, inside(content, this.ways.get(message.guid), this)))];
     });
-    const heads = [["", ""], ["#", "n"], ["GUID", ""], ["Size", "n"], ["Age", "n"], ["Arrival (UTC)", "wide"]];
+    const heads = [["Content", "unseen-head"], ["#", "n"], ["GUID", ""], ["Size", "n"], ["Age", "n"], ["Arrival (UTC)", "wide"]];
     this.list.replaceChildren(rows.length ? h("table", {}, h("thead", {}, h("tr", {}, ...heads.map(([name, kind]) =>
       h("th", { className: kind }, name)))), h("tbody", {}, ...rows)) : h("p", { className: "muted" }, "No messages."));
     const move = (offset) => () => {
       this.offset = offset;
+      this.link();
       this.last.page = "";
       this.update();
     };
@@ -561,6 +660,10 @@ class Detail {
       h("button", { type: "button", disabled: end >= page.total, onclick: move(this.offset + PAGE) }, "Newer"));
     this.pager.hidden = page.total <= PAGE;
     this.lookButton.disabled = !page.messages.length;
+    if (!this.looked && known.looksInside && page.messages.length && /\.(dead|delayed)$/.test(this.uri)) {
+      this.looked = true;
+      this.fetchContents(false).catch(() => {});
+    }
   }
 
   async look() {
@@ -578,7 +681,7 @@ class Detail {
     await this.fetchContents().catch(() => {});
   }
 
-  async fetchContents() {
+  async fetchContents(expand = true) {
     this.lookButton.disabled = true;
     tell(this.lookResult, "loading …");
     try {
@@ -586,7 +689,7 @@ class Detail {
       const found = await askJson("api/contents", { uri: this.uri, app: this.fanoutApp(), guids });
       for (const content of found.messages) {
         this.contents.set(content.guid, content);
-        this.open.add(content.guid);
+        if (expand) this.open.add(content.guid);
       }
       const missing = guids.length - found.messages.length;
       tell(this.lookResult, found.left_out.length ? `${count(found.left_out.length)} were left out: they are too large for one answer` : missing ? `${count(missing)} were not reached: they have gone, somebody has them, or there are more than ${count(found.most_held || 0)} before them` : "");
@@ -629,7 +732,7 @@ class Detail {
 function table(heads, rows) {
   const kinds = heads.map((head) => (head.endsWith(">") ? "n" : ""));
   return h("table", {}, h("thead", {}, h("tr", {}, ...heads.map((head, index) => h("th", { className: kinds[index] }, head.replace(">", ""))))),
-    h("tbody", {}, ...rows.map((cells) => h("tr", {}, ...cells.map((cell, index) => h("td", { className: kinds[index] }, cell))))));
+    h("tbody", {}, ...rows.map((cells) => h("tr", {}, ...cells.map((cell, index) => h("td", { className: kinds[index], "data-label": heads[index].replace(">", "") }, cell))))));
 }
 
 function tell(node, text, good) {
@@ -668,12 +771,17 @@ $("#asking form").addEventListener("submit", async (event) => {
 
 let posting = null;
 
-function openPosting(uri) {
+function openPosting(uri, again = null) {
   const dialog = $("#posting");
-  if (!posting || posting.uri !== uri) {
-    posting = { uri, editor: propertyEditor() };
+  if (again || !posting || posting.uri !== uri || posting.again) {
+    posting = { uri, editor: propertyEditor(), again };
     $(".properties", dialog).replaceChildren(posting.editor.node);
+    const { elements } = $("form", dialog);
+    elements.payload.value = again ? again.text : "";
+    elements.kind.value = again ? again.kind : "text";
+    if (again) posting.editor.fill(again.properties);
   }
+  put($("h2", dialog), again ? "Edit the message and post it again" : "Post a message");
   $(".uri", dialog).textContent = uri;
   tell($(".result", dialog), "");
   dialog.showModal();
@@ -692,8 +800,10 @@ $("#posting form").addEventListener("submit", async (event) => {
     if (kind === "json") JSON.parse(payload);
     body[kind === "base64" ? "base64" : "text"] = payload;
     tell(result, "posting …");
-    const { guid } = await askJson("api/post", body);
-    tell(result, `Accepted: ${guid}`, true);
+    const { again } = posting;
+    const { guid } = again ? await askJson(again.request.path, { ...body, ...again.request.more }) : await askJson("api/post", body);
+    tell(result, `Accepted: ${guid}${again ? "; the dead letter is deleted" : ""}`, true);
+    if (again) again.done();
   } catch (error) {
     tell(result, error instanceof SyntaxError ? `This is not JSON: ${error.message}` : error.message, false);
   } finally {
@@ -708,6 +818,26 @@ for (const button of document.querySelectorAll("[data-close]")) {
 // ---- the page
 
 let detail = null;
+let clusters = null;
+
+function address() {
+  const at = location.hash.indexOf("?");
+  return at < 0 ? [location.hash, new URLSearchParams()] : [location.hash.slice(0, at), new URLSearchParams(location.hash.slice(at + 1))];
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // a link cut off within an escape
+  }
+}
+
+function moved() {
+  const [path, parameters] = address();
+  if (path === "#/" || !path) readList(parameters);
+  show();
+}
 
 function show() {
   const trouble = known.link || known.error;
@@ -719,19 +849,31 @@ function show() {
   const all = [...known.queues.values()].map(({ now }) => now);
   const total = (name) => all.reduce((sum, each) => sum + each[name], 0);
   put($("#totals"), all.length ? `${several(all.length, "queue")} · ${several(total("messages"), "message")} · ${rate(total("posted"))} posted/s · ${rate(total("confirmed"))} confirmed/s` : "");
-  const chosen = /^#\/queue\/(.+)$/.exec(location.hash);
-  const uri = chosen ? decodeURIComponent(chosen[1]) : "";
+  const [path, parameters] = address();
+  const uri = path.startsWith("#/queue/") ? decoded(path.slice("#/queue/".length)) : "";
+  const onClusters = path === "#/clusters";
   if (!uri) detail = null;
   else if (!detail || detail.uri !== uri) {
-    detail = new Detail(uri);
+    detail = new Detail(uri, parameters);
     $("#detail").replaceChildren(detail.node);
     scrollTo(0, 0);
   }
-  $("#overview").hidden = Boolean(uri);
+  if (!onClusters) clusters = null;
+  else if (!clusters) {
+    clusters = new Clusters();
+    $("#clusters-page").replaceChildren(clusters.node);
+  }
+  $("#overview").hidden = Boolean(uri) || onClusters;
   $("#detail").hidden = !uri;
-  document.title = uri ? `${uri.slice(uri.lastIndexOf("/") + 1)} – bmq console` : "bmq console";
+  $("#clusters-page").hidden = !onClusters;
+  for (const link of document.querySelectorAll("[data-page]")) {
+    if ((link.dataset.page === "clusters") === onClusters) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = visible(uri ? `${uri.slice(uri.lastIndexOf("/") + 1)} – bmq console` : onClusters ? "Clusters – bmq console" : "bmq console");
+  if (clusters) clusters.update();
   if (detail) detail.show();
-  else showOverview();
+  else if (!clusters) showOverview();
 }
 
 const themes = ["auto", "light", "dark"];
@@ -747,15 +889,13 @@ $("#theme").addEventListener("click", () => {
   useTheme(themes[(themes.indexOf(localStorage.getItem("bmq-theme")) + 1) % themes.length]);
 });
 useTheme(themes.includes(localStorage.getItem("bmq-theme")) ? localStorage.getItem("bmq-theme") : "auto");
-$("#filter").addEventListener("input", showOverview);
+$("#filter").addEventListener("input", () => choose({ words: $("#filter").value.trim() }));
 for (const button of document.querySelectorAll("[data-sort]")) {
   button.addEventListener("click", () => {
-    const sort = button.dataset.sort;
-    overview.descending = overview.sort === sort ? !overview.descending : sort !== "uri";
-    overview.sort = sort;
-    showOverview();
+    const { sort } = button.dataset;
+    choose({ sort, descending: overview.sort === sort ? !overview.descending : sort !== "uri" && sort !== "state" });
   });
 }
-addEventListener("hashchange", show);
-show();
+addEventListener("hashchange", moved);
+moved();
 follow();

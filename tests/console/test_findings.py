@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The problems that the console finds, each caused on a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import pytest
+
+import bmq
+from bmq.admin.explanation import Reader
+from bmq.broker import DomainConfig, Limits, Mode
+from bmq.console.buckets import group_of
+from bmq.console.findings import Finding, at_a_glance, worst
+from bmq.console.quota import use_of
+from bmq.console.source import Figures
+from tests.console.conftest import Serve
+from tests.console.test_server import ORDERS, PRICES, _get, _live, _until
+
+
+def _kinds(**values: Any) -> list[str]:
+    figures = Figures("bmq://d/orders", "d", "priority", values.pop("messages", 0), 0, **values)
+    return [each.kind for each in at_a_glance(figures)]
+
+
+def test_an_empty_or_moving_queue_has_no_problem() -> None:
+    assert _kinds() == []
+    assert _kinds(messages=3, consumers=1) == []
+    assert _kinds(messages=3, consumers=1, quota=0.79, quota_of="queue") == []
+
+
+def test_a_quota_is_reported_from_eighty_percent_on() -> None:
+    assert _kinds(consumers=1, quota=0.8, quota_of="domain") == ["near"]
+    assert _kinds(consumers=1, quota=1.01, quota_of="queue", full=True) == ["full"]
+
+
+def test_the_most_severe_problem_comes_first() -> None:
+    near = Finding("near", "warning", "", "", "")
+    unread = Finding("unread", "critical", "", "", "")
+    assert worst([near, unread]) is unread
+    assert worst([]) is None
+
+
+@pytest.mark.parametrize(
+    ("queue", "domain", "limits", "use"),
+    [
+        ((85, 10), (85, 10), ((0, 0), (100, 0)), (0.85, "queue", False)),
+        ((100, 0), (100, 0), ((0, 0), (100, 0)), (1.0, "queue", False)),
+        ((101, 0), (101, 0), ((0, 0), (100, 0)), (1.01, "queue", True)),
+        ((1, 1), (9, 95), ((10, 100), (100, 1000)), (0.95, "domain", False)),
+        ((9, 9), (9, 9), ((0, 0), (0, 0)), (0.0, "", False)),
+    ],
+)
+def test_the_use_of_a_quota(queue: Any, domain: Any, limits: Any, use: Any) -> None:
+    assert use_of(queue, domain, limits) == use
+
+
+def _kinds_of(line: Any) -> dict[str, tuple[str, str]]:
+    return {
+        each["uri"]: (each["finding"]["kind"], each["finding"]["level"])
+        for each in line["queues"]
+        if each["finding"]
+    }
+
+
+async def test_problems_of_queues_over_the_wire(
+    http: aiohttp.ClientSession, serve: Serve, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
+    broker.add_domain(DomainConfig("small", Mode.PRIORITY, queue_limits=Limits(messages=20)))
+    for name, number in (("full", 21), ("near", 17)):
+        queue = await session.open_queue(f"bmq://small/{name}", read=True, write=True)
+        await queue.post_many([b"x"] * number)
+    dead = await session.open_queue(f"{ORDERS}.dead", write=True)
+    await dead.post(b"x")
+    await (await session.open_queue(PRICES, write=True)).post(b"x")
+    orders = await session.open_queue(ORDERS, read=True, write=True)
+    await orders.subscribe("CustomerId >= 1000").open()
+    await orders.post(b"x", properties={"CustomerId": 7})
+    console = await serve()
+    wanted = {
+        "bmq://small/full": ("full", "critical"),
+        "bmq://small/near": ("near", "warning"),
+        f"{ORDERS}.dead": ("dead", "warning"),
+        PRICES: ("unread", "critical"),
+        ORDERS: ("unmatched", "critical"),
+    }
+    async with _live(http, console) as lines:
+        line = await _until(lines, lambda line: wanted.items() <= _kinds_of(line).items())
+        for queue in line["queues"]:
+            assert queue["finding"]["text"]
+            assert queue["finding"]["remedy"]
+            assert queue["finding"]["since"] <= line["time"]
+        await orders.subscribe().open()
+        await _until(lines, lambda line: ORDERS not in _kinds_of(line))
+    facts = await _get(http, console, "api/queue", uri=PRICES)
+    assert [each["title"] for each in facts["findings"]] == [
+        f"No readers for application {app}" for app in ("foo", "bar", "baz")
+    ]
+
+
+async def test_readers_at_their_limit(
+    http: aiohttp.ClientSession, serve: Serve, session: bmq.Session
+) -> None:
+    queue = await session.open_queue(ORDERS, read=True, write=True)
+    await queue.subscribe(max_unconfirmed_messages=1).open()
+    await queue.post_many([b"x"] * 3)
+    async with _live(http, await serve()) as lines:
+        await _until(lines, lambda line: _kinds_of(line) == {ORDERS: ("limit", "warning")})
+
+
+# ---- groups
+
+
+class _Subscription:
+    def __init__(self, expression: str) -> None:
+        self.expression = expression
+
+
+class _Reader:
+    def __init__(self, client: str, expression: str) -> None:
+        self.client = client
+        self.subscription = _Subscription(expression)
+
+
+def _group(*readers: tuple[str, str]) -> Any:
+    found: list[Reader] = [_Reader(*each) for each in readers]  # type: ignore[misc]
+    return group_of(found)
+
+
+def test_members_and_buckets_of_a_group() -> None:
+    group = _group(
+        ("b", "bmq_bucket % 4 == 0"), ("a", "bmq_bucket % 4 == 3 && (x == 1)"), ("a", "!exists(bmq_bucket)")
+    )
+    assert group == {
+        "size": 4,
+        "members": [{"name": "a", "buckets": [3]}, {"name": "b", "buckets": [0]}],
+        "free": [1, 2],
+    }
+    assert _group(("a", "(key - 3) % 4 == 0"), ("a", "key % 4 == 0"))["free"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["", "x > 1", "bmq_bucket % 0 == 0", "bmq_bucket % 999999999 == 3", "bmq_bucket % 4 == 4", "a" * 3000],
+)
+def test_other_readers_are_no_group(expression: str) -> None:
+    assert _group(("a", expression)) is None
+
+
+async def test_a_group_is_shown(http: aiohttp.ClientSession, serve: Serve, session: bmq.Session) -> None:
+    queue = await session.open_queue(ORDERS, read=True, write=True, default_subscription=False)
+    for bucket in (0, 1):
+        await queue.subscribe(f"bmq_bucket % 3 == {bucket}").open()
+    (app,) = (await _get(http, await serve(), "api/queue", uri=ORDERS))["apps"]
+    assert (app["group"]["size"], app["group"]["free"]) == (3, [2])
+    assert [each["buckets"] for each in app["group"]["members"]] == [[0, 1]]
+
+
+async def test_clusters_of_the_broker(http: aiohttp.ClientSession, serve: Serve) -> None:
+    found = await _get(http, await serve(), "api/clusters")
+    (cluster,) = found["clusters"]
+    assert cluster["status"]["partitions"][0]["primary"]
+    assert cluster["status"]["nodes"]
+    assert cluster["error"] == ""
+    assert cluster["storage"]
