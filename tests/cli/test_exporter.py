@@ -91,10 +91,12 @@ class Metrics:
         return sample.value
 
 
-async def collect(uri: str, rounds: int = 1, **limits: Any) -> Metrics:
+async def collect(
+    uri: str, rounds: int = 1, credentials: bmq.Credentials | None = None, **limits: Any
+) -> Metrics:
     """Ask brokers a number of times, and scrape."""
     chosen: dict[str, Any] = {"max_queues": 1000, "max_apps": 20, "max_details": 200, "only": frozenset()}
-    target = BrokerTarget(uri, "bmq exporter", 5.0)
+    target = BrokerTarget(uri, "bmq exporter", 5.0, credentials=credentials)
     exporter = Exporter(target, parse_addresses(uri), interval=15.0, **{**chosen, **limits})
     try:
         for _ in range(rounds):
@@ -271,6 +273,15 @@ async def test_a_broker_that_is_down_is_a_sample_and_not_an_error(
     assert metrics("bmq_broker_up", broker=cluster.uris("node0")) == 1
     assert metrics("bmq_queue_content_msgs", queue=ORDERS) == 6
     assert capsys.readouterr().err.count("does not answer") == 1, "one line for all failures in a row"
+
+
+async def test_refused_credentials_are_a_sample_with_the_error() -> None:
+    async with bmq.broker.Broker(auth={"op": "right"}) as broker:
+        for password, up in (("wrong", 0), ("right", 1)):
+            metrics = await collect(broker.uri, credentials=bmq.Credentials.basic("op", password))
+            assert metrics("bmq_broker_up") == up
+            failures = metrics.all("bmq_exporter_failed_rounds_total")
+            assert [each.labels["error"] for each in failures] == ([] if up else ["AuthenticationError"])
 
 
 @pytest.mark.parametrize(
