@@ -69,6 +69,8 @@ async def refusals(broker: str) -> dict[str, str]:
         async with bmq.connect(broker, credentials=bmq.Credentials.basic("nobody", "wrong")):
             found["authentication"] = "accepts any password (mechanism BASIC)"
     except bmq.AuthenticationError as error:
+        if "not supported" in str(error):
+            return {"authentication": "mechanism BASIC is not configured; the broker says so"}
         found["authentication"] = f"refuses a wrong password: {str(error).rpartition(': ')[2]}"
     except bmq.ConnectionFailed as error:
         found["authentication"] = f"not supported: {str(error).rpartition(': ')[2]}"
