@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "contexts": ("bmq.cli.contexts", "Name brokers, with credentials and a default domain."),
     "doctor": ("bmq.cli.doctor", "Test each step from here to a broker and a queue."),
     "bench": ("bmq.cli.bench", "Measure a broker: posting, consuming, round trips."),
+    "load": ("bmq.cli.load", "Put a load on a broker and measure latencies."),
     "admin": ("bmq.cli.admin", "Send an admin command to a broker."),
     "domains": ("bmq.cli.domains", "Compare files of domains with a broker, and apply them."),
     "diff": ("bmq.cli.diff", "Compare the domains of two folders or brokers."),

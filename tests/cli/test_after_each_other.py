@@ -33,6 +33,7 @@ WITHOUT_A_QUEUE = {
     "contexts",
     "diff",
     "domains",
+    "load",
 }
 #: The first words of some steps: a verb may have several.
 SEVERAL = {"tail and confirm": "tail"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bmq.cli import contexts, doctor, move, peek, purge, queues, stat, top
+from bmq.cli import contexts, doctor, load, move, peek, purge, queues, stat, top
 from bmq.cli.messages import MESSAGE_FIELDS, BadInput
 from bmq.cli.records import Form, Records, form_of
 from bmq.testing import BackgroundBroker
@@ -22,6 +22,7 @@ QUEUE = "bmq://bmq.test.mem.fanout/orders"
 FIELDS = {
     "contexts": contexts.FIELDS,
     "doctor": doctor.FIELDS,
+    "load": load.FIELDS,
     "move": move.FIELDS,
     "peek": peek.FIELDS,
     "purge": purge.FIELDS,

@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bmq load``: a workload file of producers and consumers, and the latencies under this load.
+
+Each producer has a schedule that does not depend on answers: message number N is due N divided by the rate
+seconds after the start. Latencies count from this time, also for a message that left late. A slow broker
+therefore cannot slow the measurement down and hide its own delay (coordinated omission).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import time
+import tomllib
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+
+from bmq import _world
+from bmq.admin.words import number
+from bmq.cli.messages import BadInput, parse_properties
+from bmq.cli.output import emit, note, out, table
+from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.template import Template
+
+if TYPE_CHECKING:
+    import bmq
+
+__all__ = ["FIELDS", "command"]
+
+_PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 99.99)
+_LATENCIES: Final = ("ack_ms", "delivery_ms")
+#: Fields of the result; ``ack_ms`` and ``delivery_ms`` are objects with p50 to p99.99, max, mean and count.
+FIELDS: Final = (
+    *("workload", "broker", "bmq", "seconds", "posted", "accepted", "refused", "delivered"),
+    *("posted_per_second", "delivered_per_second", "behind_ms", *_LATENCIES),
+)
+#: Property with the time at which a message was due, and property with the name of the run.
+_DUE, _RUN = "bmqLoadDue", "bmqLoadRun"
+_MOST_RATE: Final = 1_000_000.0
+_MOST: Final = 1000
+_MOST_SIZE: Final = 32 * 1024 * 1024
+_LONGEST: Final = 7 * 86_400.0
+# Bounds of the histograms in microseconds: an hour.
+_HIGHEST: Final = 3_600_000_000
+_PATIENCE: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Producer:
+    queue: str
+    rate: float
+    count: int
+    size: int
+    properties: list[Template]
+
+
+@dataclass(slots=True)
+class _Consumer:
+    queue: str
+    count: int
+    expression: str
+    max_unconfirmed: int
+
+
+@dataclass(slots=True)
+class _Workload:
+    duration: float
+    warmup: float
+    producers: list[_Producer] = field(default_factory=list[_Producer])
+    consumers: list[_Consumer] = field(default_factory=list[_Consumer])
+
+
+@dataclass(slots=True)
+class _Figures:
+    """What one run measures; ``behind`` is the largest delay in seconds of a post behind its schedule."""
+
+    ack: Any
+    delivery: Any
+    run: str
+    measured_from: float = 0.0
+    posted: int = 0
+    accepted: int = 0
+    refused: int = 0
+    delivered: int = 0
+    behind: float = 0.0
+
+
+@verb("load")
+async def command(
+    target: BrokerTarget,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The workload, a TOML file.", show_default=False)
+    ],
+    save: Annotated[
+        str | None, typer.Option("--save", metavar="FILE", help="Write the result as JSON to this file.")
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option("--compare", metavar="FILE", help="Compare with a result of --save.")
+    ] = None,
+    output: OUTPUT = Form.TABLE,
+) -> int:
+    """Put a load on a broker, and measure latencies from the time at which each message was due.
+
+    The file has a duration in seconds, tables [[producers]] with queue, rate, size, properties and count, and
+    tables [[consumers]] with queue, expression, max_unconfirmed and count. Consumers confirm all messages of
+    their queues: use queues without other users. The exit status is 1 if a message was refused.
+
+    [bold]Examples[/]
+
+    $ bmq load workload.toml --save before.json
+    $ bmq load workload.toml --compare before.json
+    """
+    workload = _read(file, target.domain)
+    earlier = _earlier(compare) if compare is not None else None
+    _check_folder(save)
+    figures = _Figures(_histogram(), _histogram(), _world.token_hex(8))
+    try:
+        seconds = await _run(target, workload, figures)
+    except ExceptionGroup as failures:
+        raise _first(failures) from None  # the other producers and consumers have ended, too
+    result = _result(figures, file, target.uri, seconds)
+    _write(save, result)
+    if output is not Form.TABLE:
+        Records(output, FIELDS).write(result)
+    else:
+        _show(result, earlier)
+    if figures.behind > 0.1:
+        note(
+            f"bmq load: posts left up to {figures.behind:.1f} s behind their schedule, because this process "
+            "or the broker is too slow for the rates; the latencies include the delay"
+        )
+    return ExitStatus.FAILED if figures.refused else ExitStatus.OK
+
+
+def _first(failures: ExceptionGroup[Exception]) -> Exception:
+    found: Exception = failures
+    while isinstance(found, ExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+def _check_folder(save: str | None) -> None:
+    if save is not None and not Path(save).absolute().parent.is_dir():
+        raise BadInput(f"--save {save}: the folder does not exist")
+
+
+def _write(save: str | None, result: dict[str, Any]) -> None:
+    if save is not None:
+        Path(save).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+# ---- the workload
+
+
+def _read(name: str, domain: str) -> _Workload:
+    try:
+        top: dict[str, Any] = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"the workload {name} cannot be read: {error}") from error
+    _known(name, top, {"duration", "warmup", "producers", "consumers"})
+    made = _Workload(
+        _number(name, top, "duration", 0.1, _LONGEST), _number(name, top, "warmup", 0.0, _LONGEST, 0.0)
+    )
+    if made.warmup >= made.duration:
+        raise BadInput(f"{name}: warmup must be less than duration, {made.duration:g} seconds")
+    for place, entry in enumerate(_tables(name, top, "producers"), 1):
+        where = f"{name}, producer {place}"
+        _known(where, entry, {"queue", "rate", "count", "size", "properties"})
+        given: Any = entry.get("properties", {})
+        if not isinstance(given, dict):
+            raise BadInput(f"{where}: properties must be a table, such as {{ CustomerId = 7 }}")
+        texts = [f"{key}={_plain(value)}" for key, value in cast("dict[str, Any]", given).items()]
+        templates = [Template(text, where) for text in texts]
+        parse_properties([each.fill(0, {}) for each in templates])
+        made.producers.append(
+            _Producer(
+                _queue(where, entry, domain),
+                _number(where, entry, "rate", 0.001, _MOST_RATE),
+                int(_number(where, entry, "count", 1, _MOST, 1)),
+                int(_number(where, entry, "size", 0, _MOST_SIZE, 256)),
+                templates,
+            )
+        )
+    for place, entry in enumerate(_tables(name, top, "consumers"), 1):
+        where = f"{name}, consumer {place}"
+        _known(where, entry, {"queue", "count", "expression", "max_unconfirmed"})
+        expression: Any = entry.get("expression", "")
+        if not isinstance(expression, str):
+            raise BadInput(f"{where}: expression must be a text, not {expression!r}")
+        made.consumers.append(
+            _Consumer(
+                _queue(where, entry, domain),
+                int(_number(where, entry, "count", 1, _MOST, 1)),
+                expression,
+                int(_number(where, entry, "max_unconfirmed", 1, 1_000_000, 1000)),
+            )
+        )
+    if not made.producers:
+        raise BadInput(f"{name} has no [[producers]]")
+    return made
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _known(where: str, entry: dict[str, Any], names: set[str]) -> None:
+    if unknown := sorted(set(entry) - names):
+        raise BadInput(f"{where}: unknown {', '.join(unknown)}; use {', '.join(sorted(names))}")
+
+
+def _tables(name: str, top: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    given: Any = top.get(key, [])
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):  # pyright: ignore[reportUnknownVariableType]
+        raise BadInput(f"{name}: write each of the {key} as a table, [[{key}]]")
+    return cast("list[dict[str, Any]]", given)
+
+
+def _number(
+    where: str, entry: dict[str, Any], key: str, low: float, high: float, default: float | None = None
+) -> float:
+    value: Any = entry.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise BadInput(f"{where}: {key} must be a number from {low:g} to {high:g}, not {value!r}")
+    return value
+
+
+def _queue(where: str, entry: dict[str, Any], domain: str) -> str:
+    import bmq
+
+    given: Any = entry.get("queue")
+    if not isinstance(given, str):
+        raise BadInput(f"{where}: queue must be a URI, such as bmq://DOMAIN/QUEUE, not {given!r}")
+    uri = f"bmq://{domain}/{given}" if domain and "://" not in given else given
+    try:
+        bmq.QueueUri.parse(uri)
+    except bmq.InvalidURI as error:
+        raise BadInput(f"{where}: {error}") from None
+    return uri
+
+
+# ---- the run
+
+
+def _histogram() -> Any:
+    """Return a histogram of microseconds with three significant digits."""
+    try:
+        library: Any = importlib.import_module("hdrh.histogram")
+    except ModuleNotFoundError:
+        raise BadInput("bmq load needs an extra: pip install 'bmq[load]'") from None
+    return library.HdrHistogram(1, _HIGHEST, 3)
+
+
+def _record(histogram: Any, seconds: float) -> None:
+    histogram.record_value(min(_HIGHEST, max(1, round(seconds * 1e6))))
+
+
+async def _run(target: BrokerTarget, workload: _Workload, figures: _Figures) -> float:
+    """Run the workload; return the measured seconds."""
+    async with AsyncExitStack() as stack:
+        readers: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as reading:
+            for consumer in workload.consumers:
+                for _ in range(consumer.count):
+                    session = await stack.enter_async_context(
+                        target.connect(reconnect_timeout=target.timeout)
+                    )
+                    queue = await session.open_queue(
+                        consumer.queue, read=True, max_unconfirmed_messages=consumer.max_unconfirmed
+                    )
+                    chosen = queue.subscribe(consumer.expression) if consumer.expression else queue
+                    readers.append(reading.create_task(_consume(chosen, figures)))
+            writers = [
+                (producer, await _writer(stack, target, producer))
+                for producer in workload.producers
+                for _ in range(producer.count)
+            ]
+            begin = time.perf_counter() + 0.05
+            figures.measured_from = begin + workload.warmup
+            async with asyncio.TaskGroup() as writing:
+                for producer, queue in writers:
+                    writing.create_task(_produce(queue, producer, begin, workload.duration, figures))
+            if readers:
+                await _drain(figures)
+            for task in readers:
+                task.cancel()
+    return workload.duration - workload.warmup
+
+
+async def _writer(stack: AsyncExitStack, target: BrokerTarget, producer: _Producer) -> bmq.Queue:
+    session = await stack.enter_async_context(target.connect(reconnect_timeout=target.timeout))
+    return await session.open_queue(producer.queue, write=True)
+
+
+async def _produce(
+    queue: bmq.Queue, producer: _Producer, begin: float, duration: float, figures: _Figures
+) -> None:
+    """Post by the schedule, whatever the broker answers; then wait for all answers."""
+    import bmq
+
+    payload = b"x" * producer.size
+    waiting: set[asyncio.Future[bmq.Ack]] = set()
+
+    def answered(due: float, future: asyncio.Future[bmq.Ack]) -> None:
+        waiting.discard(future)
+        if future.cancelled():
+            return
+        measured = due >= figures.measured_from
+        if future.exception() is not None:
+            figures.refused += 1
+        elif measured:
+            figures.accepted += 1
+            _record(figures.ack, time.perf_counter() - due)
+
+    for place in range(int(duration * producer.rate)):
+        due = begin + place / producer.rate
+        if (early := due - time.perf_counter()) > 0:
+            await asyncio.sleep(early)
+        properties = parse_properties([each.fill(place, {}) for each in producer.properties])
+        properties |= {_DUE: int(due * 1e9), _RUN: figures.run}
+        while True:
+            try:
+                future = queue.post_nowait(payload, properties=properties)
+            except bmq.BufferFull:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                continue
+            break
+        if due >= figures.measured_from:
+            figures.posted += 1
+            figures.behind = max(figures.behind, time.perf_counter() - due)
+        waiting.add(future)
+        future.add_done_callback(partial(answered, due))
+        if not place % 100:
+            await asyncio.sleep(0)
+    if waiting:
+        await asyncio.wait(waiting)
+
+
+async def _consume(consumer: bmq.Queue | bmq.Consumer, figures: _Figures) -> None:
+    while True:
+        batch = await consumer.receive_many(1000)
+        now = time.perf_counter()
+        for message in batch:
+            due = message.properties.get(_DUE)
+            mine = message.properties.get(_RUN) == figures.run
+            if mine and isinstance(due, int) and due / 1e9 >= figures.measured_from:
+                figures.delivered += 1
+                _record(figures.delivery, now - due / 1e9)
+        batch.confirm()
+
+
+async def _drain(figures: _Figures) -> None:
+    """Wait until the consumers have all messages, or receive none for a second."""
+    end = time.perf_counter() + _PATIENCE
+    before, quiet = -1, 0
+    while time.perf_counter() < end and quiet < 10:
+        quiet = quiet + 1 if figures.delivered == before else 0
+        before = figures.delivered
+        await asyncio.sleep(0.1)
+
+
+# ---- the result
+
+
+def _latency(histogram: Any) -> dict[str, float]:
+    count = int(histogram.get_total_count())
+    if not count:
+        return {"count": 0}
+    found = {
+        f"p{percent:g}": round(histogram.get_value_at_percentile(percent) / 1000, 3)
+        for percent in _PERCENTILES
+    }
+    highest = histogram.get_value_at_percentile(100.0)
+    mean = histogram.get_mean_value()
+    return {**found, "max": round(highest / 1000, 3), "mean": round(mean / 1000, 3), "count": count}
+
+
+def _result(figures: _Figures, file: str, broker: str, seconds: float) -> dict[str, Any]:
+    import bmq
+
+    return {
+        "workload": Path(file).name,
+        "broker": broker,
+        "bmq": bmq.__version__,
+        "seconds": seconds,
+        "posted": figures.posted,
+        "accepted": figures.accepted,
+        "refused": figures.refused,
+        "delivered": figures.delivered,
+        "posted_per_second": round(figures.posted / seconds, 1),
+        "delivered_per_second": round(figures.delivered / seconds, 1),
+        "behind_ms": round(figures.behind * 1000, 3),
+        "ack_ms": _latency(figures.ack),
+        "delivery_ms": _latency(figures.delivery),
+    }
+
+
+def _earlier(name: str) -> dict[str, Any]:
+    try:
+        decoded: Any = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"the earlier result {name} cannot be read: {error}") from None
+    found = cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else {}
+    if not all(isinstance(found.get(each), dict) for each in _LATENCIES):
+        raise BadInput(f"{name} is not a result of bmq load --save")
+    return found
+
+
+def _show(result: dict[str, Any], earlier: dict[str, Any] | None) -> None:
+    refused = f", {number(result['refused'])} refused" if result["refused"] else ""
+    emit(
+        f"{number(result['posted'])} messages posted in {result['seconds']:g} s "
+        f"({number(result['posted_per_second'])} a second), {number(result['accepted'])} accepted{refused}, "
+        f"{number(result['delivered'])} delivered"
+    )
+    rows: list[list[str]] = []
+    for kind, title in zip(_LATENCIES, ("due to acknowledgement", "due to delivery"), strict=True):
+        for name, value in result[kind].items():
+            if name == "count":
+                continue
+            row = ["" if rows and rows[-1] and name != "p50" else title, name, f"{value:,.3f}"]
+            if earlier is not None:
+                before: Any = earlier[kind].get(name)
+                known = isinstance(before, int | float) and before > 0
+                row += [f"{before:,.3f}", f"{(value / before - 1) * 100:+.0f} %"] if known else ["", ""]
+            rows.append(row)
+    if rows:
+        more = ["before>", "change>"] if earlier is not None else []
+        out().print(table(["latency", "", "ms>", *more], rows))
