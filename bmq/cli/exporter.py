@@ -3,38 +3,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-import bmq
-from bmq import _world
-from bmq.admin import Admin
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, note
+from bmq.cli.output import emit
 from bmq.cli.target import BrokerTarget, verb
-from bmq.engine.address import Address, parse_addresses
+from bmq.engine.address import parse_addresses
 
-try:
-    from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-    from prometheus_client.registry import Collector
-
-    from bmq.cli.broker_metrics import families
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] != "prometheus_client":
-        raise
-    raise ModuleNotFoundError(
-        "bmq exporter needs prometheus-client, which is not installed: pip install 'bmq[cli,prometheus]'",
-        name=error.name,
-    ) from error
-
-from bmq.cli.broker_view import BrokerView, Labels, Watch
-
-__all__ = ["Exporter", "command"]
+__all__ = ["command"]
 
 _DEFAULT = "127.0.0.1:30190"
 
@@ -101,6 +80,14 @@ async def command(
     $ bmq exporter tcp://node1:30114,tcp://node2:30114,tcp://node3:30114 --listen 0.0.0.0:30190
     $ bmq exporter --broker prod --interval 30 --domain bmq.test.mem.priority
     """
+    try:
+        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+
+        from bmq.cli.broker_export import Exporter
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "prometheus_client":
+            raise
+        raise BadInput("the metrics need an extra: pip install 'bmq[cli,prometheus]'") from None
     if addresses is not None:
         if target.named:
             raise BadInput(f"give the brokers once: {addresses} or --broker {target.uri}")
@@ -141,167 +128,3 @@ def _listen_address(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise BadInput(f"--listen must be ADDRESS:PORT, for example {_DEFAULT}, not {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-class _Broker:
-    """One broker, its connection, and its last view.
-
-    Attributes:
-        view: the answers of the last round; None after a failure.
-        failures: failed rounds, by class of the error.
-        seconds: duration of the last round.
-    """
-
-    def __init__(self, target: BrokerTarget, address: Address, watch: Watch) -> None:
-        self._target = replace(target, uri=str(address))
-        self._admin: Admin | None = None
-        self._reported = ""
-        self.address = str(address)
-        self.watch = watch
-        self.view: BrokerView | None = None
-        self.failures: dict[str, int] = {}
-        self.seconds = 0.0
-
-    async def ask(self) -> None:
-        """Ask for a new view. A failure is kept as a count and as a line on stderr."""
-        started = _world.monotonic()
-        try:
-            if self._admin is None:
-                self._admin = await self._target.admin()
-            self.view = await self.watch.look(self._admin)
-        except (bmq.Error, OSError) as error:
-            self.view = None
-            self.watch.forget()
-            name = type(error).__name__
-            self.failures[name] = self.failures.get(name, 0) + 1
-            if self._reported != name:
-                note(f"bmq exporter: {self.address} does not answer: {error}")
-            self._reported = name
-            await self.close()
-        else:
-            if self._reported:
-                note(f"bmq exporter: {self.address} answers again")
-            self._reported = ""
-        self.seconds = _world.monotonic() - started
-
-    async def close(self) -> None:
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            await admin.close()
-
-
-class Exporter(Collector):
-    """Asks the brokers, each in a loop of its own, and collects their last views."""
-
-    def __init__(
-        self,
-        target: BrokerTarget,
-        addresses: Iterable[Address],
-        *,
-        interval: float,
-        max_queues: int,
-        max_apps: int,
-        max_details: int,
-        only: frozenset[str],
-    ) -> None:
-        self._interval = interval
-        self._queues, self._domains = Labels(max_queues), Labels(max_queues)
-        self._brokers = [
-            _Broker(
-                target,
-                address,
-                Watch(
-                    str(address),
-                    queues=self._queues,
-                    domains=self._domains,
-                    only=only,
-                    max_apps=max_apps,
-                    max_details=max_details,
-                ),
-            )
-            for address in dict.fromkeys(addresses)
-        ]
-
-    async def ask_all(self) -> None:
-        """Ask all brokers once, at the same time."""
-        await asyncio.gather(*(broker.ask() for broker in self._brokers))
-
-    async def run(self) -> None:
-        """Ask all brokers, until cancelled."""
-        await asyncio.gather(*map(self._repeat, self._brokers))
-
-    async def _repeat(self, broker: _Broker) -> None:
-        while True:
-            # A broker that is slow to answer has as much time for its other work.
-            await asyncio.sleep(max(self._interval - broker.seconds, broker.seconds))
-            await broker.ask()
-
-    async def close(self) -> None:
-        """End all connections."""
-        await asyncio.gather(*(broker.close() for broker in self._brokers))
-
-    # in the thread of a scrape: a view is replaced, and never changed
-
-    def describe(self) -> Iterable[Metric]:
-        """Return no description, so that registering collects nothing."""
-        return []
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the metrics of the last views."""
-        views = [broker.view for broker in self._brokers]
-        yield from self._of_brokers()
-        yield from families([view for view in views if view is not None], _world.now())
-
-    def _of_brokers(self) -> Iterable[Metric]:
-        up = GaugeMetricFamily("bmq_broker_up", "Whether a broker answered the last round", labels=["broker"])
-        info = GaugeMetricFamily(
-            "bmq_broker_info",
-            "1 for the name and role of a broker in a cluster",
-            labels=["broker", "cluster", "node", "role"],
-        )
-        seconds = GaugeMetricFamily(
-            "bmq_exporter_round_seconds", "Duration of the last round of commands", labels=["broker"]
-        )
-        at = GaugeMetricFamily(
-            "bmq_exporter_last_success_timestamp_seconds", "Time of the last answers", labels=["broker"]
-        )
-        stale = GaugeMetricFamily(
-            "bmq_exporter_oldest_details_seconds",
-            "Age of the oldest answer about one queue",
-            labels=["broker"],
-        )
-        commands = CounterMetricFamily(
-            "bmq_exporter_commands", "Admin commands sent", labels=["broker", "command"]
-        )
-        failures = CounterMetricFamily(
-            "bmq_exporter_failed_rounds", "Rounds without a complete answer", labels=["broker", "error"]
-        )
-        for broker in self._brokers:
-            view = broker.view
-            up.add_metric([broker.address], view is not None)
-            seconds.add_metric([broker.address], broker.seconds)
-            for name, count in list(broker.watch.commands.items()):
-                commands.add_metric([broker.address, name], count)
-            for name, count in list(broker.failures.items()):
-                failures.add_metric([broker.address, name], count)
-            if view is not None:
-                at.add_metric([broker.address], view.time.timestamp())
-                stale.add_metric([broker.address], view.stale)
-                for each in view.clusters:
-                    info.add_metric([broker.address, each.cluster, each.node, each.role], 1)
-        yield from (up, info, seconds, at, stale, commands, failures)
-        apps = sum(
-            queue.details.left_out_apps
-            for broker in self._brokers
-            if broker.view is not None
-            for queue in broker.view.queues
-            if queue.details is not None
-        )
-        for name, count in (
-            ("queues", self._queues.left_out),
-            ("domains", self._domains.left_out),
-            ("apps", apps),
-        ):
-            yield GaugeMetricFamily(
-                f"bmq_exporter_left_out_{name}", f"Number of {name} without series", value=count
-            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 import bmq
+from bmq.cli.broker_export import Exporter
 from bmq.cli.broker_view import Labels
-from bmq.cli.exporter import Exporter
 from bmq.cli.target import BrokerTarget
 from bmq.engine.address import parse_addresses
 from tests.cli.conftest import Bmq
@@ -413,6 +414,15 @@ def test_wrong_options_are_refused(offline: Bmq, words: list[str]) -> None:
     ran = offline("exporter", *words)
     assert ran.status == 2, ran
     assert "Traceback" not in ran.err
+
+
+def test_a_missing_extra_is_named(
+    offline: Bmq, cluster: RecordedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    ran = offline("exporter", cluster.uris("node0"))
+    assert ran.status == 2
+    assert "pip install 'bmq[cli,prometheus]'" in ran.err
 
 
 def test_a_port_in_use_is_refused(offline: Bmq, cluster: RecordedCluster) -> None:
