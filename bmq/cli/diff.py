@@ -29,7 +29,7 @@ class _Side:
 
     name: str
     domains: dict[str, Settings] = field(default_factory=dict)
-    #: The broker, which is asked for the domains of the other side too.
+    #: The broker of the side; None for files.
     admin: Admin | None = None
 
 
@@ -47,7 +47,7 @@ async def command(
     """Compare the configurations of domains of two folders, files or running brokers.
 
     A difference is shown with the consequences of changing A to B. Default values count as given. A broker
-    shows only domains that it has loaded or that the other side has.
+    shows loaded domains, and the domains of the other side.
 
     The exit status is 0 without differences, and 1 with differences.
 

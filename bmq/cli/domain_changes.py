@@ -139,7 +139,7 @@ def _app_ids(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
         elif total:
             count = sum(1 for each in waiting.values() if each)
             held = f"{several(total, 'message')} in {several(count, 'queue')}"
-            sentences.append(f"{held} wait for {app} and are deleted for {app}")
+            sentences.append(f"{app} loses {held}: removing the appId deletes them for {app}")
         else:
             sentences.append(f"no message waits for {app}")
         sentences.append(f"consumers of {app} stay connected and receive nothing")
@@ -158,8 +158,8 @@ def _ttl(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
             return Weight.NOTE, [f"no stored message is older than {number(new)} s"]
         worst = max(facts.older, key=lambda uri: (facts.older or {})[uri])
         return Weight.DELETES, [
-            f"{number(total)} of {several(facts.messages, 'message')} are older than {number(new)} s, and "
-            f"are deleted at the next check; most of them in {worst}"
+            f"older than {number(new)} s, and deleted at the next check: {number(total)} of "
+            f"{several(facts.messages, 'message')}, most of them in {worst}"
         ]
     if known and not facts.messages:
         return Weight.NOTE, ["no message is stored"]

@@ -237,7 +237,7 @@ def test_plan_and_apply_on_a_running_broker(
     assert run("plan", str(etc)).status == 0
     ran = run("plan", str(wanted), "--config-dir", str(etc))
     assert (ran.status, ran.err) == (2, "")
-    assert "3 messages in 1 queue wait for b and are deleted for b" in ran.out
+    assert "b loses 3 messages in 1 queue" in ran.out
     assert f"above the limit: {URI}" in ran.out
     assert ran.lines[-1] == "3 domains: 1 to change, 1 new, 1 without changes"
     found = run("plan", str(wanted), "-c", str(etc), "-o", "json").json[0]
@@ -324,7 +324,9 @@ def test_messages_older_than_a_shorter_lifetime_are_counted(
     ran = offline("domains", "plan", str(wanted), "--broker", broker.uri, "-o", "json")
     (change,) = [each for step in ran.json[0]["domains"] for each in step["changes"]]
     assert (change["weight"], change["path"]) == ("deletes", "messageTtl")
-    assert change["consequences"][0].startswith("3 of 3 messages are older than 0 s")
+    assert change["consequences"][0].startswith(
+        "older than 0 s, and deleted at the next check: 3 of 3 messages"
+    )
     fill(wanted, d_fanout=edited(fanout, with_(messageTtl=200)))
     assert (
         "no stored message is older than 200 s"
