@@ -386,17 +386,44 @@ async def rolling_restart(place: Place) -> None:
     traffic.report()
 
 
+async def lost_quorum(place: Place) -> None:
+    """Two of three nodes are down: no node accepts posts, and no acknowledged message is lost."""
+    await place.start()
+    if place.cluster is None:
+        raise SystemExit("lost-quorum needs three real nodes: --broker PROGRAM")
+    uri = f"{DOMAIN}.sc/orders"
+    traffic = Traffic(place, uri)
+    async with traffic.running():
+        await traffic.flows()
+        for node in (0, 1):
+            await place.cluster.kill(node, signal.SIGKILL)
+        place.environment["BMQ_BROKER_URI"] = place.cluster.ways["nodes"][2]
+        place.say("# symptom: posts are not acknowledged; confirm on the remaining node")
+        await place.run("doctor", uri, "--timeout", "3")
+        place.say("# remedy: start the nodes; traffic continues by itself")
+        began = time.monotonic()
+        for node in (0, 1):
+            await place.cluster.revive(node)
+        await traffic.flows()
+        place.say(
+            f"# acknowledgements arrive again {time.monotonic() - began:.1f} s after the start of the nodes"
+        )
+        await place.run("doctor", uri, "--timeout", "3")
+    traffic.report()
+
+
 RUNBOOKS: dict[str, Callable[[Place], Awaitable[None]]] = {
     "wrong-expression": wrong_expression,
     "poisoned-queue": poisoned_queue,
     "moving-a-queue": moving_a_queue,
     "rotating-credentials": rotating_credentials,
     "rolling-restart": rolling_restart,
+    "lost-quorum": lost_quorum,
 }
 
 
 #: Runbooks that need several nodes.
-_REAL = ("rolling-restart",)
+_REAL = ("rolling-restart", "lost-quorum")
 
 
 async def execute(name: str, arguments: argparse.Namespace) -> None:
