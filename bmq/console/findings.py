@@ -11,6 +11,7 @@ from bmq.admin import AppDepth, Internals
 from bmq.admin.explanation import Explanation
 from bmq.admin.words import number, several
 from bmq.console.source import Figures
+from bmq.conventions import DUE
 
 __all__ = ["Finding", "at_a_glance", "inside", "worst"]
 
@@ -19,6 +20,8 @@ _RANK = {"critical": 0, "warning": 1, "note": 2}
 #: Share of a quota from which on the use is reported.
 _NEAR = 0.8
 _DEAD = ".dead"
+# The subscription of a mover of delayed messages.
+_MOVER = f"{DUE} <="
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def at_a_glance(figures: Figures) -> Iterator[Finding]:
             "Look inside: each dead letter names its queue and its error. Repair the cause, then post the "
             "messages again.",
         )
-    elif not figures.consumers and figures.mode != "broadcast":
+    elif figures.current and not figures.consumers and figures.mode != "broadcast":
         yield _no_readers(several(figures.messages, "message"), "")
 
 
@@ -97,6 +100,8 @@ def _of_app(internals: Internals, explanation: Explanation, app: AppDepth) -> It
         )
     elif any(reader.full or not reader.subscription.expression for reader in readers):
         return  # the delivery is under way, or the messages wait for a reader at its limit
+    elif any(reader.subscription.expression.startswith(_MOVER) for reader in readers):
+        return  # the messages are not due yet
     else:
         yield Finding(
             "unmatched",

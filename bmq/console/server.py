@@ -365,7 +365,7 @@ class Console:
             entry |= {"status": None, "storage": [], "error": ""}
             try:
                 entry["status"] = asdict(await admin.cluster_status(cluster.name))
-                if cluster.locality == "member":
+                if cluster.locality != "remote":
                     storage = await admin.cluster(cluster.name).storage()
                     entry["storage"] = [asdict(each) for each in storage.partitions]
             except (bmq.errors.AdminError, bmq.ProtocolError) as error:

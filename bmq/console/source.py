@@ -72,6 +72,7 @@ class Figures:
         quota: largest share of a quota in use; 0 without a quota.
         quota_of: whose quota this is: queue or domain.
         full: whether the quota is reached, and posts are refused.
+        current: whether the numbers of openings are current; a broker's statistics show new queues late.
     """
 
     uri: str
@@ -86,6 +87,7 @@ class Figures:
     quota: float = 0.0
     quota_of: str = ""
     full: bool = False
+    current: bool = False
 
 
 class Source(Protocol):
@@ -342,7 +344,7 @@ class Embedded(RemoteBroker):
                 await asyncio.sleep(0)
             limits = self._limits.get(each.domain, _NO_LIMITS)
             quota, owner, full = use_of((each.messages, each.bytes), totals[each.domain], limits)
-            found[number] = replace(each, quota=quota, quota_of=owner, full=full)
+            found[number] = replace(each, quota=quota, quota_of=owner, full=full, current=True)
         return found
 
     async def _learn_limits(self, admin: Admin, domains: Iterable[str]) -> None:

@@ -29,7 +29,7 @@ HISTORY = 300
 # Queues processed in one turn of the event loop.
 _TURN = 200
 # Queues whose subscriptions are asked for in one poll, and seconds between two questions about a queue.
-_ASKED_AT_ONCE = 4
+_ASKED_AT_ONCE = 8
 _ASKED_AGAIN = 0.5
 # Share of the time that polling may take while pages follow, and while no page follows.
 _SHARE = 1 / 20
@@ -55,7 +55,7 @@ class _Sight:
 
     def report(self, figures: Figures) -> None:
         """Choose the most severe problem, and keep its start."""
-        if not figures.messages or not figures.consumers:
+        if not figures.messages or (figures.current and not figures.consumers):
             self.found = self.suspected = None
         found = [*at_a_glance(figures), *([self.found] if self.found else [])]
         seen = worst(found)
@@ -202,7 +202,11 @@ class Watch:
         self, admin: Admin, figures: list[Figures], seen: dict[str, _Sight], now: float
     ) -> None:
         """Ask about the subscriptions of a few queues with waiting messages, the longest unasked first."""
-        waiting = [each for each in figures if each.messages and each.consumers and each.mode != "broadcast"]
+        waiting = [
+            each
+            for each in figures
+            if each.messages and (each.consumers or not each.current) and each.mode != "broadcast"
+        ]
         for queue in nsmallest(_ASKED_AT_ONCE, waiting, key=lambda each: seen[each.uri].asked):
             sight = seen[queue.uri]
             if now - sight.asked < min(_ASKED_AGAIN, self._interval):

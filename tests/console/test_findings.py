@@ -30,6 +30,11 @@ def test_an_empty_or_moving_queue_has_no_problem() -> None:
     assert _kinds(messages=3, consumers=1, quota=0.79, quota_of="queue") == []
 
 
+def test_late_statistics_do_not_show_that_nobody_reads() -> None:
+    assert _kinds(messages=3) == []
+    assert _kinds(messages=3, current=True) == ["unread"]
+
+
 def test_a_quota_is_reported_from_eighty_percent_on() -> None:
     assert _kinds(consumers=1, quota=0.8, quota_of="domain") == ["near"]
     assert _kinds(consumers=1, quota=1.01, quota_of="queue", full=True) == ["full"]
@@ -107,6 +112,15 @@ async def test_readers_at_their_limit(
     await queue.post_many([b"x"] * 3)
     async with _live(http, await serve()) as lines:
         await _until(lines, lambda line: _kinds_of(line) == {ORDERS: ("limit", "warning")})
+
+
+async def test_a_delay_queue_with_a_mover_has_no_problem(
+    http: aiohttp.ClientSession, serve: Serve, session: bmq.Session
+) -> None:
+    queue = await session.open_queue(ORDERS, read=True, write=True)
+    await queue.subscribe("bmq_due <= 5").open()
+    await queue.post(b"x", properties={"bmq_due": 10})
+    assert (await _get(http, await serve(), "api/queue", uri=ORDERS))["findings"] == []
 
 
 # ---- groups

@@ -55,7 +55,7 @@ class Clusters {
     parts.push(h("section", { className: "card stacked" }, h("h3", {}, "Nodes"), table(["Node", "State", "Role", "Primary of partitions"],
       status.nodes.map((node) => [node.description, node.connected === false ? `${node.status}, not connected` : node.status, role(node) || "–", node.primary_for.join(", ") || "–"]))));
     const files = new Map(storage.map((each) => [each.id, each]));
-    const bytes = (file) => (file ? size(file.size ?? file.bytes ?? 0) : "–");
+    const bytes = (file) => (file ? `${size(file.used)} of ${size(file.size)}` : "–");
     parts.push(h("section", { className: "card stacked" }, h("h3", {}, "Partitions"), table(["Partition>", "Primary", "State", "Queues>", "Storage", "Data>", "Journal>"],
       status.partitions.map((part) => {
         const stored = files.get(part.id);

@@ -3,7 +3,7 @@
 "use strict";
 
 const KEPT = 300; // looks at the broker
-const ROWS = 200; // of the list of queues
+const ROWS = 100; // of the list of queues
 const PAGE = 25; // messages
 const TYPES = ["string", "int64", "int32", "short", "bool", "binary", "char"];
 const SORTS = ["state", "uri", "messages", "bytes", "posted", "confirmed", "producers", "consumers"];
