@@ -561,6 +561,7 @@ class World:
         if node.connected or node.notices:
             self.left["pause"] -= 1
         node.member.lease_until = float("-inf")
+        node.member._sent = {}  # a late answer to an earlier report does not renew the lease
         node.dirty = True
 
     # the end
