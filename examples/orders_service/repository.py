@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Annotated
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -82,3 +83,7 @@ async def get_repository() -> AsyncIterator[Repository]:
             yield repository
     finally:
         await engine.dispose()
+
+
+#: Declared by handlers: one repository for a run of the app.
+Orders = Annotated[Repository, bmq.Depends(get_repository, scope="app")]

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders: a service with an inbox, delayed reminders, requests, dead letters, health, metrics and traces.
+"""The service: inbox, outbox, requests, delayed reminders, dead letters, a group, health, metrics and traces.
 
     docker compose --file examples/orders_service/docker-compose.yml up --build --wait
 
-starts a broker, two replicas, Prometheus, and Grafana at http://localhost:3000. Without containers:
+starts a broker, two replicas, two mailers, Prometheus, and Grafana at http://localhost:3000. In a shell:
 
     pip install '.[cli,inbox,prometheus]' aiosqlite
+    cd examples/orders_service
     bmq broker --port 30114 &
-    bmq run service --dir examples/orders_service --processes 2
-    bmq post bmq://bmq.test.mem.priority/orders '{"number": 1, "customer": 7, "article": "tea"}'
-    bmq tail bmq://bmq.test.mem.priority/letters
-    bmq post bmq://bmq.test.mem.priority/orders '{"number": 2, "customer": 7, "article": "unicorn"}'
+    bmq run service --processes 2 &
+    python mailer.py &
+    python shop.py 7 tea 2        # customer 7 orders two cups, and receives a letter after a minute
+    python shop.py 7 unicorn 1
     bmq dead bmq://bmq.test.mem.priority/orders.dead
     curl localhost:8080/readyz localhost:8080/metrics
 
 Traces need no change of the service: ``pip install '.[otel]' opentelemetry-distro``, and the command is
-``opentelemetry-instrument --traces_exporter console bmq run service --dir examples/orders_service``.
+``opentelemetry-instrument --traces_exporter console bmq run service``. The tutorial builds the service page
+by page.
 """
 
 from __future__ import annotations
@@ -23,19 +25,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from handlers import Shared, router
+import orders
+import prices
+import reminders
+from access import credentials
 from messages import PRICES, Article
+from orders import Shared
 
 import bmq
 from bmq.prometheus import SessionCollector
-
-
-def credentials() -> bmq.Credentials:
-    """Read the password for each connection, or connect without a name."""
-    password = os.environ.get("BMQ_PASSWORD")
-    if password is None:
-        return bmq.Credentials.anonymous()
-    return bmq.Credentials.basic(os.environ["BMQ_USER"], password)
 
 
 def make_app(broker: str | None = None, **options: Any) -> bmq.App[Shared]:
@@ -43,7 +41,8 @@ def make_app(broker: str | None = None, **options: Any) -> bmq.App[Shared]:
     app = bmq.App(
         broker, credentials=credentials, retry_first_connect=True, grace=20, state=Shared(), **options
     )
-    app.include(router)
+    for part in (prices, orders, reminders):
+        app.include(part.router)
 
     @app.on_startup
     async def open_prices() -> None:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import mailer
 import pytest
-from handlers import REMIND_AFTER
+import shop
 from messages import (
     DEAD,
     LETTERS,
@@ -25,8 +27,11 @@ from messages import (
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from orders import REMIND_AFTER
 from service import make_app
+from sqlalchemy.ext.asyncio import create_async_engine
 
+import bmq
 from bmq.otel import OpenTelemetry
 from bmq.testing import TestApp
 
@@ -95,3 +100,50 @@ async def test_the_letter_belongs_to_the_trace_of_the_order() -> None:
     found = {(span.name, span.context.trace_id) for span in spans.get_finished_spans() if span.context}
     (trace,) = {number for name, number in found if name == f"process {ORDERS}"}
     assert (f"post {LETTERS}", trace) in found
+
+
+async def test_an_order_survives_a_broker_that_is_away(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
+    numbers = [await shop.take(engine, 7, article, 2) for article in ("tea", "cake")]
+    async with TestApp(make_app()) as test, bmq.connect(test.broker.uri) as session:
+        orders = (await session.open_queue(ORDERS, write=True)).typed(Order)
+        await shop.relay(engine, orders)
+        await shop.relay(engine, orders)
+        await test.drained(ORDERS)
+        assert test.posted(ORDERS, Order) == [Order(numbers[0], 7, "tea", 2), Order(numbers[1], 7, "cake", 2)]
+    await engine.dispose()
+
+
+async def test_a_row_that_is_posted_again_is_one_order(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db")
+    await shop.take(engine, 7, "tea", 2)
+    async with TestApp(make_app()) as test, bmq.connect(test.broker.uri) as session:
+        orders = (await session.open_queue(ORDERS, write=True)).typed(Order)
+        for _ in range(2):  # as if the program had died before the note of the post
+            await shop.relay(engine, orders)
+            async with engine.begin() as connection:
+                await connection.execute(shop.taken.update().values(posted=False))
+        await test.drained()
+        test.assert_posted(LETTERS, count=1)
+    await engine.dispose()
+
+
+async def test_letters_of_a_customer_are_sent_in_order() -> None:
+    sent: list[Letter] = []
+    complete = asyncio.Event()
+
+    async def send(letter: Letter) -> None:
+        sent.append(letter)
+        if len(sent) == 4:
+            complete.set()
+
+    letters = [Letter(number % 2, f"letter {number}") for number in range(4)]
+    async with TestApp(make_app()) as test, bmq.connect(test.broker.uri) as session:
+        mailing = asyncio.create_task(mailer.deliver(session, send))
+        for letter in letters:
+            await test.post(LETTERS, letter)
+        await asyncio.wait_for(complete.wait(), 20)
+        mailing.cancel()
+        await asyncio.wait([mailing])
+    for customer in (0, 1):
+        assert [each for each in sent if each.customer == customer] == letters[customer::2]

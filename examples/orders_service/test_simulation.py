@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from handlers import Shared
 from messages import DEAD, LETTERS, ORDERS, Order
+from orders import Shared
 from repository import Debt, get_repository
 from service import make_app
 

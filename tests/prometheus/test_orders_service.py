@@ -37,12 +37,12 @@ def compose() -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def manifests() -> dict[str, dict[str, Any]]:
     documents = yaml.safe_load_all((SERVICE / "kubernetes.yaml").read_text(encoding="utf-8"))
-    return {document["kind"]: document for document in documents}
+    return {f"{document['kind']} {document['metadata']['name']}": document for document in documents}
 
 
 @pytest.fixture(scope="module")
 def pod(manifests: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return manifests["Deployment"]["spec"]["template"]
+    return manifests["Deployment orders"]["spec"]["template"]
 
 
 def test_the_service_has_the_grace_of_the_manifests() -> None:
@@ -51,14 +51,29 @@ def test_the_service_has_the_grace_of_the_manifests() -> None:
 
 class TestKubernetes:
     def test_every_document_follows_the_schema_of_kubernetes(self, manifests: dict[str, Any]) -> None:
-        assert set(manifests) == {"Secret", "Deployment", "PodDisruptionBudget"}
+        names = {"Secret orders-bmq", "Deployment orders", "Deployment mailer", "PodDisruptionBudget orders"}
+        assert set(manifests) == names
         for document in manifests.values():
             kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
 
     def test_every_selector_finds_the_pods(self, manifests: dict[str, Any], pod: dict[str, Any]) -> None:
         labels = pod["metadata"]["labels"]
-        for kind in ("Deployment", "PodDisruptionBudget"):
-            assert manifests[kind]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        for name in ("Deployment orders", "PodDisruptionBudget orders"):
+            assert manifests[name]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        mailer = manifests["Deployment mailer"]["spec"]
+        mail = mailer["template"]["metadata"]["labels"].items()
+        assert mailer["selector"]["matchLabels"].items() <= mail
+        assert not mail <= labels.items(), "each deployment owns its pods"
+
+    def test_the_mailer_runs_as_the_service_does(
+        self, manifests: dict[str, Any], pod: dict[str, Any]
+    ) -> None:
+        mailer = manifests["Deployment mailer"]["spec"]["template"]["spec"]
+        assert mailer["securityContext"] == pod["spec"]["securityContext"]
+        (ours,), (theirs,) = mailer["containers"], pod["spec"]["containers"]
+        for name in ("image", "securityContext"):
+            assert ours[name] == theirs[name]
+        assert all(each in theirs["env"] for each in ours["env"])
 
     def test_liveness_does_not_depend_on_the_broker(self, pod: dict[str, Any]) -> None:
         (container,) = pod["spec"]["containers"]
@@ -80,8 +95,9 @@ class TestKubernetes:
         (container,) = pod["spec"]["containers"]
         variables = {each["name"]: each for each in container["env"]}
         reference = variables[variable]["valueFrom"]["secretKeyRef"]
-        assert reference["name"] == manifests["Secret"]["metadata"]["name"]
-        assert reference["key"] in manifests["Secret"]["stringData"]
+        secret = manifests["Secret orders-bmq"]
+        assert reference["name"] == secret["metadata"]["name"]
+        assert reference["key"] in secret["stringData"]
 
 
 class TestCompose:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handlers of the service: orders are priced, booked, and followed by a reminder until the payment.
+"""Orders are priced and booked. A reminder follows each order, until the payment.
 
 ::
 
-    orders ──▶ set_price ──▶ orders.priced ──▶ book ──▶ reminders.delayed ──▶ remind ──▶ letters
+    orders ──▶ set_price ──▶ orders.priced ──▶ book ──▶ reminders.delayed ──▶ remind ──▶ letters ──▶ mailer
                  │    ▲                          │                              │
                  ▼    │                          ▼                              ▼
                  prices        payments ──▶ pay ──▶ the table of orders, and the inbox
 """
 
 # No "from __future__ import annotations": the annotations name dependencies.
+import os
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,7 +19,6 @@ from messages import (
     PREFIX,
     REMINDERS,
     Article,
-    Letter,
     Order,
     Payment,
     Price,
@@ -26,16 +26,12 @@ from messages import (
     Reminder,
     UnknownArticle,
 )
-from repository import Repository, get_repository
+from repository import Orders
 
 import bmq
 
-CENTS = {"tea": 250, "coffee": 300, "cake": 420}
 # In seconds; shorter than the messageTtl of the domain, which deletes a reminder that waits longer.
-REMIND_AFTER = 60.0
-
-router = bmq.Router(prefix=PREFIX)
-retry = bmq.Backoff(every=1, factor=2, retries=5, then=bmq.DeadLetter(DEAD))
+REMIND_AFTER = float(os.environ.get("ORDERS_REMIND_AFTER", "60"))
 
 
 @dataclass
@@ -51,15 +47,9 @@ def get_prices(shared: Shared) -> bmq.TypedQueue[Article]:
 
 
 Prices = Annotated[bmq.TypedQueue[Article], bmq.Depends(get_prices)]
-Orders = Annotated[Repository, bmq.Depends(get_repository, scope="app")]
 
-
-@router.responder("prices", concurrency=8)
-async def price(article: Article) -> Price:
-    """Answer with the price of an article."""
-    if article.name not in CENTS:
-        raise UnknownArticle(f"no {article.name}")
-    return Price(CENTS[article.name])
+router = bmq.Router(prefix=PREFIX)
+retry = bmq.Backoff(every=1, factor=2, retries=5, then=bmq.DeadLetter(DEAD))
 
 
 @router.consumer("orders", concurrency=8, max_unconfirmed_messages=64, timeout=20, retry=retry)
@@ -88,16 +78,3 @@ async def pay(payment: Payment, message: bmq.Message, orders: Orders) -> None:
     async with orders.once(message) as changes:
         if changes is not None:
             await changes.pay(payment.number)
-
-
-router.mover("reminders.delayed", longest=REMIND_AFTER)
-
-
-@router.consumer("reminders", timeout=20, retry=retry)
-@router.publish_to("letters")
-async def remind(reminder: Reminder, orders: Orders) -> Letter | None:
-    """Write a letter about an unpaid order, without a change of the table: ``publish_to`` loses no letter."""
-    debt = await orders.debt(reminder.number)
-    if debt is None:
-        return None
-    return Letter(debt.customer, f"Please pay {debt.total / 100:.2f} for order {reminder.number}.")

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends the letters, those of a customer in order, in any number of processes: ``python mailer.py``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from access import credentials
+from messages import LETTERS, Letter
+
+import bmq
+
+
+async def send(letter: Letter) -> None:
+    print(f"to customer {letter.customer}: {letter.text}", flush=True)
+
+
+async def deliver(session: bmq.Session, send: Callable[[Letter], Awaitable[None]]) -> None:
+    """Send letters until cancelled. A group gives each customer to one process at a time."""
+    letters = (await session.open_queue(LETTERS, read=True)).typed(Letter)
+    async with letters.group("CustomerId") as group:
+        async for message in group:
+            async with message:
+                try:
+                    letter = message.value
+                except bmq.Undecodable:
+                    logging.exception("letter %s is discarded", message.guid)
+                else:
+                    await send(letter)
+
+
+async def main() -> None:
+    logging.basicConfig(level=logging.INFO)
+    async with bmq.connect(credentials=credentials, retry_first_connect=True) as session:
+        await deliver(session, send)
+
+
+if __name__ == "__main__":
+    bmq.run(main())
