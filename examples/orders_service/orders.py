@@ -10,6 +10,7 @@
 """
 
 # No "from __future__ import annotations": the annotations name dependencies.
+import logging
 import os
 from dataclasses import dataclass
 from typing import Annotated
@@ -48,6 +49,7 @@ def get_prices(shared: Shared) -> bmq.TypedQueue[Article]:
 
 Prices = Annotated[bmq.TypedQueue[Article], bmq.Depends(get_prices)]
 
+logger = logging.getLogger("orders")
 router = bmq.Router(prefix=PREFIX)
 retry = bmq.Backoff(every=1, factor=2, retries=5, then=bmq.DeadLetter(DEAD))
 
@@ -70,6 +72,7 @@ async def book(order: PricedOrder, message: bmq.Message, orders: Orders) -> None
         if changes is not None:
             await changes.add(order.number, order.customer, order.total)
             changes.post(REMINDERS, Reminder(order.number), delay=REMIND_AFTER)
+    logger.info("order %d is booked: %.2f", order.number, order.total / 100)
 
 
 @router.consumer("payments", timeout=20, retry=retry)
@@ -78,3 +81,4 @@ async def pay(payment: Payment, message: bmq.Message, orders: Orders) -> None:
     async with orders.once(message) as changes:
         if changes is not None:
             await changes.pay(payment.number)
+    logger.info("order %d is paid", payment.number)

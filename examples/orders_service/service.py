@@ -1,24 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service: inbox, outbox, requests, delayed reminders, dead letters, a group, health, metrics and traces.
-
-    docker compose --file examples/orders_service/docker-compose.yml up --build --wait
-
-starts a broker, two replicas, two mailers, Prometheus, and Grafana at http://localhost:3000. In a shell:
-
-    pip install '.[cli,inbox,prometheus]' aiosqlite
-    cd examples/orders_service
-    bmq broker --port 30114 &
-    bmq run service --processes 2 &
-    python mailer.py &
-    python shop.py 7 tea 2        # customer 7 orders two cups, and receives a letter after a minute
-    python shop.py 7 unicorn 1
-    bmq dead bmq://bmq.test.mem.priority/orders.dead
-    curl localhost:8080/readyz localhost:8080/metrics
-
-Traces need no change of the service: ``pip install '.[otel]' opentelemetry-distro``, and the command is
-``opentelemetry-instrument --traces_exporter console bmq run service``. The tutorial builds the service page
-by page.
-"""
+"""The service: an app of three routers, with health and metrics. Run it with ``bmq run service``."""
 
 from __future__ import annotations
 
