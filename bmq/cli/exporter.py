@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bmq.cli.completion import domains
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit
 from bmq.cli.target import BrokerTarget, verb
@@ -62,7 +63,12 @@ async def command(
     ] = 200,
     domain: Annotated[
         list[str] | None,
-        typer.Option("--domain", metavar="DOMAIN", help="Only the queues of this domain. Repeatable."),
+        typer.Option(
+            "--domain",
+            autocompletion=domains,
+            metavar="DOMAIN",
+            help="Only the queues of this domain. Repeatable.",
+        ),
     ] = None,
 ) -> None:
     """Serve the metrics of brokers for Prometheus: queues, consumers, quotas, nodes and partitions.
