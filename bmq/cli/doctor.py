@@ -27,6 +27,10 @@ __all__ = ["FIELDS", "command", "examine"]
 
 #: Fields of the records; a step has either ``what`` or ``warning``, and ``advice`` stands alone.
 FIELDS = ("step", "ok", "seconds", "what", "warning", "advice")
+_NO_ANSWER: Final = (
+    "The broker did not answer. In a cluster, the queue has no primary: fewer than half of the nodes are up, "
+    "or an election is under way. Run bmq doctor for each node, and start the missing nodes."
+)
 T = TypeVar("T")
 
 _PROPERTY = "bmqDoctor"
@@ -65,7 +69,7 @@ class _Steps:
         except (bmq.Error, OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             self.show(name, time.perf_counter() - started, reason, ok=False)
-            self._advise(advice)
+            self._advise(_NO_ANSWER if isinstance(error, bmq.RequestTimeout) else advice)
             status = status_of(error)
             raise _Stopped(ExitStatus.UNREACHABLE if status is ExitStatus.USAGE else status) from None
         self.show(name, time.perf_counter() - started, tell(result), ok=True)

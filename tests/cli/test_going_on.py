@@ -20,10 +20,13 @@ from pathlib import Path
 import pytest
 
 import bmq
+from bmq.broker import Action, ActionKind
+from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Aside, Bmq
 from tests.conformance.conftest import HasUri
 
 FANOUT = "bmq.test.mem.fanout"
+PRIORITY = "bmq://bmq.test.mem.priority"
 
 
 # ---- doctor
@@ -52,6 +55,19 @@ def test_doctor_leaves_existing_messages_alone(run: Bmq, aside: Aside, bmq_queue
     assert aside.do(reader.receive(20)).data == b"theirs"
     with pytest.raises(TimeoutError):
         aside.do(reader.receive(0.2))
+
+
+def test_doctor_tells_a_missing_answer_from_a_refusal(offline: Bmq) -> None:
+    async def hang(action: Action) -> bool:
+        if action.kind is ActionKind.QUEUE_READ:
+            await asyncio.Event().wait()
+        return True
+
+    with BackgroundBroker(authorize=hang) as broker:
+        ran = offline("doctor", f"{PRIORITY}/q", "--broker", broker.uri, "--timeout", "0.2")
+    assert ran.status == 3
+    assert ran.lines[3].startswith("FAIL  open")
+    assert "the queue has no primary" in ran.lines[4]
 
 
 def test_doctor_reports_the_remedy(run: Bmq, offline: Bmq, closed_port: int) -> None:
