@@ -145,7 +145,7 @@ async def screenshots(url: str) -> None:
     async with browse() as page:
         await page.open(url)
         await page.until("document.querySelectorAll('#queues tbody tr').length > 2")
-        await keep("queues", 440)
+        await keep("queues", 480)
         await page.open(f"{url}#/queue/{quote(ORDERS, safe='')}")
         await page.until("document.querySelector('td.guid') && document.querySelector('#routing td')")
         await page.click("#routing div > button")
@@ -155,7 +155,7 @@ async def screenshots(url: str) -> None:
         await page.click("#try")
         await page.until("document.querySelector('.verdicts table')")
         await page.js("document.activeElement.blur(); scrollTo(0, 0)")
-        await keep("queue", 1290)
+        await keep("queue", 1400)
         await page.open(f"{url}#/queue/{quote(LETTERS, safe='')}")
         await page.until("document.querySelector('td.guid')")
         await page.click("#look")

@@ -98,8 +98,18 @@ def _of_app(internals: Internals, explanation: Explanation, app: AppDepth) -> It
             "messages.",
             "Find out why the readers confirm slowly or never: the table of clients shows what each holds.",
         )
-    elif any(reader.full or not reader.subscription.expression for reader in readers):
-        return  # the delivery is under way, or the messages wait for a reader at its limit
+    elif any(not reader.full and not reader.subscription.expression for reader in readers):
+        return  # the delivery is under way
+    elif any(reader.full for reader in readers):
+        yield Finding(
+            "held",
+            "warning",
+            "Messages held back" + name,
+            f"{several(waiting, 'message')} wait, and some subscriptions are at their limit. The messages "
+            "match only these, or nothing, or are behind a message that waits for these.",
+            "Find out why these readers confirm slowly or never. Subscriptions that do not compete should "
+            "have the same priority.",
+        )
     elif any(reader.subscription.expression.startswith(_MOVER) for reader in readers):
         return  # the messages are not due yet
     else:

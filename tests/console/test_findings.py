@@ -114,6 +114,15 @@ async def test_readers_at_their_limit(
         await _until(lines, lambda line: _kinds_of(line) == {ORDERS: ("limit", "warning")})
 
 
+async def test_messages_held_back(http: aiohttp.ClientSession, serve: Serve, session: bmq.Session) -> None:
+    queue = await session.open_queue(ORDERS, read=True, write=True)
+    await queue.subscribe("CustomerId >= 1000", max_unconfirmed_messages=1).open()
+    await queue.subscribe("CustomerId < 1000").open()
+    await queue.post_many([bmq.PutMessage(b"x", {"CustomerId": 2000}) for _ in range(3)])
+    (finding,) = (await _get(http, await serve(), "api/queue", uri=ORDERS))["findings"]
+    assert (finding["kind"], finding["level"]) == ("held", "warning")
+
+
 async def test_a_delay_queue_with_a_mover_has_no_problem(
     http: aiohttp.ClientSession, serve: Serve, session: bmq.Session
 ) -> None:

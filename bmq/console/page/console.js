@@ -546,7 +546,7 @@ class Detail {
     const text = JSON.stringify([findings, live ? lasting(known.time - live.since) : ""]);
     if (text === this.headTold) return;
     this.headTold = text;
-    this.head.replaceChildren(headline(findings, live, queue.now.messages ? "No problem found: messages are being delivered" : "No problem found: the queue is empty"));
+    this.head.replaceChildren(headline(findings, live, queue.now.messages ? "No problem found" : "No problem found: the queue is empty"));
   }
 
   link() {
