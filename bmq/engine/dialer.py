@@ -29,7 +29,7 @@ from bmq.engine.address import Address
 from bmq.engine.attempt import Attempt, Security
 from bmq.engine.channel import Channel
 from bmq.engine.connection import Connection
-from bmq.engine.options import CredentialsSource, SessionOptions
+from bmq.engine.options import CredentialsSource, SessionOptions, Trace
 from bmq.engine.race import race
 from bmq.engine.tracing import Tracing
 from bmq.engine.violations import Violations
@@ -384,7 +384,7 @@ class Dialer:
         except Error:
             self._current = None
             raise
-        if not channel.traced:
+        if self.tracing.trace is not Trace.OFF and not channel.traced:
             self.trace()  # the trace may have been switched on since the beginning of the attempt
         return True
 

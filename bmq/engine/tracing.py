@@ -23,17 +23,20 @@ class Tracing:
     Args:
         trace: content of the trace.
         spent: called when the number of events is reached: no more events need a tracer.
+
+    Attributes:
+        trace: content of the trace.
     """
 
     def __init__(self, trace: Trace, spent: Callable[[], None]) -> None:
-        self._trace = trace
+        self.trace = trace
         self._spent = spent
         # Number of events left; None for no limit.
         self._left: int | None = None
 
     def set(self, trace: Trace, count: int | None) -> None:
         """Change the setting, in place of the earlier setting and its number of events."""
-        self._trace, self._left = trace, count
+        self.trace, self._left = trace, count
 
     def tracer(self, broker: str, received: bytes = b"") -> Tracer | None:
         """Return the tracer of a connection; None if the trace is off.
@@ -42,20 +45,20 @@ class Tracing:
             broker: address for the log.
             received: bytes received so far of an unfinished event.
         """
-        if self._trace is Trace.OFF:
+        if self.trace is Trace.OFF:
             return None
         from bmq.engine.trace import Tracer
 
-        return Tracer(broker, payloads=self._trace is Trace.PAYLOADS, allowed=self._count, received=received)
+        return Tracer(broker, payloads=self.trace is Trace.PAYLOADS, allowed=self._count, received=received)
 
     def _count(self) -> bool:
         """Return whether one more event is to be logged."""
         if self._left is None:
-            return self._trace is not Trace.OFF
+            return self.trace is not Trace.OFF
         if not self._left:
             return False
         self._left -= 1
         if not self._left:
-            self._trace = Trace.OFF
+            self.trace = Trace.OFF
             self._spent()
         return True
