@@ -2,19 +2,25 @@
 """Completion of queues, domains, applications and admin commands in the shell, from the broker.
 
 A TAB must never hang or print. The answer takes one second at most. Without a broker, without permission, and
-without an answer in time, the answer is empty.
+without an answer in time, the answer is empty. The names of queues and domains are kept for some seconds, in
+a private file, for the next TAB.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
+import json
 import os
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -25,6 +31,8 @@ __all__ = ["admin_words", "answer_shell", "chosen_verb", "domains", "queues", "q
 
 #: Maximum time in seconds for which a TAB waits for the broker.
 PATIENCE = 1.0
+#: Time in seconds for which names are kept.
+KEPT = 5.0
 # Characters of URIs at which bash cuts words (COMP_WORDBREAKS).
 _BREAKS = ":="
 
@@ -71,7 +79,7 @@ async def _admin_names(options: dict[str, Any], kinds: list[str], given: list[st
     from bmq.cli.target import target_of
 
     found: list[str] = []
-    async with target_of("completion", options, timeout=PATIENCE).admin() as admin:
+    async with target_of("completion", options, timeout=PATIENCE, keyring=False).admin() as admin:
         for kind in dict.fromkeys(kinds):
             match kind:
                 case "<domain>":
@@ -131,12 +139,50 @@ async def _ask(options: dict[str, Any], incomplete: str) -> tuple[list[str], lis
     from bmq.cli.target import target_of
 
     target = target_of("completion", options, timeout=PATIENCE, keyring=False)
+    queue, mark, _ = incomplete.partition("?")
+    user = str(options.get("user") or os.environ.get("BMQ_USER") or "")
+    parts = (target.uri, target.context, user, queue if mark else "")
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    kept = _kept(key)
+    if kept is not None:
+        return kept
     async with target.admin() as admin:
-        queue, mark, _ = incomplete.partition("?")
         if mark:
             apps = (await admin.queue(queue).depth()).apps
-            return [f"{queue}?id={app.app_id}" for app in apps if app.app_id != "__default"], []
-        return list(await admin.queues()), [each.name for each in await admin.domains()]
+            found = [f"{queue}?id={app.app_id}" for app in apps if app.app_id != "__default"], list[str]()
+        else:
+            found = list(await admin.queues()), [each.name for each in await admin.domains()]
+    _keep(key, found)
+    return found
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else None)
+    return (Path(home or "~/.cache") / "bmq").expanduser()
+
+
+def _kept(key: str) -> tuple[list[str], list[str]] | None:
+    """Return the names of an earlier TAB; None if there are none, or if they are old."""
+    path = _cache() / f"names-{key[:32]}.json"
+    with suppress(OSError, ValueError, TypeError):
+        if 0 <= time.time() - path.stat().st_mtime < KEPT:
+            uris, names = json.loads(path.read_text(encoding="utf-8"))
+            return [str(each) for each in uris], [str(each) for each in names]
+    return None
+
+
+def _keep(key: str, found: tuple[list[str], list[str]]) -> None:
+    """Keep names for the next TAB, and delete old ones. A failure is silent."""
+    folder = _cache()
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in folder.glob("names-*.json"):
+            if time.time() - old.stat().st_mtime > KEPT:
+                old.unlink(missing_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=".names-", dir=folder)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(found, file)
+        Path(name).replace(folder / f"names-{key[:32]}.json")
 
 
 # ---- the shells

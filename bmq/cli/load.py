@@ -141,10 +141,10 @@ async def command(
 
 
 def _first(failures: ExceptionGroup[Exception]) -> Exception:
-    found: Exception = failures
-    while isinstance(found, ExceptionGroup):
-        found = found.exceptions[0]
-    return found
+    nested: Any = failures
+    while isinstance(nested, ExceptionGroup):
+        nested = nested.exceptions[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return cast("Exception", nested)
 
 
 def _check_folder(save: str | None) -> None:

@@ -83,7 +83,10 @@ async def command(
     destination: Annotated[
         str,
         typer.Argument(
-            autocompletion=queues, metavar="DESTINATION", help="Queue to post to.", show_default=False
+            autocompletion=queues,
+            metavar="DESTINATION",
+            help="Queue to post to: bmq://DOMAIN/QUEUE.",
+            show_default=False,
         ),
     ],
     where: Annotated[
