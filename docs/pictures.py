@@ -155,7 +155,7 @@ async def screenshots(url: str) -> None:
         await page.click("#try")
         await page.until("document.querySelector('.verdicts table')")
         await page.js("document.activeElement.blur(); scrollTo(0, 0)")
-        await keep("queue", 1400)
+        await keep("queue", 1500)
         await page.open(f"{url}#/queue/{quote(LETTERS, safe='')}")
         await page.until("document.querySelector('td.guid')")
         await page.click("#look")
