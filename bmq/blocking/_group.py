@@ -81,6 +81,14 @@ class Group:
         """Number of handed-out messages without a confirmation, for each bucket with such messages."""
         return self._portal.call(lambda: self._group.unconfirmed)
 
+    def fence(self, bucket: int) -> int:
+        """Return the fence of an owned bucket, as :meth:`bmq.groups.Group.fence` does.
+
+        Raises:
+            UsageError: the group is not exclusive, or this member does not own the bucket.
+        """
+        return self._portal.call(self._group.fence, bucket)
+
     def stats(self) -> GroupStats:
         """Return a snapshot of this member's counters, as :meth:`bmq.groups.Group.stats` does."""
         return self._portal.call(self._group.stats)

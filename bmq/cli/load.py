@@ -351,7 +351,7 @@ async def _consume(consumer: bmq.Queue | bmq.Consumer, figures: _Figures) -> Non
         for message in batch:
             due = message.properties.get(_DUE)
             mine = message.properties.get(_RUN) == figures.run
-            if mine and isinstance(due, int) and due / 1e9 >= figures.measured_from:
+            if mine and isinstance(due, int) and due >= int(figures.measured_from * 1e9):
                 figures.delivered += 1
                 _record(figures.delivery, now - due / 1e9)
         batch.confirm()

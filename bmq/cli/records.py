@@ -19,7 +19,7 @@ import orjson
 import typer
 
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit_json, printable
+from bmq.cli.output import emit, emit_json, printable
 
 __all__ = ["JSON_FLAG", "OUTPUT", "Form", "Records", "form_of"]
 
@@ -86,7 +86,7 @@ class Records:
     def _line(self, cells: list[str]) -> None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(cells)
-        sys.stdout.write(text.getvalue())
+        emit(text.getvalue().removesuffix("\n"))
 
 
 def _cell(value: Any) -> str:

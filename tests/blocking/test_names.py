@@ -96,7 +96,11 @@ TYPED = {
         "consumer",
         {"buffered", "closed", "expression", "expressions", "options", "paused", "wait"},
     ),
-    bmq.typed.TypedGroup: (bmq.groups.Group, "group", {"bucket_of", "closed", "owned", "unconfirmed"}),
+    bmq.typed.TypedGroup: (
+        bmq.groups.Group,
+        "group",
+        {"bucket_of", "closed", "fence", "owned", "unconfirmed"},
+    ),
 }
 
 

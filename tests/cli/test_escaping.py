@@ -221,6 +221,15 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["domains", "plan", "DIRECTORY", "--output", "json"], ""),
     ],
     "diff": [(["diff", "DIRECTORY", "DIRECTORY"], ""), (["diff", "DIRECTORY", HOSTILE], "")],
+    "contexts": [
+        (["contexts", "add", "a", "URI"], ""),
+        (["contexts", "add", HOSTILE, HOSTILE], ""),
+        (["contexts", "list"], ""),
+        (["contexts", "test", "a"], ""),
+        (["contexts", "remove", "a"], ""),
+    ],
+    "load": [(["load", "WORKLOAD"], "")],
+    "move": [(["move", OTHER, f"{DOMAIN}/moved", "--idle", "0.02", "--output", "csv"], "")],
     "admin": [
         (["admin", "HELP"], ""),
         (["admin", "CLUSTERS", "LIST"], ""),
@@ -231,7 +240,13 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
 _OTHERS = {"broker"}
 # Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
-_OFFLINE = {"check", "decode", "diff", "docs", "run", "spark"}
+_OFFLINE = {"check", "contexts", "decode", "diff", "docs", "run", "spark"}
+_WORKLOAD = f"""
+duration = 0.1
+[[producers]]
+queue = "{OTHER}"
+rate = 20
+"""
 _DOMAIN = {
     "definition": {
         "location": "local",
@@ -323,6 +338,7 @@ def hostile(
     monkeypatch.setenv("TERM", "xterm")
     (tmp_path / "hostile_app.py").write_text(_APP)
     (tmp_path / "bmq.test.mem.priority.json").write_text(json.dumps(_DOMAIN))
+    (tmp_path / "workload.toml").write_text(_WORKLOAD)
     monkeypatch.delitem(sys.modules, "hostile_app", raising=False)
     properties = {"s": HOSTILE, "n": 1, "bmq_due": 0, "bmq_destination": HOSTILE}
     died = {f"bmq_dead_{name}": HOSTILE for name in ("queue", "guid", "attempts", "error", "properties")}
@@ -364,6 +380,7 @@ def test_no_verb_prints_a_control_character_of_a_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker, words = hostile
+    words |= {"URI": broker.uri, "WORKLOAD": str(tmp_path / "workload.toml")}
     words |= {"FILE": str(tmp_path / "new"), "RECORDING": str(tmp_path / "made"), "DIRECTORY": str(tmp_path)}
     told = 0
     # Verbs that read the recording come last.

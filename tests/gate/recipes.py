@@ -541,6 +541,7 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.testing.Simulation.faults": {"seconds": lambda _: 0.0},
     "bmq.testing.Simulation.draw": {"name": lambda _: "size", "usual": lambda _: 1},
     "bmq.testing.Simulation.note": {"what": lambda _: "a fault"},
+    "bmq.testing.Simulation.play": {"main": lambda _: asyncio.sleep},
     "bmq.testing.Simulation.process": {"name": lambda _: "name", "main": lambda _: asyncio.sleep},
     "bmq.testing.Simulation.until": {"condition": lambda _: lambda: True},
     "bmq.testing.TestApp.of": {"part": lambda _: bmq.App()},
