@@ -441,18 +441,18 @@ class Admin:
             AdminError: the primary is another node, whose address is unknown or does not answer. Brokers
                 report success for a partition of another node, and change nothing.
         """
-        asked: list[str] = []
+        tried: list[str] = []
         for node, survey in await self._nodes():
             for view in survey.views:
                 if view.cluster == cluster:
                     if view.is_primary(partition):
                         return node
-                    asked.append(view.node or node.broker)
-        if not asked:
+                    tried.append(view.node or node.broker)
+        if not tried:
             return self
         raise AdminError(
             f"the primary of partition {partition} of cluster {printable(cluster)} was not among the brokers "
-            f"that answered ({', '.join(asked)}): give the addresses of all nodes"
+            f"that answered ({', '.join(tried)}): give the addresses of all nodes"
         )
 
     async def clusters(self) -> tuple[Cluster, ...]:
