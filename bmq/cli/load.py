@@ -109,9 +109,10 @@ async def command(
 ) -> int:
     """Put a load on a broker, and measure latencies from the time at which each message was due.
 
-    The file has a duration in seconds, tables [[producers]] with queue, rate, size, properties and count, and
-    tables [[consumers]] with queue, expression, max_unconfirmed and count. Consumers confirm all messages of
-    their queues: use queues without other users. The exit status is 1 if a message was refused.
+    The file has a duration in seconds, an array of tables "producers" with queue, rate, size, properties and
+    count, and an array of tables "consumers" with queue, expression, max_unconfirmed and count. Consumers
+    confirm all messages of their queues: use queues without other users. The exit status is 1 if a message
+    was refused.
 
     [bold]Examples[/]
 
