@@ -28,6 +28,7 @@ import orjson
 from annotated import annotate, annotate_area, drawn, recording
 from construct import Construct
 from diagram import Edge, state_diagram
+from included import include
 from messages import logged
 from reference import Reference
 
@@ -692,7 +693,7 @@ def fill(markdown: str) -> str:
             raise ValueError(f"nothing generates '{match[1]}'; there are {', '.join(GENERATED)}") from None
         return make(*match[2].split())
 
-    return MARKER.sub(generated, markdown)
+    return include(MARKER.sub(generated, markdown))
 
 
 def on_config(config: Any) -> Any:

@@ -9,6 +9,8 @@ The blocks of a page, in order:
   below it.
 - ``text title="kitchen.py prints"``: the command with this name must print these lines next.
 
+``<!-- example: orders_service/orders.py -->`` is a block with the file's name and text: docs/included.py.
+
 ``...`` stands for any text, including lines. A block after ``<!-- not run: why -->`` is ignored. The ports in
 the pages, 30114 and 8080, are replaced by free ports.
 """
@@ -17,11 +19,13 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -32,6 +36,9 @@ PORTS = ("30114", "8080")
 #: The broker's address in documented programs.
 SHOWN_BROKER = "tcp://localhost:30114"
 PATIENCE = 60.0
+INCLUDED = Path(__file__).parent.parent / "docs" / "included.py"
+#: The text of a page with the files of its examples, as MkDocs shows it.
+include: Callable[[str], str] = runpy.run_path(str(INCLUDED))["include"]
 
 
 def matches(expected: str, printed: str) -> bool:
@@ -98,18 +105,21 @@ def free_ports(count: int) -> list[str]:
     return ports
 
 
-def run(page: Path, folder: Path, ports: list[str] | None = None) -> list[str]:
+def run(
+    page: Path, folder: Path, ports: list[str] | None = None, variables: Mapping[str, str] | None = None
+) -> list[str]:
     """Follow a page in a folder; return the executed commands.
 
     Args:
         page: page.
         folder: empty folder, or the folder of the previous pages.
         ports: replacements of 30114 and 8080, equal for pages that share files; None for free ports.
+        variables: further variables of the environment.
 
     Raises:
         AssertionError: a command printed other output.
     """
-    text = page.read_text(encoding="utf-8")
+    text = include(page.read_text(encoding="utf-8"))
     for wanted, free in zip(PORTS, ports or free_ports(len(PORTS)), strict=True):
         text = text.replace(wanted, free)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("BMQ_", "PYTEST_"))}
@@ -120,6 +130,7 @@ def run(page: Path, folder: Path, ports: list[str] | None = None) -> list[str]:
         "COLUMNS": "100",
         "NO_COLOR": "1",
         "BMQ_CONFIG": str(folder / ".bmq.toml"),
+        **(variables or {}),
     }
     # The default port of the command line, 30114, is a different port here.
     port = re.search(r"ready on tcp://127.0.0.1:(\d+)", text)
@@ -153,6 +164,7 @@ def run(page: Path, folder: Path, ports: list[str] | None = None) -> list[str]:
                 name = title.removesuffix(" prints")
                 next(each for each in running if name in each.command).prints(body.splitlines())
             elif title:
+                (folder / title).parent.mkdir(exist_ok=True)
                 (folder / title).write_text(body, encoding="utf-8")
                 done.append(title)
     finally:

@@ -59,7 +59,7 @@ async def test_a_program_of_the_tutorial(page: Page, site: str) -> None:
     await page.click(".bmq-run button")
     await page.until("document.querySelector('.bmq-run + pre').textContent.includes('ordered cake')", LOADED)
     await page.js("document.querySelectorAll('.bmq-run button')[1].click()")
-    await page.until("document.querySelectorAll('.bmq-run + pre')[1].textContent.includes('made cake')", 60)
+    await page.until("document.querySelectorAll('.bmq-run + pre')[1].textContent.includes('booked cake')", 60)
     await page.js("document.querySelectorAll('.bmq-run button')[1].click()")
     await page.until("document.querySelectorAll('.bmq-run [role=status]')[1].textContent === 'ended'", 60)
     assert not page.complaints

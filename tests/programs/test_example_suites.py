@@ -15,9 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(
-    "name", ["testing_your_service", "orders_worker", "orders_service", "batch_loader", "orders_api"]
-)
+# The suite of orders_service runs in the tutorial: test_pages.py.
+@pytest.mark.parametrize("name", ["testing_your_service", "orders_worker", "batch_loader", "orders_api"])
 def test_the_example_suites_pass_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -16,14 +16,37 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 GUIDES = ["deployment", "from-blazingmq", "from-kafka", "from-rabbitmq", "logging", "security", "tuning"]
 HOWTO = sorted((DOCS / "howto").glob("*.md"))
 TUTORIAL = sorted((DOCS / "tutorial").glob("*.md"))
+LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"
+ORDERS_SERVICE = DOCS.parent / "examples" / "orders_service"
+#: The files that a reader of the tutorial has at its end.
+SERVICE = [
+    file
+    for file in sorted(ORDERS_SERVICE.rglob("*"))
+    if file.suffix in {".py", ".yml", ".yaml"} or file.name == "Dockerfile"
+]
 
 
-@pytest.mark.timeout(300)
-def test_the_tutorial_builds_one_system_page_after_page(tmp_path: Path) -> None:
-    assert [page.stem[0] for page in TUTORIAL] == list("123456")
+@pytest.mark.timeout(600)
+def test_the_tutorial_builds_the_orders_service(tmp_path: Path) -> None:
+    assert [page.stem[0] for page in TUTORIAL] == list("123456789")
     ports = pages.free_ports(2)
     for page in TUTORIAL:
-        assert pages.run(page, tmp_path, ports), page.name
+        # The service takes the broker's address from the environment; a test has no broker.
+        broker = "$ bmq broker" in page.read_text(encoding="utf-8")
+        variables = {"BMQ_BROKER_URI": f"tcp://localhost:{ports[0]}"} if broker else {}
+        assert pages.run(page, tmp_path, ports, variables), page.name
+    for file in SERVICE:
+        name = file.relative_to(ORDERS_SERVICE).as_posix()
+        expected = file.read_text(encoding="utf-8").removeprefix(LICENSE)
+        for shown, free in zip(pages.PORTS, ports, strict=True):
+            expected = expected.replace(shown, free)
+        assert (tmp_path / name).read_text(encoding="utf-8") == expected, name
+
+
+def test_the_tutorial_shows_each_file_of_the_orders_service_in_its_last_version_once() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in TUTORIAL)
+    shown = re.findall(r"^<!-- example: orders_service/(\S+) -->$", text, re.MULTILINE)
+    assert sorted(shown) == sorted(file.relative_to(ORDERS_SERVICE).as_posix() for file in SERVICE)
 
 
 @pytest.mark.parametrize(
