@@ -36,7 +36,8 @@ async def take(engine: AsyncEngine, customer: int, article: str, quantity: int) 
     row = sa.insert(taken).values(customer=customer, article=article, quantity=quantity, posted=False)
     async with engine.begin() as connection:
         await connection.execute(CreateTable(taken, if_not_exists=True))
-        return (await connection.execute(row.returning(taken.c.number))).scalar_one()
+        number: int = (await connection.execute(row.returning(taken.c.number))).scalar_one()
+    return number
 
 
 async def relay(engine: AsyncEngine, orders: bmq.TypedQueue[Order]) -> None:
