@@ -55,6 +55,7 @@ import bmq.typed
 import bmq.types
 from bmq.client._line import ConsumerLife
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
+from bmq.groups._protocol import Seat
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
@@ -364,6 +365,7 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
         "Subscriptions": SubscriptionSet.TRANSITIONS,
         "Consumer": ConsumerLife.TRANSITIONS,
         "App": Life.TRANSITIONS,
+        "Bucket": Seat.TRANSITIONS,
         "Broker": BrokerSession.TRANSITIONS,
     }
 

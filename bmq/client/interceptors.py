@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -251,7 +251,7 @@ class Hooks:
                 self.failed(each, "on_confirm", error)
 
     @contextmanager
-    def operation(self, name: str, session: Session, queue_uri: str = "") -> Iterator[None]:
+    def operation(self, name: str, session: Session, queue_uri: str = "") -> Generator[None]:
         """Call ``on_operation`` and ``on_operation_end`` around an operation."""
         if not self._operating:
             yield
