@@ -314,7 +314,7 @@ def stored_queues(content: Any) -> tuple[StoredQueue, ...]:
 def domain_info(content: Any) -> DomainInfo:
     """DOMAINS DOMAIN <name> INFOS."""
     try:
-        configuration = orjson.loads(content["configJson"])
+        configuration: dict[str, Any] = orjson.loads(content["configJson"])
     except orjson.JSONDecodeError:
         configuration = {}  # a broker stops in the middle if the domain's file has no consistency
     mode, details = _chosen(configuration.get("mode"))

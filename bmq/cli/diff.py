@@ -28,7 +28,7 @@ class _Side:
     """One side of the comparison."""
 
     name: str
-    domains: dict[str, Settings] = field(default_factory=dict)
+    domains: dict[str, Settings] = field(default_factory=dict[str, Settings])
     #: The broker of the side; None for files.
     admin: Admin | None = None
 

@@ -46,8 +46,8 @@ class Facts:
 
     messages: int = 0
     bytes: int = 0
-    queues: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    waiting: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    queues: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    waiting: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
     older: Mapping[str, int] | None = None
 
 
