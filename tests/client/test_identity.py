@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 import bmq
-import bmq.taskiq
 from bmq._version import __version__
 from tests.fakes.broker import Peer
 
@@ -32,20 +31,6 @@ async def test_user_agent_stands_before_the_name_of_the_client(peer: Peer, prefi
 def test_user_agents_that_a_broker_cannot_show_are_refused(odd: object) -> None:
     with pytest.raises(bmq.UsageError, match="user_agent must"):
         bmq.connect("tcp://127.0.0.1:1", user_agent=odd)  # type: ignore[arg-type]
-
-
-async def test_taskiq_names_itself_unless_the_program_does(peer: Peer) -> None:
-    for more, agent in (
-        ({}, "taskiq "),
-        ({"user_agent": "billing"}, "billing "),
-        ({"user_agent": ""}, "bmq"),
-    ):
-        broker = bmq.taskiq.BmqBroker(peer.uri, URI, mover=False, **more)  # type: ignore[arg-type]
-        await broker.startup()
-        identity = peer.connection.script.identity
-        await broker.shutdown()
-        assert identity is not None
-        assert identity.user_agent.startswith(agent)
 
 
 async def test_message_tells_how_it_was_transmitted() -> None:
