@@ -125,6 +125,14 @@ class Place:
         self.say("")
         return text
 
+    async def joined(self, uri: str, address: str) -> None:
+        """Repeat ``bmq doctor QUEUE`` until the command succeeds on a node; add the last output only."""
+        before = len(self.lines)
+        async with asyncio.timeout(DEADLINE):
+            while "FAIL" in await self.run("doctor", uri, "--broker", address):
+                del self.lines[before:]
+                await asyncio.sleep(0.5)
+
 
 class Traffic:
     """A producer with numbered messages, and a consumer that confirms each message.
@@ -368,21 +376,24 @@ async def rotating_credentials(place: Place) -> None:
 
 
 async def rolling_restart(place: Place) -> None:
-    """Restart node after node under traffic."""
+    """Restart node after node under traffic, each after the one before has joined."""
     await place.start()
     if place.cluster is None:
         raise SystemExit("rolling-restart needs three real nodes: --broker PROGRAM")
-    traffic = Traffic(place, f"{DOMAIN}.sc/orders")
+    uri = f"{DOMAIN}.sc/orders"
+    own = f"{DOMAIN}.sc/doctor"
+    traffic = Traffic(place, uri)
     async with traffic.running():
         await traffic.flows()
-        await place.run("doctor")
-        for node in range(3):
-            place.say(f"# node {node}: stop it in an orderly way, start it, wait until traffic flows")
+        for node, address in enumerate(place.cluster.ways["nodes"]):
+            await place.run("doctor", own, "--broker", address)
+            place.say(f"# node {node}: stop it in an orderly way, and start it")
             await place.cluster.kill(node, signal.SIGTERM)
             await traffic.flows()
             await place.cluster.revive(node)
+            place.say(f"# wait until node {node} answers")
+            await place.joined(own, address)
             await traffic.flows()
-        await place.run("doctor")
     traffic.report()
 
 
