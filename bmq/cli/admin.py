@@ -19,7 +19,9 @@ from bmq.admin.results import StoredQueue
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import admin_words
 from bmq.cli.confirming import confirmed
+from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, emit_json, note
+from bmq.cli.records import OUTPUT, Form
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
@@ -56,17 +58,14 @@ async def command(
         ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a dangerous command.")] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", "-j", help="Request the answer as JSON; each failing command then has exit status 4."
-        ),
-    ] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """Send a command in the broker's own language and print the answer.
 
-    A broker answers for itself alone, also as a node of a cluster or as a proxy. Without --json a refusal is
-    a plain text: the exit status is 4 for each text that bmq does not know as an answer.
+    A broker answers for itself alone, also as a node of a cluster or as a proxy. --json requests the answer
+    as JSON, and a refusal then has exit status 4. Without --json a refusal is a plain text: the exit status
+    is 4 for each text that bmq does not know as an answer. --output csv is refused, because the broker
+    chooses the members of an answer.
 
     A command that deletes messages, stops posts or changes a quorum shows the affected queues and asks for
     confirmation on a terminal. Elsewhere, such a command requires --yes.
@@ -79,12 +78,14 @@ async def command(
 
     $ bmq admin DOMAINS REMOVE bmq.test.mem.priority --yes
     """
+    if output is Form.CSV:
+        raise BadInput("an answer of a broker has no columns for --output csv: give --output json")
     text = " ".join(words)
     async with target.admin() as admin:
         asks = danger_of(text) >= Danger.INTERRUPTS and not yes
         if asks and not confirmed("Execute the command?", await _consequences(admin, text)):
             return ExitStatus.FAILED
-        if json:
+        if output is Form.JSON:
             emit_json(await admin.query(text))
         else:
             answer = (await admin.command(text)).rstrip("\n")

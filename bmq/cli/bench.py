@@ -19,11 +19,27 @@ from bmq.admin.words import number, size
 from bmq.cli.completion import queues
 from bmq.cli.figures import bars, percentiles
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, emit_json, note, stderr
+from bmq.cli.output import emit, note, stderr
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
-__all__ = ["command"]
+__all__ = ["FIELDS", "command"]
+
+#: Fields of the record; a phase that was not measured has no field.
+FIELDS = (
+    "broker",
+    "queue",
+    "size",
+    "properties",
+    "loop",
+    "python",
+    "bmq",
+    "produce",
+    "consume",
+    "ack_seconds",
+    "push_seconds",
+)
 
 _DOMAIN = "bmq.test.mem.priority"
 _PHASES = ("produce", "consume", "roundtrip")
@@ -69,7 +85,7 @@ async def command(
             "--phase", metavar="PHASE", help="Only this phase: produce, consume or roundtrip. Repeatable."
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object.")] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """Measure a broker with this client.
 
@@ -120,8 +136,8 @@ async def command(
     if "roundtrip" in chosen:
         results["ack_seconds"] = percentiles(acks)
         results["push_seconds"] = percentiles(pushes)
-    if json:
-        emit_json(results)
+    if output is not Form.TABLE:
+        Records(output, FIELDS).write(results)
         return ExitStatus.OK
     for phase, rate in rates.items():
         _show_rate(phase, rate)

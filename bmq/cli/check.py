@@ -9,13 +9,28 @@ import typer
 
 import bmq
 from bmq.cli.messages import BadInput, parse_properties
-from bmq.cli.output import emit, emit_json, out, styled, table
+from bmq.cli.output import emit, out, styled, table
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
 from bmq.subscriptions import MAX_LENGTH, MAX_OPERATORS, point_at
 from bmq.wire.properties import PropertyInput
 
-__all__ = ["command", "show_decision"]
+__all__ = ["FIELDS", "command", "show_decision"]
+
+#: Fields of the records; `code` and `offset` are those of the error of an expression that is not legal.
+FIELDS = (
+    "expression",
+    "legal",
+    "operators",
+    "length",
+    "properties",
+    "warnings",
+    "matches",
+    "code",
+    "offset",
+    "error",
+)
 
 
 @offline("check")
@@ -44,9 +59,7 @@ def command(
         list[int] | None,
         typer.Option("--full", metavar="N", help="Treat the consumer of the N-th expression as full."),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", "-j", help="Print one JSON object for each expression.")
-    ] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """Check subscription expressions without a broker: syntax, cost, and matches.
 
@@ -67,6 +80,7 @@ def command(
         raise BadInput("more priorities than expressions were given")
     if full and not all(1 <= place <= len(expressions) for place in full):
         raise BadInput(f"--full needs the number of an expression, 1 to {len(expressions)}")
+    writer = Records(output, FIELDS) if output is not Form.TABLE else None
     legal: list[bmq.Expression | None] = []
     failed = False
     for text in expressions:
@@ -79,10 +93,10 @@ def command(
             error = expression.error if expression is not None else None
             if error is None:
                 legal.append(expression)
-                _show(expression, message if tries else None, json=json)
+                _show(expression, message if tries else None, writer)
         if error is not None:
             failed = True
-            _show_error(text, error, json=json)
+            _show_error(text, error, writer)
     if failed or not tries:
         return ExitStatus.FAILED if failed else ExitStatus.OK
     ranks = [*(priorities or ()), *[0] * len(legal)]
@@ -91,18 +105,20 @@ def command(
         for index, each in enumerate(legal)
     ]
     decision = bmq.subscriptions.RoutingTable(routes).route(message)
-    if not json and len(legal) > 1:
+    if writer is None and len(legal) > 1:
         emit("")
         show_decision(decision)
     return ExitStatus.OK if decision.candidates or decision.waits else ExitStatus.FAILED
 
 
-def _show(expression: bmq.Expression | None, message: dict[str, PropertyInput] | None, *, json: bool) -> None:
+def _show(
+    expression: bmq.Expression | None, message: dict[str, PropertyInput] | None, writer: Records | None
+) -> None:
     evaluation = None
     if message is not None:
         evaluation = expression.evaluate(message) if expression else bmq.subscriptions.Evaluation(True)
-    if json:
-        emit_json(
+    if writer is not None:
+        writer.write(
             {
                 "expression": expression.text if expression else "",
                 "legal": True,
@@ -140,10 +156,10 @@ def _show(expression: bmq.Expression | None, message: dict[str, PropertyInput] |
         emit(f"  {verdict}")
 
 
-def _show_error(text: str, error: bmq.InvalidExpression, *, json: bool) -> None:
-    if json:
+def _show_error(text: str, error: bmq.InvalidExpression, writer: Records | None) -> None:
+    if writer is not None:
         first = str(error).partition("\n")[0]
-        emit_json(
+        writer.write(
             {"expression": text, "legal": False, "code": error.code, "offset": error.offset, "error": first}
         )
         return

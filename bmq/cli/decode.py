@@ -14,14 +14,18 @@ from rich.text import Text
 
 from bmq.cli import files
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, emit_json, note, out, printable
+from bmq.cli.output import emit, note, out, printable
 from bmq.cli.recording import TO_BROKER, Recorded, read_recording
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
 from bmq.wire.anatomy import Part, dissect, summary
 from bmq.wire.event import HEADER_SIZE, LENGTH
 
-__all__ = ["command"]
+__all__ = ["FIELDS", "command"]
+
+#: Fields of the records.
+FIELDS = ("stream", "event", "parts")
 
 _HEXADECIMAL = set(b"0123456789abcdefABCDEF \t\r\n")
 _LINES_AT_ONCE = 500
@@ -52,7 +56,7 @@ async def command(
         ),
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", "-s", help="Print one line for each event.")] = False,
-    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object for each event.")] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """Decode bytes of the protocol, field by field: offset, name, value.
 
@@ -65,18 +69,19 @@ async def command(
     """
     if bool(texts) is (file is not None):
         raise BadInput("give hexadecimal digits, or a file")
+    writer = Records(output, FIELDS) if output is not Form.TABLE else None
     wrong = False
     async for stream in _streams(texts or [], file):
-        if stream.title and not json:
+        if stream.title and writer is None:
             out().print(Text(printable(stream.title), style="bold"))
         events, complaint = _cut(stream)
         with _Printer() as printer:
             for number, event in enumerate(events, 1):
                 parts = list(dissect(event))
                 wrong = wrong or any(part.error for part in parts)
-                if json:
+                if writer is not None:
                     whole = {"stream": stream.title, "event": number, "parts": list(map(asdict, parts))}
-                    emit_json(whole)
+                    writer.write(whole)
                 elif brief:
                     printer.add(printable(f"{number:>5}  {summary(event, parts)}"))
                 else:

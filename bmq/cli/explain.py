@@ -16,12 +16,16 @@ from bmq.cli.check import show_decision
 from bmq.cli.cluster import tell
 from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput, parse_properties
-from bmq.cli.output import emit, emit_json, out, styled, table
+from bmq.cli.output import emit, out, styled, table
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 from bmq.subscriptions import Decision
 
-__all__ = ["command"]
+__all__ = ["FIELDS", "command"]
+
+#: Fields of the record.
+FIELDS = ("queue", "gap", "oldest", "words", "applications")
 
 _PAGE = 1000
 _HINT = (
@@ -67,7 +71,7 @@ async def command(
     empty: Annotated[
         bool, typer.Option("--empty", help="Find the consumer of a message without properties.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object.")] = False,
+    output: OUTPUT = Form.TABLE,
 ) -> int:
     """Explain why a message is still in its queue: waiting messages, readers, and obstacles.
 
@@ -104,8 +108,8 @@ async def command(
     if guid is not None and not found:
         status = ExitStatus.FAILED
     explanation = Explanation(internals, domain, message, hint=_HINT)
-    if json:
-        emit_json(
+    if output is not Form.TABLE:
+        Records(output, FIELDS).write(
             {
                 "queue": asdict(internals),
                 "gap": standing.gap,

@@ -18,6 +18,7 @@ from bmq.cli import files
 from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput, from_json, parse_properties
 from bmq.cli.output import emit, note, stderr
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 from bmq.cli.template import Row, Template, read_rows
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
     import bmq
 
-__all__ = ["command"]
+__all__ = ["FIELDS", "command"]
+
+#: Fields of the records of --guids: the GUID, and the origin of the message in the input.
+FIELDS = ("guid", "message")
 
 # Posts without an outcome, at most; beyond this number the command waits for the oldest.
 _WINDOW = 5000
@@ -37,8 +41,9 @@ _MOST_LISTED = 20
 class _Run:
     """Posts of this run, and the outcomes."""
 
-    def __init__(self, queue: bmq.Queue, *, guids: bool) -> None:
+    def __init__(self, queue: bmq.Queue, *, guids: bool, form: Form) -> None:
         self._queue = queue
+        self._writer = Records(form, FIELDS) if form is not Form.TABLE else None
         self._guids = guids
         self._waiting: deque[tuple[str, asyncio.Future[bmq.Ack]]] = deque()
         self.accepted = 0
@@ -80,7 +85,9 @@ class _Run:
                 self.refuse(label, f"{error.status.name}: {error}")
             else:
                 self.accepted += 1
-                if self._guids:
+                if self._writer is not None:
+                    self._writer.write({"guid": ack.guid, "message": label})
+                elif self._guids:
                     emit(ack.guid)
             self._waiting.popleft()
 
@@ -155,6 +162,7 @@ async def command(
         bool, typer.Option("--compress", help="Compress payloads of 1,024 bytes or more.")
     ] = False,
     guids: Annotated[bool, typer.Option("--guids", help="Print the GUID of each accepted message.")] = False,
+    output: OUTPUT = Form.TABLE,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")
     ] = False,
@@ -175,6 +183,8 @@ async def command(
     import bmq
 
     names = list(file or ())
+    if output is not Form.TABLE and not guids:
+        raise BadInput(f"--output {output} is the form of GUIDs: give --guids, too")
     if data is not None and template is None:
         raise BadInput("--data has the rows of a template: give --template, too")
     made = None
@@ -201,7 +211,7 @@ async def command(
     loop = asyncio.get_running_loop()
     async with target.connect(reconnect_timeout=target.timeout, **options) as session:
         opened = await session.open_queue(queue, write=True)
-        run = _Run(opened, guids=guids)
+        run = _Run(opened, guids=guids, form=output)
         started = loop.time()
         with _progress(quiet=quiet) as progress:
             bar = progress.add_task("posting", total=total)

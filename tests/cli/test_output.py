@@ -5,12 +5,28 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bmq.cli import contexts, doctor, load, move, peek, purge, queues, stat, top
+from bmq.cli import (
+    bench,
+    check,
+    contexts,
+    decode,
+    doctor,
+    explain,
+    load,
+    move,
+    peek,
+    post,
+    purge,
+    queues,
+    stat,
+    top,
+)
 from bmq.cli.messages import MESSAGE_FIELDS, BadInput
 from bmq.cli.records import Form, Records, form_of
 from bmq.testing import BackgroundBroker
@@ -20,13 +36,20 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="u
 QUEUE = "bmq://bmq.test.mem.fanout/orders"
 #: Fields of the verbs, in a line of the documentation each.
 FIELDS = {
+    "bench": bench.FIELDS,
+    "check": check.FIELDS,
     "contexts": contexts.FIELDS,
+    "dead": MESSAGE_FIELDS,
+    "decode": decode.FIELDS,
     "doctor": doctor.FIELDS,
+    "explain": explain.FIELDS,
     "load": load.FIELDS,
     "move": move.FIELDS,
     "peek": peek.FIELDS,
+    "post --guids": post.FIELDS,
     "purge": purge.FIELDS,
     "queues": queues.FIELDS,
+    "stat": stat.FIELDS,
     "tail": MESSAGE_FIELDS,
     "top": top.FIELDS,
 }
@@ -60,6 +83,9 @@ def broker() -> Any:
         (["dead", f"{QUEUE}?id=foo", "--idle", "0.1"], MESSAGE_FIELDS),
         (["top", "--count", "1"], top.FIELDS),
         (["doctor"], doctor.FIELDS),
+        (["explain", QUEUE, "-p", "n=1"], explain.FIELDS),
+        (["post", QUEUE, "more", "--guids"], post.FIELDS),
+        (["bench", "--messages", "10", "--rounds", "2"], bench.FIELDS),
     ],
 )
 def test_csv_has_the_fields_and_the_values_of_json(
@@ -103,3 +129,35 @@ def test_contradicting_forms_are_refused(offline: Bmq) -> None:
     assert offline("queues", "-o", "csv", "--json").status == 2
     assert offline("queues", "-o", "yaml").status == 2
     assert form_of(Form.TABLE, json=True) is Form.JSON
+
+
+@pytest.mark.parametrize(
+    ("words", "fields", "status"),
+    [
+        (["check", "x == 1 && y", "x = 1", "", "-p", "x=1"], check.FIELDS, 1),
+        (["decode", "00000008410b0200"], decode.FIELDS, 1),
+        (["decode", "00000008410b0200", "--brief"], decode.FIELDS, 1),
+    ],
+)
+def test_nested_values_are_json_in_a_cell(
+    offline: Bmq, words: list[str], fields: tuple[str, ...], status: int
+) -> None:
+    ran = offline(*words, "-o", "csv")
+    assert ran.status == status
+    assert ran.lines[0].split(",") == list(fields)
+    objects = offline(*words, "-o", "json").json
+    for record, known in zip(read(ran.out), objects, strict=True):
+        assert set(known) <= set(fields)
+        for name, value in known.items():
+            if isinstance(value, list | dict):
+                assert json.loads(record[name]) == value
+    assert objects == offline(*words, "--json").json
+
+
+def test_csv_without_columns_and_records_without_guids_are_refused(offline: Bmq) -> None:
+    refused = offline("admin", "HELP", "-o", "csv")
+    assert (refused.status, refused.out) == (2, "")
+    assert "--output json" in refused.err
+    refused = offline("post", QUEUE, "x", "-o", "json")
+    assert refused.status == 2
+    assert "--guids" in refused.err
