@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq move``: messages from one queue to another, without a loss and without a second copy.
+"""``bmq move``: moves messages between queues, without a loss and without a second copy.
 
-A message is confirmed at the source once the destination has accepted it, so a death between the two steps
-loses nothing: the source delivers the message again, to the next run. The GUID at the destination derives
-from the GUID at the source and from the destination. The broker drops the second post of the next run as a
-repetition, for as long as its deduplication window (``deduplicationTimeMs`` of the domain) remembers the
-first. The derived GUID also permits a move back: with the same GUID, the original queue would drop the
+A message is confirmed at the source after the destination has accepted the message. A death between the two
+steps causes no loss: the source delivers the message again, to the next run.
+
+The GUID at the destination derives from the GUID at the source and from the destination. The broker drops the
+second post of the next run as a repetition, within the deduplication window (``deduplicationTimeMs`` of the
+domain). The derived GUID also permits a move back: with the same GUID, the original queue would drop the
 message.
 """
 
@@ -22,7 +23,7 @@ import typer
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, note, stderr
+from bmq.cli.output import emit, note, note_failure, stderr
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, complete_contexts, target_of, verb
@@ -40,17 +41,16 @@ FIELDS = ("source", "destination", "moved", "bytes", "failed", "seconds")
 # Messages between receipt and confirmation: as many may be posted again by a run after a kill.
 _WINDOW = 1000
 _BATCH = 250
-_MOST_LISTED = 20
 
 
 @dataclass(slots=True)
 class _Result:
-    """Messages of this run.
+    """Counts of a run.
 
     Attributes:
-        moved: messages that are confirmed at the source.
-        bytes: their payloads.
-        failed: messages that stay.
+        moved: messages confirmed at the source.
+        bytes: payload bytes of the moved messages.
+        failed: messages left in the source.
         full: whether the destination has no room.
     """
 
@@ -60,12 +60,13 @@ class _Result:
     full: bool = False
 
     def refuse(self, guid: str, why: object) -> None:
-        """Report a message that stays."""
+        """Report a message left in the source."""
         self.failed += 1
-        if self.failed <= _MOST_LISTED:
-            note(f"bmq move: {guid} stays: {why}")
-        elif self.failed == _MOST_LISTED + 1:
-            note("bmq move: further messages stay and are not listed")
+        note_failure(
+            self.failed,
+            f"bmq move: {guid} stays: {why}",
+            "bmq move: further messages stay and are not listed",
+        )
 
 
 @verb("move")
@@ -117,12 +118,12 @@ async def command(
     ] = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:
-    """Move messages from one queue to another, with payload and properties.
+    """Move messages between queues, with payload and properties.
 
-    A message leaves the source after the destination has accepted the message: an interruption or a death
-    loses nothing, and the same command continues. If it continues within the deduplication window of the
-    destination (five minutes by default), no message appears twice; later, at most 1,000 messages may. While
-    the command runs, other consumers of the source do not receive the messages that the command holds.
+    A message leaves the source after the destination has accepted the message: after an interruption or a
+    death, no message is lost, and the same command continues. Within the deduplication window of the
+    destination (five minutes by default), no message appears twice; later, at most 1,000 messages may.
+    Consumers of the source do not receive the messages held by the command.
 
     [bold]Examples[/]
 
@@ -194,14 +195,14 @@ def _check_queues(source: str, destination: str, to_broker: str | None) -> None:
 
 
 def _check_expression(text: str) -> None:
-    """Refuse an expression that a broker would silently take for all messages."""
+    """Refuse an expression to which a broker would silently deliver all messages."""
     import bmq
 
     bmq.Expression(text)
 
 
 async def _total(target: BrokerTarget, source: str, limit: int | None) -> int | None:
-    """Return the number of messages to move; None if the broker does not report the number."""
+    """Return the number of messages to move; None without a number from the broker."""
     import bmq
 
     with suppress(bmq.Error):
@@ -217,7 +218,7 @@ async def _total(target: BrokerTarget, source: str, limit: int | None) -> int | 
 async def _pass_on(
     messages: list[bmq.Message], written: bmq.Queue, destination: str, result: _Result
 ) -> None:
-    """Post messages, and confirm each message that the destination has accepted."""
+    """Post messages, and confirm each accepted message."""
     import bmq
 
     held: list[bmq.Message] = []
@@ -253,7 +254,7 @@ async def _post(written: bmq.Queue, copies: list[bmq.PutMessage]) -> list[Except
     except bmq.UsageError as error:  # of one of the messages
         if len(copies) == 1:
             return [error]
-        # The messages before it are posted already: the broker drops the repetitions.
+        # The earlier messages are posted already: the broker drops the repetitions.
         return [found for copy in copies for found in await _post(written, [copy])]
     for failed in report.failures:
         errors[failed.index] = failed.error

@@ -33,6 +33,7 @@ __all__ = [
     "emit_json",
     "log_to_stderr",
     "note",
+    "note_failure",
     "out",
     "printable",
     "printable_lines",
@@ -45,6 +46,8 @@ __all__ = [
 _NO_TERMINAL = 10_000
 #: Least width for the names of queues, on narrow terminals too.
 _NAME_WIDTH = 24
+# Failures of a verb with a line each.
+_MOST_LISTED = 20
 # Characters that JSON permits without an escape and a terminal may obey. JSON escapes ASCII itself, except
 # DEL.
 _UNASCII = re.compile("[\x7f-\U0010ffff]")
@@ -121,6 +124,20 @@ def note(message: str, *, end: str = "\n") -> None:
     """Print a note for the user on stderr."""
     sys.stderr.write(printable_lines(message) + end)
     sys.stderr.flush()
+
+
+def note_failure(count: int, failure: str, rest: str) -> None:
+    """Print a failure on stderr; above a limit, print only once that further failures follow.
+
+    Args:
+        count: number of failures, this failure included.
+        failure: the line about the failure.
+        rest: the line after the limit.
+    """
+    if count <= _MOST_LISTED:
+        note(failure)
+    elif count == _MOST_LISTED + 1:
+        note(rest)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

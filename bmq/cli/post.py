@@ -17,7 +17,7 @@ from bmq.admin.words import number, size
 from bmq.cli import files
 from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput, from_json, parse_properties
-from bmq.cli.output import emit, note, stderr
+from bmq.cli.output import emit, note, note_failure, stderr
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
@@ -35,7 +35,6 @@ FIELDS = ("guid", "message")
 
 # Posts without an outcome, at most; beyond this number the command waits for the oldest.
 _WINDOW = 5000
-_MOST_LISTED = 20
 
 
 class _Run:
@@ -94,10 +93,11 @@ class _Run:
     def refuse(self, label: str, why: str) -> None:
         """List the refused messages."""
         self.failures += 1
-        if self.failures <= _MOST_LISTED:
-            note(f"bmq post: {label}: {why}")
-        elif self.failures == _MOST_LISTED + 1:
-            note("bmq post: further messages were not accepted and are not listed")
+        note_failure(
+            self.failures,
+            f"bmq post: {label}: {why}",
+            "bmq post: further messages were not accepted and are not listed",
+        )
 
 
 @verb("post")
