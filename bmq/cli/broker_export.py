@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collector behind ``bmq exporter``: brokers, asked in turns, and their last views as metrics."""
+"""The collector behind ``bmq exporter``: asks brokers in turns, and returns the last views as metrics."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["Exporter"]
 
 
 class _Broker:
-    """One broker, its connection, and its last view.
+    """A broker: the connection, and the last view.
 
     Attributes:
-        view: the answers of the last round; None after a failure.
+        view: the answers of the last round; absent after a failure.
         failures: failed rounds, by class of the error.
         seconds: duration of the last round.
     """
@@ -70,7 +70,7 @@ class _Broker:
 
 
 class Exporter(Collector):
-    """Asks the brokers, each in a loop of its own, and collects their last views."""
+    """Asks each broker in a separate loop, and collects the last views."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Exporter(Collector):
 
     async def _repeat(self, broker: _Broker) -> None:
         while True:
-            # A broker that is slow to answer has as much time for its other work.
+            # A slow broker gets a pause as long as the last round.
             await asyncio.sleep(max(self._interval - broker.seconds, broker.seconds))
             await broker.ask()
 
@@ -122,7 +122,7 @@ class Exporter(Collector):
     # in the thread of a scrape: a view is replaced, and never changed
 
     def describe(self) -> Iterable[Metric]:
-        """Return no description, so that registering collects nothing."""
+        """Return no description: a registration would collect otherwise."""
         return []
 
     def collect(self) -> Iterable[Metric]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One broker's own view of its clusters, domains and queues, as asked for by ``bmq exporter``.
+"""A broker's view of clusters, domains and queues, for ``bmq exporter``.
 
-A view costs the broker few commands: one for its clusters, one for each cluster, one for the statistics of
-all queues, one for each domain, and two for each queue that holds messages. The last kind is limited in each
-round; the queues that were left out have their turn in the next rounds, and keep their earlier answers
-meanwhile.
+A view costs the broker few commands: a command for the list of clusters, a command for each cluster, a
+command for the statistics of all queues, a command for each domain, and two commands for each queue with
+messages. A round asks about a limited number of queues. The remaining queues have a turn in the next rounds,
+and keep the earlier answers meanwhile.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ __all__ = [
     "node_name",
 ]
 
-# A broker refuses statistics just after others: pauses until the next attempt, in seconds.
+# A broker refuses statistics requested in quick succession: pauses until the next attempt, in seconds.
 _PAUSES = (0.1, 0.2, 0.5, 1.0)
 _TOO_OFTEN = "too often"
-# Questions on the way to a broker at one time. A broker executes admin commands one after another.
+# Commands in flight to a broker. A broker executes admin commands in sequence.
 _AT_ONCE = 4
 _NOTHING: Any = {}
 _FILES = ("data", "journal", "qlist")
 
 
 class Labels:
-    """The names that have series of their own, a limited number.
+    """The names with separate series, a limited number.
 
-    A name keeps its place until it is gone from every broker: a series never changes its meaning.
+    A name keeps the place until the name is gone from every broker: a series never changes the meaning.
     """
 
     def __init__(self, limit: int) -> None:
@@ -81,7 +81,7 @@ class Labels:
         return chosen
 
     def forget(self, broker: str) -> None:
-        """Count nothing of a broker that does not answer; its names keep their places."""
+        """Leave a silent broker out of the counts; the names keep the places."""
         self._left_out.pop(broker, None)
 
     @property
@@ -113,7 +113,7 @@ class AppView:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """The answers of a queue to its own commands.
+    """The answers to the commands about a queue.
 
     Attributes:
         at: time of the answers, on the event loop's clock.
@@ -146,9 +146,9 @@ class QueueView:
         messages: stored messages; None for a broker without the storage.
         bytes: stored bytes; None for a broker without the storage.
         limit: the queue's own quota: messages and bytes; None if unknown.
-        ttl: seconds that a message is kept; None if unknown.
-        statistics: the broker's statistics; None for a queue that is too new.
-        details: answers of the queue itself; None for an empty queue.
+        ttl: lifetime of a message in seconds; None if unknown.
+        statistics: the broker's statistics; None for a new queue.
+        details: answers about the queue; None for an empty queue.
     """
 
     uri: str
@@ -165,13 +165,13 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class DomainView:
-    """A domain with queues whose primary is the broker.
+    """A domain with queues on the broker as primary.
 
     Attributes:
         info: the broker's answer.
         queues: number of queues.
-        messages: messages of these queues.
-        bytes: bytes of these queues.
+        messages: messages of the queues.
+        bytes: bytes of the queues.
     """
 
     info: DomainInfo
@@ -188,7 +188,7 @@ class PartitionFiles:
         partition: number of the partition.
         available: whether the storage is open.
         sequence: number of the last record.
-        unreceipted: messages that wait for the replicas.
+        unreceipted: messages without a receipt from the replicas.
         files: position, size and outstanding bytes of each kind of file.
     """
 
@@ -206,8 +206,8 @@ class ClusterView:
     Attributes:
         cluster: name of the cluster.
         proxy: whether the broker is a proxy of the cluster.
-        node: name of the broker in the cluster; the address for a proxy, and for a broker without other
-            nodes, because names such as localhost are not unique.
+        node: name of the broker in the cluster; the address for a proxy, and for a single
+            node, because names like localhost are not unique.
         name: name of the broker in the cluster; empty for a proxy.
         status: the cluster's state.
         files: the partitions' files.
@@ -236,7 +236,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """All answers of one round.
+    """All answers of a round.
 
     Attributes:
         broker: address of the broker.
@@ -244,7 +244,7 @@ class BrokerView:
         clusters: clusters of the broker.
         domains: domains with a primary here.
         queues: queues with series.
-        stale: age in seconds of the oldest answer of a queue that waits for its turn.
+        stale: age in seconds of the oldest answer about a queue.
     """
 
     broker: str
@@ -256,12 +256,12 @@ class BrokerView:
 
 
 def node_name(description: str | None) -> str:
-    """Return the name of a node from its description, ``[name, number]``; empty for no node."""
+    """Return the name of a node from the description ``[name, number]``; empty without a node."""
     return "" if description is None else description.strip("[] ").partition(",")[0]
 
 
 def domain_of(uri: str) -> str:
-    """Return the domain of a queue, with its tier; empty for a text that is not a queue."""
+    """Return the domain of a queue, with the tier; empty for any text but a queue URI."""
     try:
         parsed = QueueUri.parse(uri)
     except InvalidURI:
@@ -270,7 +270,7 @@ def domain_of(uri: str) -> str:
 
 
 class Watch:
-    """Asks one broker for its view.
+    """Asks a broker for a view.
 
     Attributes:
         commands: number of commands sent, by kind.
@@ -294,7 +294,7 @@ class Watch:
         self.commands: dict[str, int] = {}
 
     async def look(self, admin: Admin) -> BrokerView:
-        """Ask for everything once.
+        """Ask for a whole view.
 
         Args:
             admin: a client with the broker's address alone.
@@ -322,7 +322,7 @@ class Watch:
         )
 
     def forget(self) -> None:
-        """Forget the answers of a broker that no longer answers."""
+        """Forget the answers of a silent broker."""
         self._details.clear()
         self._queue_labels.forget(self._broker)
         self._domain_labels.forget(self._broker)
@@ -366,7 +366,7 @@ class Watch:
     def _mine(
         self, clusters: list[ClusterView], statistics: Mapping[str, QueueStatistics]
     ) -> tuple[dict[str, tuple[ClusterView, str]], dict[str, tuple[str, str]]]:
-        """Return the queues whose primary is the broker, with cluster and domain, and all other queues."""
+        """Return the queues with the broker as primary, with cluster and domain, and the remaining queues."""
         own: dict[str, tuple[ClusterView, str]] = {}
         elsewhere: dict[str, tuple[str, str]] = {}
         for view in clusters:
@@ -405,7 +405,7 @@ class Watch:
         own: Mapping[str, tuple[ClusterView, str]],
         domains: Mapping[str, DomainInfo],
     ) -> None:
-        """Ask the queues with messages about themselves; of too many, the queues asked longest ago."""
+        """Ask about the queues with messages; above the limit, about the queues asked longest ago."""
         depths = _depths(domains)
         waiting = [
             uri for uri in uris if depths.get(uri, (0, 0))[0] and domains[own[uri][1]].mode != "broadcast"
@@ -537,7 +537,7 @@ def _partitions(content: Any) -> dict[str, int]:
 
 
 def _files(content: Any) -> tuple[PartitionFiles, ...]:
-    """Return the files of the partitions; brokers and versions without files report none."""
+    """Return the files of the partitions; brokers without files report an empty list."""
     try:
         stores: Any = (content.get("clusterStorageSummary") or _NOTHING).get("fileStores", ())
         return tuple(

@@ -25,11 +25,11 @@ __all__ = ["command"]
 
 @dataclass
 class _Side:
-    """One side of the comparison."""
+    """A side of the comparison."""
 
     name: str
     domains: dict[str, Settings] = field(default_factory=dict[str, Settings])
-    #: The broker of the side; None for files.
+    #: The broker of the side; absent for files.
     admin: Admin | None = None
 
 
@@ -38,7 +38,7 @@ async def command(
     before: Annotated[
         str, typer.Argument(metavar="A", help="Folder or file, tcp://HOST:PORT, or a broker's name.")
     ],
-    after: Annotated[str, typer.Argument(metavar="B", help="The same, for the other side.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="As for A.")],
     output: Annotated[Output, typer.Option("--output", "-o", help="Form of the output.")] = Output.TEXT,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Time limit for each request.")
@@ -47,7 +47,7 @@ async def command(
     """Compare the configurations of domains of two folders, files or running brokers.
 
     A difference is shown with the consequences of changing A to B. Default values count as given. A broker
-    shows loaded domains, and the domains of the other side.
+    shows loaded domains, and the domains named by side A or B.
 
     The exit status is 0 without differences, and 1 with differences.
 
@@ -65,7 +65,7 @@ async def command(
         for side in (one, two):
             if side.admin is not None:
                 await side.admin.close()
-    # A broker does not keep members that it does not know.
+    # A broker drops unknown members.
     unknown = one.admin is None and two.admin is None
     different = False
     for name in sorted({*one.domains, *two.domains}):
@@ -86,7 +86,7 @@ async def command(
 
 
 def _read_files(path: Path) -> _Side | None:
-    """Read a folder or a file; None for another name."""
+    """Read a folder or a file; return no domains for a broker."""
     if not path.exists():
         return None
     side = _Side(str(path))
@@ -110,7 +110,7 @@ async def _read(text: str, timeout: float) -> _Side:
 
 
 async def _complete(side: _Side, other: _Side) -> None:
-    """Ask a broker for its domains, and for those of the other side."""
+    """Ask a broker for the loaded domains, and for the domains of the second side."""
     if side.admin is None:
         return
     loaded = [each.name for each in await side.admin.domains()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to be done so that brokers have the domains of a folder, one step for each domain."""
+"""The steps from the domains of brokers to the domains of a folder, a step for each domain."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "Step", "make_plan", "running_domain"]
 
-# Queues of a domain whose messages are counted by age or by application. Each costs some commands.
+# Number of queues in a domain with counts by age or application. Each queue costs some commands.
 _QUEUES_COUNTED = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The work for one domain.
+    """The work for a domain.
 
     Attributes:
         file: the wanted domain.
@@ -51,8 +51,8 @@ class Plan:
     """The work for all domains.
 
     Attributes:
-        steps: one for each file, by name.
-        unmanaged: domains that a broker has loaded, without a file in the folder. They are left alone.
+        steps: a step for each file, by name.
+        unmanaged: loaded domains without a file in the folder. A plan does not change these domains.
     """
 
     steps: tuple[Step, ...]
@@ -60,7 +60,7 @@ class Plan:
     brokers: tuple[str, ...] = field(default=())
 
     def by(self, *actions: str) -> list[Step]:
-        """Return the steps with one of the actions."""
+        """Return the steps with the given actions."""
         return [step for step in self.steps if step.action in actions]
 
     @property
@@ -70,15 +70,15 @@ class Plan:
 
     @property
     def changes(self) -> bool:
-        """Whether something has to be done."""
+        """Whether a broker or a file has to change."""
         return bool(self.by("change", "create"))
 
 
 async def running_domain(admin: Admin, name: str) -> DomainInfo | None:
-    """Return a domain of a broker; None if the broker has no such domain.
+    """Return a domain of a broker; None for an unknown domain.
 
     Raises:
-        AdminError: the broker has the domain and cannot use its file.
+        AdminError: the broker has the domain and cannot use the file.
     """
     import bmq
 
@@ -97,7 +97,7 @@ async def make_plan(
 
     Args:
         files: the wanted domains.
-        nodes: brokers by address; each node of a cluster has its own configuration.
+        nodes: brokers by address; each node of a cluster has a separate configuration.
         config_dir: folder of the broker's configuration on this machine; None if unknown.
         whole: an admin client of all nodes, for the contents of queues; None without brokers.
     """
@@ -188,7 +188,7 @@ def _file_of(config_dir: Path | None, name: str) -> DomainFile | None:
 
 
 async def _facts(admin: Admin, info: DomainInfo, changes: Iterable[Change], wanted: Settings) -> Facts:
-    """Count what the changes would affect; only these changes cost further commands."""
+    """Count the messages and clients affected by the changes. Other changes cost no further command."""
     facts = Facts(
         messages=sum(queue.messages for queue in info.queues),
         bytes=sum(queue.bytes for queue in info.queues),
@@ -203,7 +203,7 @@ async def _facts(admin: Admin, info: DomainInfo, changes: Iterable[Change], want
         waiting: dict[str, dict[str, int]] = {app: {} for app in apps.before or ()}
         for uri in filled:
             for app in (await admin.queue(uri).depth()).apps:
-                # After an expiry a broker counts more messages for an application than it stores.
+                # After an expiry a broker counts more messages for an application than the broker stores.
                 held = dict(facts.queues)[uri][0]
                 waiting.setdefault(app.app_id, {})[uri] = min(app.messages, held)
         facts = replace(facts, waiting=waiting)
@@ -214,7 +214,7 @@ async def _facts(admin: Admin, info: DomainInfo, changes: Iterable[Change], want
 
 
 async def _older(admin: Admin, uri: str, seconds: int) -> int:
-    """Count the messages that are older than a lifetime; messages are listed by age."""
+    """Count the messages older than a lifetime. A broker lists messages by age."""
     queue = admin.queue(uri)
     oldest = _world.now() - timedelta(seconds=min(seconds, 10**9))
     low, high = 0, (await queue.depth()).messages

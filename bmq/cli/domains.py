@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``bmq domains``: domains as files under version control.
 
-Brokers read the files of domains from their own disks, and an admin command makes a broker read a file
-again. ``apply`` therefore writes only the folder that the user names (``--config-dir``); other files have to
-be in place. After each command ``apply`` asks the broker for the settings in use, so that a file in the wrong
-folder is reported.
+A broker reads the files of domains from the local disk, and an admin command makes the broker read a file
+again. ``apply`` therefore writes only the folder of ``--config-dir``; without the option, the files have to
+be in place already. After each command ``apply`` asks the broker for the settings in use, and reports a file
+in the wrong folder.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["Action", "change_lines", "change_object", "command"]
 
-#: Exit status of ``plan`` if something has to be done.
+#: Exit status of ``plan`` with differences.
 _CHANGES = 2
 
 
 class Action(StrEnum):
-    """What to do."""
+    """The action of the verb."""
 
     PLAN = "plan"
     APPLY = "apply"
@@ -85,12 +85,12 @@ async def command(
 ) -> int:
     """Compare files of domains with the broker, and apply the differences to the running broker.
 
-    The files have the broker's own format. Each difference comes with its consequences for existing queues:
-    messages that expire or are dropped, posts that are refused, changes that the broker refuses.
+    The files have the broker's own format. Each difference has a list of consequences for existing
+    queues: expired or dropped messages, refused posts, refused changes.
 
     The exit status of plan is 0 without differences, 2 with differences, and 1 if a file is wrong, the broker
     would refuse a change, or the broker cannot be asked. The exit status of apply is 0 if the brokers have
-    all settings of the folder, and 1 if something is left.
+    all settings of the folder, and 1 otherwise.
 
     [bold]Examples[/]
 
@@ -115,7 +115,7 @@ async def command(
 async def _brokers(
     target: BrokerTarget, *, offline: bool
 ) -> AsyncGenerator[tuple[dict[str, Admin], Admin | None]]:
-    """Connect to each address, because each node of a cluster has its own configuration."""
+    """Connect to each address, because each node of a cluster has a separate configuration."""
     if offline:
         yield {}, None
         return
@@ -150,7 +150,7 @@ def _value(value: Any) -> str:
 
 
 def change_lines(change: Change) -> list[str]:
-    """Return a difference and its consequences as lines of text."""
+    """Return a difference and the consequences as lines of text."""
     lines = [f"    {change.path.lstrip('?')}: {_value(change.before)} -> {_value(change.after)}"]
     lines += [f"      {_MARKS[change.weight]:<2} {each}" for each in change.consequences]
     return lines
@@ -255,7 +255,7 @@ async def _apply(
 
 
 async def _apply_step(step: Step, nodes: dict[str, Admin], config_dir: Path | None) -> list[str]:
-    """Write the file, have each broker read it, and compare; return the problems."""
+    """Write the file, have each broker read the file, and compare; return the problems."""
     previous: bytes | None = None
     path = None
     if step.writes and config_dir is not None:
@@ -281,7 +281,7 @@ async def _apply_step(step: Step, nodes: dict[str, Admin], config_dir: Path | No
         except bmq.Error as error:
             problems.append(f"{broker}: {error}")
     if refused and path is not None and len(nodes) == 1:
-        # The broker keeps its settings: its file must not differ at the next start.
+        # The broker keeps the settings: the file must not differ at the next start.
         try:
             _write(path, previous)
             problems.append(f"{path} has its previous content again")
@@ -307,7 +307,7 @@ async def _difference(broker: str, admin: Admin, step: Step) -> list[str]:
 
 
 def _write(path: Path, content: bytes | None) -> None:
-    """Replace a file at once, so that a broker never reads half of it; None deletes the file."""
+    """Replace a file at once: a broker never reads half a file. None deletes the file."""
     if content is None:
         path.unlink(missing_ok=True)
         return

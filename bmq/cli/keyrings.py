@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passwords in the keyring of the system, with the library ``keyring`` of the extra of this name.
+"""Passwords in the keyring of the system, with the library ``keyring`` of the extra ``keyring``.
 
-The library is imported on first use: its import and its search for a keyring take a tenth of a second. Every
-keyring has errors of its own classes, so each call catches all of them.
+The library is imported on first use: the import and the search for a keyring take a tenth of a second. Each
+kind of keyring raises other classes of errors, and each call catches every exception.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _library() -> Any:
 
 
 def why_unusable() -> str:
-    """Return the reason why there is no keyring; empty if there is one."""
+    """Return the reason why the keyring is unusable; empty for a usable keyring."""
     try:
         library = _library()
         priority = float(library.get_keyring().priority)
@@ -46,7 +46,7 @@ def store(context: str, user: str, password: str) -> None:
     """Store the password of a context.
 
     Raises:
-        BadInput: there is no keyring, or the keyring refuses.
+        BadInput: the system has no keyring, or the keyring refuses.
     """
     try:
         _library().set_password(_service(context), user, password)
@@ -63,7 +63,7 @@ def load(context: str, user: str) -> str:
     """Return the password of a context.
 
     Raises:
-        BadInput: there is no keyring, the keyring refuses, or it has no such password.
+        BadInput: the system has no keyring, the keyring refuses, or the keyring lacks the password.
     """
     again = f"bmq contexts add {context} ... --replace stores the password again"
     try:
@@ -81,7 +81,7 @@ def load(context: str, user: str) -> str:
 
 
 def forget(context: str, user: str) -> str:
-    """Delete the password of a context; return the reason if the keyring keeps it, otherwise ""."""
+    """Delete the password of a context; return the reason of a failure, or ""."""
     try:
         _library().delete_password(_service(context), user)
     except Exception as error:

@@ -19,10 +19,10 @@ from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["FIELDS", "command"]
 
-#: Fields of the records: those of :class:`bmq.admin.QueueStatistics`.
+#: Fields of the records: the fields of :class:`bmq.admin.QueueStatistics`.
 FIELDS = (*(each.name for each in fields(QueueStatistics)), "gap")
 
-#: Columns; a name that ends in ``>`` holds numbers.
+#: Columns; ``>`` at the end of a name marks numbers.
 _COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {
     "queue": lambda each: each.uri,
     "msgs>": lambda each: number(each.messages),
@@ -36,7 +36,7 @@ _COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {
     "expired>": lambda each: number(each.expired),
     "rejected>": lambda each: number(each.rejected),
 }
-#: Columns that need a wide terminal, with the width.
+#: Columns of wide terminals, with the width.
 _WIDE = dict.fromkeys(("bytes>", "writers>", "readers>", "refused>", "expired>", "rejected>"), 130) | {
     "pushed>": 70
 }
@@ -56,9 +56,9 @@ async def command(
     ] = None,
     output: OUTPUT = Form.TABLE,
 ) -> int:
-    """Show the broker's statistics by queue: messages posted, delivered and confirmed since its start.
+    """Show the broker's statistics by queue: messages posted, delivered and confirmed since the start.
 
-    A narrow terminal shows some of the columns, --json all of them. [bold]bmq top[/] shows changes over time.
+    A narrow terminal shows some of the columns, --json all columns. [bold]bmq top[/] shows changes over time.
 
     [bold]Examples[/]
 
