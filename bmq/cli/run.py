@@ -87,6 +87,8 @@ async def command(
 
     The exit status is 0 after an orderly end, 2 without an app, 3 without a broker, 4 if the broker refuses,
     and 1 if the app fails otherwise. With --processes, these failures end the run only if no process starts.
+    A health address that cannot be used, for instance an address of another program, is a failure of the app
+    with status 1 for any number of processes. A malformed address is wrong usage with status 2.
 
     [bold]Examples[/]
 
@@ -105,7 +107,11 @@ async def command(
             raise BadInput("--processes and --reload need Linux, macOS or WSL")
         supervisor = _supervisor(target, directory, processes, reload, address, log_level)
         note(f"bmq run: {target} in {processes} process{'es' if processes > 1 else ''}, until Ctrl-C")
-        return await supervisor.run()
+        try:
+            return await supervisor.run()
+        except HealthAddressError as error:
+            note(f"bmq run: {error}")
+            return ExitStatus.FAILED
     try:
         app = find_app(target, directory)
     except (BadInput, bmq.Error):

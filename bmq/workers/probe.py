@@ -66,9 +66,15 @@ def address_of(text: str) -> tuple[str, int]:
     """
     text = _checks.text("health", text)
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not _is_port(port):
-        raise UsageError(f"health must be HOST:PORT, such as 127.0.0.1:8080, not {text!r}")
+    if not colon or not _is_host(host) or not _is_port(port):
+        raise UsageError(f"health must be HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, not {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_host(text: str) -> bool:
+    """Whether a text can be a host: no URI, no space, and brackets around the whole host only."""
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    return inner != "" and not any(each in "[]/@" or each.isspace() for each in inner)
 
 
 def _is_port(text: str) -> bool:
@@ -133,12 +139,17 @@ class PageServer:
         host = f"[{self._host}]" if ":" in self._host else self._host
         try:
             server = await asyncio.start_server(self._asked, self._host, self._port, limit=_LONGEST)
-        except OSError as error:
-            known = error.errno in errno.errorcode
-            why = os.strerror(error.errno or 0).lower() if known else str(error.strerror or error)
-            stop = ", or stop the program that has the address" if error.errno == errno.EADDRINUSE else ""
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+            number = error.errno if isinstance(error, OSError) else None
+            if isinstance(error, UnicodeError):
+                why = "not the name of a host"
+            elif number in errno.errorcode:
+                why = os.strerror(number or 0).lower()
+            else:
+                why = str(error.strerror or error)
+            stop = ", or stop the program that has the address" if number == errno.EADDRINUSE else ""
             raise HealthAddressError(
-                error.errno,
+                number,
                 f"the address for health, {host}:{self._port}, cannot be used: {why}. Give another address "
                 f"to bmq.App(health=...) or bmq run --health{stop}",
             ) from None

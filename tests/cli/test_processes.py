@@ -246,20 +246,35 @@ def test_processes_that_cannot_start_end_the_run(
     assert f"ended with status {status}; no process could start, giving up" in errors.splitlines()[-1]
 
 
-def test_address_in_use_ends_the_run(tmp_path: Path, broker: str, queue: str) -> None:
+@pytest.mark.parametrize("arguments", [["-n", "2"], ["--reload"]])
+def test_address_in_use_ends_the_run_before_a_process_starts(
+    tmp_path: Path, broker: str, queue: str, arguments: list[str]
+) -> None:
     write(tmp_path, broker, queue)
-    port = broker.rpartition(":")[2]
-    status, _, errors = run(tmp_path, "shop", "-n", "2", "--health", f"127.0.0.1:{port}")
-    assert status == 2
-    assert "address already in use" in errors
-    text = (tmp_path / "shop.py").read_text()
-    (tmp_path / "shop.py").write_text(text.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
+    (tmp_path / "shop.py").write_text("raise AssertionError('imported')")
+    address = broker.removeprefix("tcp://")
+    status, output, errors = run(tmp_path, "shop", *arguments, "--health", address)
+    assert (status, output) == (1, "")
+    why = f"bmq run: the address for health, {address}, cannot be used: address already in use. Give another"
+    assert errors.splitlines()[1].startswith(why)
+    assert len(errors.splitlines()) == 2
+
+
+def test_address_of_the_app_in_use_ends_the_run_with_all_processes(
+    tmp_path: Path, broker: str, queue: str
+) -> None:
+    write(tmp_path, broker, queue)
+    address = broker.removeprefix("tcp://")
+    text = (tmp_path / "shop.py").read_text().replace("127.0.0.1:0", address)
+    with_pids = "import os, sys\nprint('pid', os.getpid(), file=sys.stderr, flush=True)\n" + text
+    (tmp_path / "shop.py").write_text(with_pids)
     status, _, errors = run(tmp_path, "shop", "-n", "2")
     assert status == 1
-    assert (
-        f"ERROR bmq.run: the address for health, 127.0.0.1:{port}, cannot be used: address already" in errors
-    )
+    assert f"ERROR bmq.run: the address for health, {address}, cannot be used: address already" in errors
     assert "Traceback" not in errors
+    for pid in re.findall(r"\] pid (\d+)", errors):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
 
 
 def test_each_process_is_reported_ready_once(tmp_path: Path, broker: str, queue: str) -> None:

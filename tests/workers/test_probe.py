@@ -211,7 +211,21 @@ async def test_endless_request_delays_no_other_request(broker_uri: str, fresh: F
     idle[1].close()
 
 
-@pytest.mark.parametrize("address", ["8080", "localhost", ":8080", "localhost:x", "localhost:70000"])
+async def test_a_host_that_is_no_name_is_named() -> None:
+    host = "x" * 70  # a label of a name has at most 63 characters
+    app = bmq.App(health=f"{host}:80")
+    app.consumer("bmq://bmq.test.mem.priority/no-name")(handle)
+    with pytest.raises(OSError, match=f"^the address for health, {host}:80, cannot be used: not the name of"):
+        await app.run()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("8080", "localhost", ":8080", "localhost:x", "localhost:70000", "[::1:80", "::1]:80", "[]:80"),
+        *("http://localhost:80", "local host:80", "me@localhost:80"),
+    ],
+)
 def test_invalid_addresses_are_refused(address: str) -> None:
     with pytest.raises(bmq.UsageError, match=r"health must be HOST:PORT, such as 127\.0\.0\.1:8080"):
         bmq.App(health=address)
