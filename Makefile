@@ -19,7 +19,7 @@ SPARK_DEMO := $(VENV)/.installed-for-the-demo-of-spark
 # installs into it.
 PIP    = $$($(RUN) -c 'import pip' 2>/dev/null && echo $(RUN) -m pip || echo $(PYTHON) -m pip --python $(RUN)) \
          install --quiet --quiet --disable-pip-version-check
-CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker hatch_build.py)
+CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker .ci hatch_build.py)
 
 define FOREIGN
 import importlib.metadata, json, os, sys
@@ -36,7 +36,7 @@ export FOREIGN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test test-programs soak browser alerts lint format types docs playground dist bench works-with simulate mutants spark-versions check clean
+.PHONY: help setup demo demo-spark test test-programs soak browser alerts lint format types docs playground release bench works-with simulate mutants spark-versions check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -144,8 +144,10 @@ playground: setup ## the documentation with Python in the browser, into site/; f
 	$(RUN) docs/browser/build.py .pyodide
 	BMQ_PYODIDE=.pyodide NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
-dist: ## sdist, wheel and bill of materials of a release into dist/, tried in an empty environment
-	@PYTHON="$(PYTHON)" ./.ci/dist
+# ARGS=--check lists the reasons against a release and ARGS=--rehearse ignores them: see RELEASING.md.
+VERSION ?=
+release: $(RUN) ## the files of a release into dist/, tried and described: VERSION=1.2.3, and ARGS=--check first
+	@$(RUN) .ci/release.py $(VERSION) $(ARGS)
 
 bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look
 	@$(RUN) -c 'import matplotlib' 2>/dev/null || $(PIP) --group bench

@@ -15,9 +15,7 @@ ROOT = Path(__file__).parent.parent
 LINE = "SPDX-License-Identifier: Apache-2.0"
 #: The start of a comment, by suffix; and by name, for files without a suffix.
 COMMENTS = {
-    **dict.fromkeys(
-        (".py", ".toml", ".yml", ".yaml", "Makefile", "Dockerfile", "run", "dist", "integration"), "# "
-    ),
+    **dict.fromkeys((".py", ".toml", ".yml", ".yaml", "Makefile", "Dockerfile", "run", "integration"), "# "),
     **dict.fromkeys((".js", ".mjs"), "// "),
     ".css": "/* ",
 }

@@ -20,6 +20,11 @@ import yaml
 
 ROOT = Path(__file__).parent.parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+#: The jobs that may do more than read: sign what another job has built, and draft the page of a release.
+WRITING = {
+    ("release", "attest"): {"contents": "read", "id-token": "write", "attestations": "write"},
+    ("release", "page"): {"contents": "write"},
+}
 FORMS = [ROOT / ".github" / "ISSUE_TEMPLATE" / name for name in ("bug.yml", "idea.yml")]
 
 
@@ -147,20 +152,29 @@ def test_the_changelog_has_the_version(hatch_build: ModuleType) -> None:
     assert re.fullmatch(r" - \d{4}-\d{2}-\d{2}", heads[1][1])
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflows_are_legal(path: Path) -> None:
+def test_workflows_are_legal() -> None:
     check = subprocess.run(
-        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)],
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert check.returncode == 0, check.stdout
-    # They may do no more than read, and sign what they have built; the scripts they run exist.
-    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_have_the_permissions_they_need(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
     assert workflow["permissions"] == {"contents": "read"}
-    for job in workflow["jobs"].values():
-        signing = {"contents": "read", "id-token": "write", "attestations": "write"}
-        assert job.get("permissions") in (None, signing if path.stem == "release" else None)
-    for script in re.findall(r"\./\.ci/\w+", path.read_text(encoding="utf-8")):
+    for name, job in workflow["jobs"].items():
+        steps = "\n".join(yaml.safe_dump(step) for step in job["steps"])
+        granted = WRITING.get((path.stem, name))
+        assert job.get("permissions") == granted
+        if granted:
+            assert "checkout" not in steps, "a job that may write runs no code of the project"
+        assert steps.count("actions/checkout@") == steps.count("persist-credentials: false")
+    for script in re.findall(r"\.ci/[\w.-]+", text):
+        assert (ROOT / script).is_file()
+    for script in re.findall(r"\./(\.ci/\w+)", text):
         assert (ROOT / script).stat().st_mode & 0o111
 
 
@@ -194,7 +208,7 @@ def test_tools_of_a_release_are_pinned_and_installed_by_hash() -> None:
     assert set(asked) <= {name for name, _ in entries}
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert {re.split("[>=~]", each)[0] for each in pyproject["build-system"]["requires"]} <= set(asked)
-    script = (folder / "dist").read_text(encoding="utf-8")
+    script = (folder / "release.py").read_text(encoding="utf-8")
     assert "--require-hashes" in script
     assert "--no-isolation" in script, "the build backend is one of the pinned tools"
 
