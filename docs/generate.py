@@ -684,6 +684,9 @@ GENERATED: dict[str, Callable[..., str]] = {
     "statements": statements,
 }
 
+#: Pages of the site with the text of a file in the root of the project.
+ROOT_PAGES = {"changelog.md": "CHANGELOG.md", "security-policy.md": "SECURITY.md"}
+
 
 def fill(markdown: str) -> str:
     """Replace every marker. A marker without a generator is an error."""
@@ -714,11 +717,12 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the changelog from the root of the project, and the pages of the API reference."""
+    """Add pages from the root of the project, and the pages of the API reference."""
     from mkdocs.structure.files import File
 
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    files.append(File.generated(config, "changelog.md", content=text))
+    for path, name in ROOT_PAGES.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, path, content=text))
     for path, content in api().pages().items():
         files.append(File.generated(config, path, content=content))
     return files

@@ -281,3 +281,46 @@ def test_make_leaves_the_environment_of_another_checkout_alone(tmp_path: Path) -
     assert run.returncode != 0
     assert "belongs to the checkout" in run.stderr
     assert "VENV=" in run.stderr
+
+
+#: The owner's name is unknown: a word for it in an address is a link that leads nowhere.
+PLACEHOLDERS = re.compile(
+    r"\b(?:OWNER|USERNAME|CHANGEME)\b|your-(?:org|name|user)|<(?:owner|org|user|repo)>"
+    r"|(?:github|gitlab)\.com/(?!bloomberg/)[\w.-]+/bmq\b|\bbmq\.readthedocs|pypi\.org/project/bmq"
+)
+
+
+def addresses(texts: dict[str, str], links: dict[str, str]) -> list[str]:
+    """Return the places with a placeholder, or with an address that only pyproject.toml may have."""
+    known = [each for each in (links["repository"], links["site"]) if each]
+    found = []
+    for name, text in texts.items():
+        wrong = [match[0] for match in PLACEHOLDERS.finditer(text)]
+        wrong += [address for address in known if address in text]
+        found += [f"{name}: {each}" for each in wrong]
+    return found
+
+
+def test_the_addresses_of_the_project_are_in_one_table() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "*.md", "*.toml", "*.yml", "*.py", "*.html", "*Dockerfile", "Makefile"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    # The command that refuses placeholders contains them; tests use addresses of their own.
+    names = [each for each in listed if not each.startswith(("tests/", ".ci/", "pyproject.toml"))]
+    texts = {each: (ROOT / each).read_text(encoding="utf-8") for each in names if (ROOT / each).is_file()}
+    assert len(texts) > 300
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    links = pyproject["tool"]["bmq"]["links"]
+    assert addresses(texts, links) == []
+
+
+def test_a_second_place_of_an_address_is_found() -> None:
+    links = {"repository": "https://git.shop.test/bmq", "site": ""}
+    texts = {
+        "a.md": "clone https://git.shop.test/bmq",
+        "b.md": "https://github.com/OWNER/bmq",
+        "c.md": "https://github.com/bloomberg/blazingmq",
+    }
+    found = addresses(texts, links)
+    assert [each.partition(":")[0] for each in found] == ["a.md", "b.md"]
