@@ -20,8 +20,13 @@ from tests.garbage import collect
 collect_ignore = [] if TABLES else ["test_cancelling_everything.py"]
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+#: What these files show depends on no loop, and takes tens of seconds.
+ONE_LOOP = ("test_cancelling_everything.py", "test_holding.py")
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    loops = {"asyncio": asyncio.new_event_loop}
+    return loops if item.path.name in ONE_LOOP else {**loops, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(autouse=True)
