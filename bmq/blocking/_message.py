@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from bmq._renamed import renamed
 from bmq.client.message import Message as _Message
@@ -127,7 +127,7 @@ class Message:
             self._end.outbox.put(self._message)
             self.confirmed = True
 
-    def __enter__(self) -> Message:
+    def __enter__(self) -> Self:
         self._end.handlers.enter(self._message)
         return self
 
@@ -206,7 +206,7 @@ class MessageBatch(Sequence[Message]):
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages)
 
-    def __enter__(self) -> MessageBatch:
+    def __enter__(self) -> Self:
         self._end.handlers.enter(self._batch)
         return self
 

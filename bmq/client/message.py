@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from bmq import _checks
 from bmq._renamed import renamed
@@ -41,6 +41,7 @@ __all__ = [
     "MessageLine",
     "beginning_of",
     "consumer_of",
+    "context_of",
     "line_of",
 ]
 
@@ -51,6 +52,11 @@ _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 # Knowledge about properties in the old encoding, and in the new encoding.
 _OLD, _NEW = LAYOUTS
+
+
+def context_of(message: Message) -> dict[Any, Any] | None:
+    """Return the data that interceptors and handlers keep with a message; None without data."""
+    return getattr(message, "_context", None)
 
 
 def beginning_of(message: Message, most: int) -> Beginning:
@@ -99,6 +105,7 @@ class Message(Delivered):
         self._arrival = arrival
         self._properties: Properties | None = None
         self._payload: bytes | None = None
+        self._context: dict[Any, Any]  # set on first use
         self.confirmed = False
 
     @property
@@ -244,7 +251,7 @@ class Message(Delivered):
         try:
             return self._context
         except AttributeError:
-            self._context: dict[Any, Any] = {}
+            self._context = {}
             return self._context
 
     def confirm(self) -> None:
@@ -264,7 +271,7 @@ class Message(Delivered):
             if line.hooks.confirming:
                 line.hooks.confirmed(consumer_of(line), (self,))
 
-    async def __aenter__(self) -> Message:
+    async def __aenter__(self) -> Self:
         end = self._line.end
         end.connection.check_loop()
         end.handlers.enter(self)
@@ -285,6 +292,7 @@ class Message(Delivered):
 
 #: Accessors for the modules of the client: the line of a message, the public object of a line.
 line_of: Callable[[Message | MessageBatch], MessageLine] = attrgetter("_line")
+
 consumer_of: Callable[[Line], Consumer] = attrgetter("consumer")
 
 
@@ -360,7 +368,7 @@ class MessageBatch(Sequence[Message]):
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages)
 
-    async def __aenter__(self) -> MessageBatch:
+    async def __aenter__(self) -> Self:
         end = self._line.end
         end.connection.check_loop()
         end.handlers.enter(self)

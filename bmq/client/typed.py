@@ -14,7 +14,7 @@ from bmq.client._outcomes import PostFuture
 from bmq.client._payload import checked_properties
 from bmq.client.delivered import arrival_of, push_of
 from bmq.client.limits import ConsumerLimits
-from bmq.client.message import Message, MessageBatch, line_of
+from bmq.client.message import Message, MessageBatch, context_of, line_of
 from bmq.client.posts import Ack, PostReport, PutMessage
 from bmq.codecs import Codec, Shape
 from bmq.errors import UsageError
@@ -61,6 +61,10 @@ class TypedMessage(Message, Generic[T]):
 
     def __init__(self, message: Message, shape: Shape[T]) -> None:
         super().__init__(line_of(message), push_of(message), arrival_of(message))
+        self.confirmed = message.confirmed
+        # One dictionary for both: an interceptor finds the data of its on_receive in on_confirm.
+        if (context := context_of(message)) is not None:
+            self._context = context
         self._shape: Shape[T] | None = shape
 
     @property

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, TraceFlags
 
 import bmq
+from bmq.client.typed import TypedConsumer, TypedGroup
 from bmq.otel import BinaryCodec, TextCodec
 from bmq.wire.message import split_application_data
 from tests.conformance.raw import dial, subscription
@@ -137,6 +138,31 @@ async def test_a_trace_continues_through_a_queue_to_another_service(
 
     others = [span for each in (shop, billing, mail) for span in each.spans()]
     assert {trace_of(span) for span in others if span.name != "something else"} == {trace_of(request)}
+
+
+async def test_messages_with_values_have_the_same_spans(
+    service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    mail = service("mail")
+    session = await bmq_connect(interceptors=[mail.telemetry])
+    queue = (await session.open_queue(bmq_queue_uri, read=True, write=True)).typed(int)
+
+    async def take(source: TypedConsumer[int] | TypedGroup[int]) -> None:
+        await queue.post(7, properties={"customer": 7})
+        async with await source.receive(TIMEOUT) as message:
+            assert message.value == 7
+
+    async with queue.subscribe() as consumer:
+        await take(consumer)
+        await queue.post(8, properties={"customer": 7})
+        (await consumer.receive_many(timeout=TIMEOUT)).confirm()
+    async with queue.group("customer", buckets=1) as group:
+        await take(group)
+    assert [parent(each) for each in mail.named("confirm")] == [id_of(each) for each in mail.named("receive")]
+    assert len(mail.named("confirm")) == 3
+    with mail.tracer.start_as_current_span("something else"):
+        pass
+    assert parent(mail.one("something")) is None
 
 
 async def test_batches_have_one_span_with_links(
