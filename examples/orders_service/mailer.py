@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from access import credentials
 from messages import LETTERS, Letter
@@ -30,10 +33,24 @@ async def deliver(session: bmq.Session, send: Callable[[Letter], Awaitable[None]
                     await send(letter)
 
 
+async def report(session: bmq.Session, file: Path) -> None:
+    """Touch a file while the session is ready, until cancelled. An old file means an unhealthy mailer."""
+    while True:
+        if session.health().ready:
+            await asyncio.to_thread(file.touch)
+        await asyncio.sleep(5)
+
+
 async def main() -> None:
     logging.basicConfig(level=logging.INFO)
     async with bmq.connect(credentials=credentials, retry_first_connect=True) as session:
-        await deliver(session, send)
+        file = os.environ.get("MAILER_READY_FILE")
+        reporting = asyncio.create_task(report(session, Path(file))) if file else None
+        try:
+            await deliver(session, send)
+        finally:
+            if reporting is not None:
+                reporting.cancel()
 
 
 if __name__ == "__main__":

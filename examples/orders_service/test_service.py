@@ -147,3 +147,18 @@ async def test_letters_of_a_customer_are_sent_in_order() -> None:
         await asyncio.wait([mailing])
     for customer in (0, 1):
         assert [each for each in sent if each.customer == customer] == letters[customer::2]
+
+
+async def test_the_file_of_the_mailer_is_touched_by_a_connected_mailer_only(tmp_path: Path) -> None:
+    file = tmp_path / "ready"
+    async with TestApp(make_app()) as test, bmq.connect(test.broker.uri) as session:
+        reporting = asyncio.create_task(mailer.report(session, file))
+        for _ in iter(file.exists, True):
+            await asyncio.sleep(0.001)
+        reporting.cancel()
+        await asyncio.wait([reporting])
+        file.unlink()
+        await session.close()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(mailer.report(session, file), 0.01)
+        assert not file.exists()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -73,7 +74,16 @@ class TestKubernetes:
         (ours,), (theirs,) = mailer["containers"], pod["spec"]["containers"]
         for name in ("image", "securityContext"):
             assert ours[name] == theirs[name]
-        assert all(each in theirs["env"] for each in ours["env"])
+        own = [each for each in ours["env"] if each not in theirs["env"]]
+        assert [each["name"] for each in own] == ["MAILER_READY_FILE"]
+
+    def test_the_probe_of_the_mailer_reads_the_file_of_the_mailer(self, manifests: dict[str, Any]) -> None:
+        (container,) = manifests["Deployment mailer"]["spec"]["template"]["spec"]["containers"]
+        (file,) = [each["value"] for each in container["env"] if each["name"] == "MAILER_READY_FILE"]
+        command = container["readinessProbe"]["exec"]["command"]
+        assert f"'{file}'" in command[-1]
+        (mount,) = container["volumeMounts"]
+        assert Path(file).parent == Path(mount["mountPath"]), "the rest of the file system is read-only"
 
     def test_liveness_does_not_depend_on_the_broker(self, pod: dict[str, Any]) -> None:
         (container,) = pod["spec"]["containers"]
@@ -111,7 +121,7 @@ class TestCompose:
 
     def test_ports_are_open_to_this_machine_only(self, compose: dict[str, Any]) -> None:
         ports = [port for service in compose.values() for port in service.get("ports", [])]
-        assert len(ports) == 3
+        assert len(ports) == 5
         assert all(re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port) for port in ports)
 
     def test_every_file_of_a_container_exists(self, compose: dict[str, Any]) -> None:
@@ -128,8 +138,38 @@ class TestCompose:
                 assert (SERVICE / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
 
     def test_the_images_are_pinned_to_a_version(self, compose: dict[str, Any]) -> None:
-        for name in ("prometheus", "grafana"):
+        for name in ("prometheus", "grafana", "jaeger"):
             assert re.search(r":v?\d+\.\d+\.\d+\}$", compose[name]["image"])
+
+    def test_the_mailer_is_healthy_while_its_file_is_young(
+        self, compose: dict[str, Any], manifests: dict[str, Any], tmp_path: Path
+    ) -> None:
+        mailer = compose["mailer"]
+        file = mailer["environment"]["MAILER_READY_FILE"]
+        kind, python, option, code = mailer["healthcheck"]["test"]
+        assert (kind, python, option) == ("CMD", "python", "-c")
+        (container,) = manifests["Deployment mailer"]["spec"]["template"]["spec"]["containers"]
+        assert container["readinessProbe"]["exec"]["command"] == [python, option, code]
+        assert f"'{file}'" in code
+        mine = tmp_path / "ready"
+        check = code.replace(f"'{file}'", repr(str(mine)))
+        with pytest.raises(FileNotFoundError):
+            exec(check, {})
+        mine.touch()
+        exec(check, {})
+        os.utime(mine, (0, 0))
+        with pytest.raises(AssertionError):
+            exec(check, {})
+
+    def test_traces_go_to_jaeger_with_the_profile_only(self, compose: dict[str, Any]) -> None:
+        assert compose["jaeger"]["profiles"] == ["tracing"]
+        for name in ("orders", "mailer"):
+            environment = compose[name]["environment"]
+            assert environment["OTEL_TRACES_EXPORTER"] == "${COMPOSE_PROFILES:+otlp}"
+            assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://jaeger:4318"
+            assert environment["OTEL_SERVICE_NAME"] == name
+            assert "jaeger" not in compose[name]["depends_on"]
+            assert compose[name]["entrypoint"][0] == "opentelemetry-instrument"
 
     def test_handlers_may_finish_before_the_kill(self, compose: dict[str, Any]) -> None:
         assert int(compose["orders"]["stop_grace_period"].removesuffix("s")) > GRACE
