@@ -124,7 +124,7 @@ class Group:
         Raises:
             TimedOut: no message arrived in time.
             QueueClosed: this member has left, or the queue or the session was closed.
-            Exception: an exception of ``load`` or ``drop``; the group is then unusable.
+            Exception: an exception of ``on_assigned`` or ``on_revoked``; the group is then unusable.
 
         Interrupting the call loses no message.
         """
@@ -139,7 +139,7 @@ class Group:
 
         Raises:
             QueueClosed: this member has left, or the queue or the session was closed.
-            Exception: an exception of ``load`` or ``drop``.
+            Exception: an exception of ``on_assigned`` or ``on_revoked``.
         """
         message = self._portal.call(
             lambda: self._left.popleft() if self._left else self._group.receive_nowait()
@@ -163,7 +163,7 @@ class Group:
 
         Raises:
             RequestTimeout: the broker did not answer in time; the queue is closed nevertheless.
-            Exception: an exception of ``drop``.
+            Exception: an exception of ``on_revoked``.
         """
         if not (self._portal.forked or self._portal.over):
             self._portal.run(self._group.close)

@@ -464,9 +464,9 @@ class Queue:
     ) -> Group:
         """Make this session a member of the queue's consumer group, as :meth:`bmq.Queue.group` does.
 
-        ``load``, ``drop`` and a function ``strays`` are called in separate threads, ``on_event`` in the
-        session's thread. ``strays`` receives :class:`bmq.blocking.Message`, unless it is a coroutine
-        function.
+        ``on_assigned``, ``on_revoked`` and a function ``strays`` are called in separate threads,
+        ``on_event`` in the session's thread. ``strays`` receives :class:`bmq.blocking.Message`, unless it
+        is a coroutine function.
 
         Raises:
             UsageError: the queue was not opened for reading, or an argument is out of range.
@@ -474,10 +474,9 @@ class Queue:
         """
         from bmq.blocking._group import Group, in_a_thread, of_messages
 
-        if (load := options.get("load")) is not None:
-            options["load"] = in_a_thread(load)
-        if (drop := options.get("drop")) is not None:
-            options["drop"] = in_a_thread(drop)
+        for name in ("on_assigned", "on_revoked"):
+            if (hook := options.get(name)) is not None:
+                options[name] = in_a_thread(hook)
         strays = options.get("strays", "hold")
         if callable(strays):
             options["strays"] = of_messages(self._end, strays)

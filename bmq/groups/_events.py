@@ -40,7 +40,7 @@ class GroupEvent:
 
 @dataclass(frozen=True, slots=True)
 class Gained(GroupEvent):
-    """A bucket was gained: its first message has arrived, and is handed out after ``load``."""
+    """A bucket was gained: its first message has arrived, and is handed out after ``on_assigned``."""
 
 
 @dataclass(frozen=True, slots=True)

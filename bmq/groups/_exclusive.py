@@ -158,9 +158,9 @@ class OwnedLane(Lane):
     async def _open(self, effect: Effect) -> None:
         self._loaded = False
         hooks = self._member.hooks
-        self.hook = hooks.load
+        self.hook = hooks.on_assigned
         try:
-            await call(hooks.load, self._number)
+            await call(hooks.on_assigned, self._number)
         finally:
             self.hook = None
             self._loaded = True
@@ -181,7 +181,7 @@ class OwnedLane(Lane):
         self._loaded = False
         if reason is Reason.MOVED:
             self._member.reports.tell(Lost(self._number, reason, 0))
-        self.hook = self._member.hooks.drop
+        self.hook = self._member.hooks.on_revoked
         try:
             await call(self.hook, self._number)
         finally:
@@ -214,7 +214,7 @@ class OwnedLane(Lane):
         """Drop the bucket if loaded, after the actions have ended.
 
         Raises:
-            Exception: raised by ``drop``.
+            Exception: raised by ``on_revoked``.
         """
         while not self._effects.empty():
             self._effects.get_nowait()

@@ -69,18 +69,19 @@ class GroupOptions(TypedDict, total=False):
     """Further options of a group. Times are in seconds.
 
     Attributes:
-        load: called with a gained bucket, before its first message is handed out; may be async. Only the
-            bucket waits for the call.
-        drop: called with a lost bucket, once none of its messages is in the application's hands, or ``grace``
-            seconds later; may be async. ``load`` is not called for the bucket before the end of ``drop``.
+        on_assigned: called with a gained bucket, before its first message is handed out; may be async. Only
+            the bucket waits for the call.
+        on_revoked: called with a lost bucket, once none of its messages is in the application's hands, or
+            ``grace`` seconds later; may be async. ``on_assigned`` is not called for the bucket before the end
+            of ``on_revoked``.
         on_event: called with every :class:`bmq.groups.GroupEvent`, in the event loop; errors of the function
             are logged.
-        settle: time between the first message of a bucket and ``load``, for the old owner to finish its
-            messages. 0 does not wait.
+        settle: time between the first message of a bucket and ``on_assigned``, for the old owner to finish
+            its messages. 0 does not wait.
         idle_after: time after which a bucket without messages, arriving or in hand, counts as lost; None for
             never. The broker does not report that another member has taken a bucket: this time is the only
             sign.
-        grace: how long ``drop`` and :meth:`Group.close` wait for messages in hand (30).
+        grace: how long ``on_revoked`` and :meth:`Group.close` wait for messages in hand (30).
         keyless: whether to hand out messages in no bucket, in turn with the remaining members: messages
             without a key, and messages whose key is no integer (without ``key=``: no integer from 0 on).
             False makes strays of these messages. All members need the same value.
@@ -101,8 +102,8 @@ class GroupOptions(TypedDict, total=False):
             after which a member without an answer hands out nothing (5).
     """
 
-    load: Hook | None
-    drop: Hook | None
+    on_assigned: Hook | None
+    on_revoked: Hook | None
     on_event: Callable[[GroupEvent], None] | None
     settle: float
     idle_after: float | None
@@ -139,8 +140,8 @@ class Group:
         member: str | None = None,
         weight: float = 1.0,
         expression: ExpressionInput = None,
-        load: Hook | None = None,
-        drop: Hook | None = None,
+        on_assigned: Hook | None = None,
+        on_revoked: Hook | None = None,
         on_event: Callable[[GroupEvent], None] | None = None,
         settle: float = 0.0,
         idle_after: float | None = 60.0,
@@ -163,7 +164,7 @@ class Group:
         member = _checks.optional(_checks.text, "member", member, longest=_LONGEST_NAME)
         max_unconfirmed_messages = _checks.integer("max_unconfirmed_messages", max_unconfirmed_messages)
         max_unconfirmed_bytes = _checks.integer("max_unconfirmed_bytes", max_unconfirmed_bytes)
-        for name, hook in (("load", load), ("drop", drop)):
+        for name, hook in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
             if hook is not None:
                 _checks.function(name, hook, 1)
         if on_event is not None:
@@ -182,7 +183,7 @@ class Group:
         self.buckets = buckets
         self.member = member or f"{_world.hostname()}-{_world.pid()}-{_world.token_hex(4)}"
         self.weight = weight
-        self._hooks = Hooks(load, drop, settle)
+        self._hooks = Hooks(on_assigned, on_revoked, settle)
         self._grace = grace
         self._idle_after = idle_after
         self._window = max_unconfirmed_messages
@@ -357,7 +358,7 @@ class Group:
         Raises:
             TimedOut: no message arrived in time.
             QueueClosed: this member has left, or the queue or the session was closed.
-            Exception: raised by ``load`` or ``drop``; the group cannot be used any more.
+            Exception: raised by ``on_assigned`` or ``on_revoked``; the group cannot be used any more.
 
         Cancelling the call loses no message: a message that is not returned stays in line.
         """
@@ -397,7 +398,7 @@ class Group:
 
         Raises:
             QueueClosed: this member has left, or the queue or the session was closed.
-            Exception: raised by ``load`` or ``drop``.
+            Exception: raised by ``on_assigned`` or ``on_revoked``.
         """
         if self._shared.error is not None:
             raise self._shared.error
@@ -549,10 +550,10 @@ class Group:
         await asyncio.gather(*(consumer.pause() for consumer in self._own), return_exceptions=True)
 
     async def _stop_serving(self) -> None:
-        """End the member's tasks; ``drop`` is called for each loaded bucket.
+        """End the member's tasks; ``on_revoked`` is called for each loaded bucket.
 
         Raises:
-            Exception: raised by ``drop``.
+            Exception: raised by ``on_revoked``.
         """
         running, self._running = self._running, []
         lanes = dict(zip(running, self._lanes, strict=False))
@@ -562,10 +563,10 @@ class Group:
             if task not in lanes or lanes[task].hook is None:
                 task.cancel()
         if running:
-            # A running load ends first, and its drop follows.
+            # A running on_assigned ends first, and its on_revoked follows.
             await asyncio.wait(running, timeout=self._grace)
         for task, lane in lanes.items():
-            if lane.hook is not None and lane.hook is self._hooks.load:
+            if lane.hook is not None and lane.hook is self._hooks.on_assigned:
                 task.cancel()
         dropping = [lane.dropping for lane in self._lanes if lane.dropping is not None]
         if dropping:
@@ -593,13 +594,13 @@ class Group:
         """Leave the group, and close the queue.
 
         Receivers end. Messages inside ``async with message`` are finished, up to ``close_timeout`` of the
-        session; the broker gives the remaining unconfirmed messages to other members. A running ``load`` has
-        ``grace`` seconds to end, and is then cancelled. ``drop`` is called for every loaded bucket.
-        Idempotent.
+        session; the broker gives the remaining unconfirmed messages to other members. A running
+        ``on_assigned`` has ``grace`` seconds to end, and is then cancelled. ``on_revoked`` is called for
+        every assigned bucket. Idempotent.
 
         Raises:
             RequestTimeout: the broker did not answer in time; the queue is closed nevertheless.
-            Exception: raised by ``drop``.
+            Exception: raised by ``on_revoked``.
 
         Cancelling the call does not stop the leaving, which continues in the background.
         """

@@ -3,8 +3,8 @@
 
 The broker tells no member the owner of a bucket. A member concludes from a message that the bucket came, and
 from a lost connection, a quiet bucket or the member's departure that the bucket went. Three waits lie
-between the first message and the application: for ``drop`` of the previous ownership, for ``settle``, and
-for ``load``. The bucket may go during each wait, and even come back.
+between the first message and the application: for ``on_revoked`` of the previous ownership, for ``settle``,
+and for ``on_assigned``. The bucket may go during each wait, and even come back.
 
 Ownership is therefore a state with an epoch. Every loss begins a new epoch, in every state. After every wait
 the lane compares epochs, and starts again if the bucket went meanwhile. A loss empties the consumer's line
@@ -32,7 +32,7 @@ __all__ = ["Lane", "Ownership"]
 
 # Part of the window at which a bucket counts as full: early enough to react.
 _NEARLY = 0.8
-# Seconds between two checks for confirmations that ``drop`` waits for.
+# Seconds between two checks for confirmations that ``on_revoked`` waits for.
 _LOOK_EVERY = 0.05
 
 
@@ -40,8 +40,8 @@ class Ownership(Enum):
     """The states of a bucket in one member."""
 
     AWAY = "no message came since the bucket went"
-    SETTLING = "a message came, and waits for drop or settle"
-    LOADING = "load was called"
+    SETTLING = "a message came, and waits for on_revoked or settle"
+    LOADING = "on_assigned was called"
     OURS = "messages are delivered to handlers"
 
 
@@ -49,8 +49,8 @@ class Step(Enum):
     """The inputs that change the ownership of a bucket."""
 
     ARRIVED = "a message came"
-    SETTLED = "the waits before load are over"
-    LOADED = "load has returned"
+    SETTLED = "the waits before on_assigned are over"
+    LOADED = "on_assigned has returned"
     LOST = "the bucket went"
 
 
@@ -76,8 +76,8 @@ class Lane:
         ledger: the state of each message.
         ownership: the state of the bucket.
         epoch: increased by every loss.
-        hook: ``load`` while it runs, or the ``drop`` after a late load; else None.
-        dropping: the task that calls ``drop``, while running.
+        hook: ``on_assigned`` while it runs, or the ``on_revoked`` after a late one; else None.
+        dropping: the task that calls ``on_revoked``, while running.
     """
 
     def __init__(self, member: Member, bucket: int | None, consumer: Consumer, kind: str = "") -> None:
@@ -96,7 +96,7 @@ class Lane:
         self._last = 0.0
         self._busy = False
         self.dropping: asyncio.Task[None] | None = None
-        # Set once drop need not wait any longer for messages in the application's hands.
+        # Set once on_revoked need not wait any longer for messages in the application's hands.
         self._finished: asyncio.Event | None = None
 
     @property
@@ -141,17 +141,17 @@ class Lane:
             self._went(epoch)
             return False
         self._step(Step.SETTLED)
-        self.hook = hooks.load
+        self.hook = hooks.on_assigned
         try:
             try:
                 await call(self.hook, bucket)
             except asyncio.CancelledError:
-                self.hook = hooks.drop
-                await call(self.hook, bucket)  # undo the load
+                self.hook = hooks.on_revoked
+                await call(self.hook, bucket)  # undo on_assigned
                 raise
             if gone():
                 self._went(epoch)
-                self.hook = hooks.drop
+                self.hook = hooks.on_revoked
                 await call(self.hook, bucket)
                 return False
         finally:
@@ -211,7 +211,7 @@ class Lane:
         in_hand = self.ledger.lose()
         self._member.withdraw(self)
         self._emptied.set()
-        dropping = owned and self.bucket is not None and self._member.hooks.drop is not None
+        dropping = owned and self.bucket is not None and self._member.hooks.on_revoked is not None
         if owned and self.bucket is not None:
             self._member.reports.tell(Lost(self.bucket, reason, in_hand))
         if not dropping:
@@ -223,12 +223,12 @@ class Lane:
         self.dropping = self._member.spawn(self._drop(self.bucket, self._finished))
 
     def look_at_hands(self) -> None:
-        """Let ``drop`` continue if the application has confirmed its messages of the bucket."""
+        """Let ``on_revoked`` continue if the application has confirmed its messages of the bucket."""
         if self._finished is not None and not self.ledger.at_work:
             self._finished.set()
 
     async def _drop(self, bucket: int, finished: asyncio.Event) -> None:
-        """Call ``drop`` once no message of the bucket is in hand, or after ``grace``."""
+        """Call ``on_revoked`` once no message of the bucket is in hand, or after ``grace``."""
         member = self._member
         member.dropping[self] = None
         try:
@@ -242,7 +242,7 @@ class Lane:
                 except TimeoutError:
                     self.look_at_hands()
             self.ledger.forget()
-            await call(member.hooks.drop, bucket)
+            await call(member.hooks.on_revoked, bucket)
         finally:
             member.dropping.pop(self, None)
             self.dropping = self._finished = None

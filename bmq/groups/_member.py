@@ -37,13 +37,13 @@ class Hooks:
     """The application's functions for buckets.
 
     Attributes:
-        load: called with a gained bucket.
-        drop: called with a lost bucket.
-        settle: seconds between the first message of a bucket and ``load``.
+        on_assigned: called with a gained bucket.
+        on_revoked: called with a lost bucket.
+        settle: seconds between the first message of a bucket and ``on_assigned``.
     """
 
-    load: Hook | None
-    drop: Hook | None
+    on_assigned: Hook | None
+    on_revoked: Hook | None
     settle: float
 
 
@@ -55,7 +55,7 @@ class ReadyLane(Protocol):
         ...
 
     def look_at_hands(self) -> None:
-        """Let ``drop`` continue if the application has confirmed its messages of the bucket."""
+        """Let ``on_revoked`` continue if the application has confirmed its messages of the bucket."""
         ...
 
 
@@ -65,7 +65,7 @@ class Member:
     Args:
         hooks: the application's functions for buckets.
         reports: the reports of the member.
-        patience: seconds that ``drop`` waits for messages in the application's hands.
+        patience: seconds that ``on_revoked`` waits for messages in the application's hands.
         ended: called with the error when a lane ends because the queue or the session was closed.
 
     Attributes:
@@ -73,7 +73,7 @@ class Member:
         reports: see above.
         patience: see above; 0 once no message can be confirmed any more.
         ended: see above.
-        dropping: lanes whose ``drop`` waits for messages in the application's hands.
+        dropping: lanes whose ``on_revoked`` waits for messages in the application's hands.
         error: the error that ended the group.
     """
 

@@ -302,7 +302,7 @@ def test_a_group_receives_its_buckets(broker: str, bmq_queue_uri: str) -> None:
             loaded.append(bucket)
 
         queue.post_many([bmq.PutMessage(b"%d" % number, key=str(number)) for number in range(20)])
-        with queue.group(buckets=4, load=load) as group:
+        with queue.group(buckets=4, on_assigned=load) as group:
             for count, message in enumerate(group, 1):
                 with message:
                     assert group.bucket_of(message) in loaded

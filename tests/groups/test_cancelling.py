@@ -153,7 +153,7 @@ async def test_cancelled_close_continues(bmq_connect: Connect, bmq_session: bmq.
         uri = fresh_queue_uri(DOMAIN, "close")
         writer = await bmq_session.open_queue(uri, write=True)
         queue = await session.open_queue(uri, read=True)
-        group = queue.group("k", buckets=4, drop=dropped.append)
+        group = queue.group("k", buckets=4, on_revoked=dropped.append)
         await group.open()
         await receives(group, writer)
         await cancelled(group.close(), turns)
@@ -175,7 +175,7 @@ async def test_unclosed_group_ends_with_its_session(
     dropped: list[int] = []
     uri = fresh_queue_uri(DOMAIN, "session")
     writer = await bmq_session.open_queue(uri, write=True)
-    group = (await session.open_queue(uri, read=True)).group("k", buckets=4, drop=dropped.append)
+    group = (await session.open_queue(uri, read=True)).group("k", buckets=4, on_revoked=dropped.append)
     await receives(group, writer)
     await writer.post(b"0", properties={"k": 0})
     await group.receive(timeout=10)  # and stays in hand

@@ -64,7 +64,7 @@ async def test_the_first_member_owns_every_bucket_before_any_message(
 ) -> None:
     queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
     loaded: list[int] = []
-    async with queue.group("k", load=loaded.append, **OPTIONS) as group:
+    async with queue.group("k", on_assigned=loaded.append, **OPTIONS) as group:
         await eventually(lambda: group.owned == frozenset(range(6)))
         assert sorted(loaded) == list(range(6))
         with pytest.raises(bmq.UsageError, match="bucket"):

@@ -237,7 +237,7 @@ class TestHooks:
         def drop(bucket: int) -> None:
             said.append(f"drop {bucket}")
 
-        async with reader.group("k", load=load, drop=drop) as group:
+        async with reader.group("k", on_assigned=load, on_revoked=drop) as group:
             await post(writer, 1, 2)
             assert await take(group, 1) == [2]  # bucket 1 is still being loaded
             assert group.owned == {2}
@@ -253,7 +253,9 @@ class TestHooks:
     ) -> None:
         happened: list[GroupEvent] = []
         dropped: list[int] = []
-        async with reader.group("k", on_event=happened.append, drop=dropped.append, idle_after=0.05) as group:
+        async with reader.group(
+            "k", on_event=happened.append, on_revoked=dropped.append, idle_after=0.05
+        ) as group:
             await post(writer, 1, 2)
             messages = [await group.receive(timeout=20) for _ in range(2)]
             held = next(message for message in messages if message.data == b"1")
@@ -278,7 +280,7 @@ class TestHooks:
         async with reader.group(
             "k",
             buckets=1,
-            drop=dropped.append,
+            on_revoked=dropped.append,
             on_event=lambda e: lost.set() if isinstance(e, Lost) else None,
         ) as group:
             await post(reader, 1)
@@ -295,7 +297,7 @@ class TestHooks:
         def load(bucket: int) -> None:
             raise LookupError(f"no state of {bucket}")
 
-        async with reader.group("k", load=load) as group:
+        async with reader.group("k", on_assigned=load) as group:
             await post(writer, 3)
             with pytest.raises(LookupError, match="no state of 3"):
                 await group.receive(timeout=20)

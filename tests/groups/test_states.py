@@ -35,8 +35,8 @@ class Application:
         self.queue = FakeQueue(self.store)
         self.group = self.queue.group(
             buckets=self.buckets,
-            load=self.load,
-            drop=self.drop,
+            on_assigned=self.load,
+            on_revoked=self.drop,
             on_event=self.note,
             idle_after=IDLE,
             keyless=False,
