@@ -36,7 +36,7 @@ loss stops the bucket.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
@@ -468,23 +468,24 @@ class Leader:
             return changed
         held = Counter(owner.who for owner in self.owners.values() if not owner.recalled)
         share = shares({who: known.weight for who, known in self.known.items()}, self._buckets, held)
-        has = dict.fromkeys(share, 0)
-        for bucket in range(self._buckets):
-            owner = self.owners.get(bucket)
-            if owner is None or owner.recalled or owner.who not in has:
-                continue
-            if has[owner.who] < share[owner.who]:
-                has[owner.who] += 1
-            else:
+        held_by: dict[str, list[_Owner]] = {who: [] for who in share}
+        for _, owner in sorted(self.owners.items()):
+            if not owner.recalled and owner.who in held_by:
+                held_by[owner.who].append(owner)
+        for who, owners in held_by.items():
+            for owner in _surplus(owners, share[who]):
                 owner.recalled = True
                 owner.number = self._number + 1
-                changed[owner.who] = None
+                changed[who] = None
+        has = {who: min(len(owners), share[who]) for who, owners in held_by.items()}
         for bucket in range(self._buckets):
             if bucket in self.owners or self.limit <= self.fence:
                 continue
-            who = next((who for who in share if has[who] < share[who]), None)
-            if who is None:
+            lacking = [who for who in share if has[who] < share[who]]
+            if not lacking:
                 break
+            # In turn, since keys with neighbouring numbers are often new and busy together.
+            who = min(lacking, key=lambda each: has[each] / share[each])
             has[who] += 1
             self.owners[bucket] = _Owner(who, self.fence, False, self._number + 1)
             self.fence += 1
@@ -506,6 +507,14 @@ class Leader:
             for bucket, owner in sorted(self.owners.items())
             if owner.who == who and not owner.recalled
         }
+
+
+def _surplus(owners: Sequence[_Owner], share: int) -> list[_Owner]:
+    """Return the ownerships that a member with this share gives back: spread evenly over its buckets."""
+    count = max(len(owners), share)
+    return [
+        owner for index, owner in enumerate(owners) if (index + 1) * share // count == index * share // count
+    ]
 
 
 def shares(

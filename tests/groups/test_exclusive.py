@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
 import bmq
 from bmq.groups import Gained, GroupEvent, Lost, Reason
+from bmq.groups._protocol import Crown, Leader, Report
 from bmq.testing import FaultProxy
 from tests.waiting import eventually
 
@@ -188,3 +189,30 @@ async def test_a_group_without_coordination_has_no_fences(
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
     with pytest.raises(bmq.UsageError, match="exclusive"):
         queue.group("k").fence(0)
+
+
+@pytest.mark.parametrize("members", [2, 3, 5, 20])
+async def test_neighbouring_keys_go_to_different_members(members: int) -> None:
+    """The keys of a young shop are small numbers."""
+    leader = Leader(128)
+    names = [f"m{number}" for number in range(members)]
+    held: dict[str, Mapping[int, tuple[int, str]]] = dict.fromkeys(names, {})
+    leader.crown("m0", Crown("m0", 1, leader.crown("m0", Crown("", 0, 1), 0.0).fence), 0.0)  # type: ignore[union-attr]
+    seen = (0, 0)
+    for seq in range(1, 12):
+        for index, name in enumerate(names):
+            if seq <= index // 2:
+                continue  # members join one after another
+            for order in leader.report(Report(name, "", seq, seen, 1.0, False, held[name]), float(seq)):
+                seen = order.term, order.number
+                held[order.who] = {
+                    bucket: (fence, "OPEN" if granted else "READY")
+                    for bucket, (fence, granted) in order.buckets.items()
+                }
+    owners = {bucket: name for name, buckets in held.items() for bucket in buckets}
+    assert set(owners) == set(range(128))
+    fair = 128 / members
+    assert all(int(fair) <= len(buckets) <= fair + 1 for buckets in held.values())
+    for first in range(128):
+        keys = [owners[(first + step) % 128] for step in range(4 * members)]
+        assert len(set(keys)) > members / 2, (first, keys)
