@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import bmq
+from bmq.cli.folding import Row, folded
 from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import emit, out, styled, table
 from bmq.cli.records import OUTPUT, Form, Records
@@ -31,6 +32,10 @@ FIELDS = (
     "offset",
     "error",
 )
+
+
+#: What a combined row stands for, and the column that says so.
+_SUBSCRIPTIONS = ("subscriptions", 2)
 
 
 @offline("check")
@@ -170,17 +175,19 @@ def _show_error(text: str, error: bmq.InvalidExpression, writer: Records | None)
 
 def show_decision(decision: bmq.subscriptions.Decision) -> None:
     """Print the subscriptions in the order of evaluation, the result of each, and the decision."""
-    rows: list[tuple[object, ...]] = []
+    rows: list[Row] = []
     for step in decision.steps:
         text = "(everything)" if step.expression is None else step.expression.text
         who = ", ".join(route.name + (" (full)" if route.full else "") for route in step.active)
         style = "bold" if step.evaluation else ""
-        rows.append((str(step.priority), text, who, styled(step.verdict, style)))
+        whose = tuple(route.consumer for route in step.active)
+        rows.append(Row(whose, (str(step.priority), text, who, step.verdict), style))
         rows.extend(
-            (str(route.priority), text, route.name, f"never: {step.priority} is higher")
+            Row(route.consumer, (str(route.priority), text, route.name, f"never: {step.priority} is higher"))
             for route in step.dormant
         )
     console = out()
     if rows:
-        console.print(table(["priority>", "expression", "subscription", "verdict"], rows))
+        cells = [(*row.cells[:-1], styled(row.cells[-1], row.style)) for row in folded(rows, _SUBSCRIPTIONS)]
+        console.print(table(["priority>", "expression", "subscription", "verdict"], cells))
     console.print(styled(str(decision).splitlines()[-1]))

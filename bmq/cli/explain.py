@@ -15,6 +15,7 @@ from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
 from bmq.cli.cluster import tell
 from bmq.cli.completion import queues
+from bmq.cli.folding import Row, folded
 from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import emit, out, styled, table
 from bmq.cli.records import OUTPUT, Form, Records
@@ -184,9 +185,10 @@ def _names(decision: Decision | None) -> dict[str, object] | None:
 def _show_readers(readers: list[Reader]) -> None:
     """Print the subscriptions in the order of priority."""
     rows = [
-        (number(reader.subscription.priority), reader.expression, reader.use, reader.name)
+        Row(reader.client, (number(reader.subscription.priority), reader.expression, reader.use, reader.name))
         for reader in readers
     ]
     if rows:
         emit("")
-        out().print(table(["priority>", "expression", "unconfirmed", "subscription"], rows))
+        cells = [row.cells for row in folded(rows, ("subscriptions", 3))]
+        out().print(table(["priority>", "expression", "unconfirmed", "subscription"], cells))

@@ -196,7 +196,7 @@ async def test_neighbouring_keys_go_to_different_members(members: int) -> None:
     """The keys of a young shop are small numbers."""
     leader = Leader(128)
     names = [f"m{number}" for number in range(members)]
-    held: dict[str, Mapping[int, tuple[int, str]]] = dict.fromkeys(names, {})
+    held: dict[str, Mapping[int, tuple[int, str]]] = {name: {} for name in names}
     leader.crown("m0", Crown("m0", 1, leader.crown("m0", Crown("", 0, 1), 0.0).fence), 0.0)  # type: ignore[union-attr]
     seen = (0, 0)
     for seq in range(1, 12):
