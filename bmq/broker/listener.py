@@ -21,6 +21,8 @@ _BACKLOG = 1024
 _AT_ONCE = 64
 #: Seconds until the next attempt after file descriptors, buffers or memory have run out.
 _RETRY = 1.0
+#: Windows: the client of a connection has gone before its connection was accepted.
+_ERROR_NETNAME_DELETED = 64
 #: Seconds between two log entries about missing resources.
 _SAY_AGAIN = 60.0
 
@@ -122,9 +124,11 @@ class Listener:
         while True:
             try:
                 connection = await _accepted(loop, listening)
-            except ConnectionAbortedError:
+            except ConnectionError:
                 continue  # the client has gone
             except OSError as error:
+                if getattr(error, "winerror", None) == _ERROR_NETNAME_DELETED:
+                    continue  # the same on Windows, as asyncio reports it (python/cpython#93821)
                 if loop.time() - said >= _SAY_AGAIN:
                     said = loop.time()
                     _log.warning("a connection cannot be accepted: %s; trying again every second", error)

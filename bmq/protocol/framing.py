@@ -72,6 +72,9 @@ class Framer:
             The completed events, in order, and the error that ends the stream, if any. Events before the
             error are valid. After an error no more bytes are accepted.
         """
+        # asyncio's event loop on Windows passes a bytearray: always in Python 3.11, after a pause in later
+        # versions. Caches need bytes as keys. A call with bytes makes no copy.
+        data = bytes(data)
         events: list[Event] = []
         if self._error is not None:
             return events, self._error

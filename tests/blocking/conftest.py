@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import uvloop
 
 import bmq
 from bmq import _loop
 from bmq.blocking import _portal
 from bmq.testing import BackgroundBroker
 from tests.garbage import collect
+from tests.loops import LOOPS
 
 
-@pytest.fixture(params=["asyncio", "uvloop"], autouse=True)
+@pytest.fixture(params=[*LOOPS], autouse=True)
 def loop_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A new thread for each test, which must end, without errors in its loop's exception handler."""
     complaints: list[dict[str, Any]] = []
 
     def new_event_loop() -> asyncio.AbstractEventLoop:
-        loop = uvloop.new_event_loop() if request.param == "uvloop" else asyncio.new_event_loop()
+        loop = LOOPS[request.param]()
         loop.set_exception_handler(lambda _, context: complaints.append(context))
         return loop
 

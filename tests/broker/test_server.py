@@ -8,12 +8,11 @@ import logging
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 import bmq
 from bmq.broker import Authentication, Bounds, Broker, DomainConfig, InvalidDomain, Limits, ManualClock, Mode
@@ -33,6 +32,7 @@ from tests.broker.core import PRIORITY, domain, subscription
 from tests.broker.wire import client, close_all, connect
 from tests.fakes.client import SocketClient
 from tests.garbage import collect
+from tests.loops import LOOPS
 from tests.waiting import eventually
 
 
@@ -155,7 +155,7 @@ async def test_restart_keeps_or_loses_stored_messages(broker: Broker) -> None:
         assert sum(map(len, broker.queues.values())) == left
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("loop_factory", LOOPS.values(), ids=LOOPS)
 def test_broker_stops_in_the_turn_of_a_new_connection(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
@@ -179,7 +179,7 @@ def test_broker_stops_in_the_turn_of_a_new_connection(
             collect()  # a socket that nobody closed is said now
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("loop_factory", LOOPS.values(), ids=LOOPS)
 def test_a_broker_whose_stop_was_cancelled_starts_again(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
@@ -239,9 +239,9 @@ async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -
         assert len(await slow.pushes(400)) == 400
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("loop_factory", LOOPS.values(), ids=LOOPS)
 def test_a_producer_that_pours_does_not_hold_up_consumers(
-    run: Callable[[Coroutine[Any, Any, None]], None], monkeypatch: pytest.MonkeyPatch
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker reads a part of the waiting data and delivers it, then the next part."""
     read, between = 0, []
@@ -270,7 +270,8 @@ def test_a_producer_that_pours_does_not_hold_up_consumers(
 
     monkeypatch.setattr(BrokerConnection, "data_received", receiving)
     monkeypatch.setattr(BrokerConnection, "flush", flushing)
-    run(pour())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(pour())
     assert sum(between) > 4_000_000
     assert max(between) < 600_000
 

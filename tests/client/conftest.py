@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-import uvloop
 
 import bmq
 from tests.extras import TABLES
 from tests.fakes.broker import Peer
 from tests.garbage import collect
+from tests.loops import LOOPS
 
 # The file walks over every public coroutine, those of tables too.
 collect_ignore = [] if TABLES else ["test_cancelling_everything.py"]
@@ -25,8 +25,7 @@ ONE_LOOP = ("test_cancelling_everything.py", "test_holding.py")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    loops = {"asyncio": asyncio.new_event_loop}
-    return loops if item.path.name in ONE_LOOP else {**loops, "uvloop": uvloop.new_event_loop}
+    return dict([*LOOPS.items()][:1]) if item.path.name in ONE_LOOP else LOOPS
 
 
 @pytest.fixture(autouse=True)

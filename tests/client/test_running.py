@@ -12,11 +12,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-import uvloop
 
 import bmq
 from bmq._signals import on_interrupts
 from tests.garbage import collect
+from tests.loops import LOOPS
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,9 @@ def test_run_returns_the_result_and_uses_uvloop() -> None:
     async def main() -> type[asyncio.AbstractEventLoop]:
         return type(asyncio.get_running_loop())
 
-    assert bmq.run(main()) is uvloop.Loop
+    loop = [*LOOPS.values()][-1]()
+    loop.close()
+    assert bmq.run(main()) is type(loop)
 
 
 def test_run_freezes_existing_objects_for_the_garbage_collector() -> None:

@@ -294,3 +294,16 @@ def test_only_events_with_messages_may_be_as_large_as_messages(chunk: int) -> No
     assert error is not None
     assert "a request of 101 bytes exceeds the limit of 100" in str(error)
     assert framer.buffered == 0
+
+
+def test_events_have_bytes_if_the_event_loop_passes_a_bytearray() -> None:
+    """On Windows, it does. A bytearray is no key of a cache."""
+    sent = event(12) * 2
+    for size in range(1, len(sent) + 1):
+        framer = Framer()
+        found = [
+            each
+            for start in range(0, len(sent), size)
+            for each in framer.feed(bytearray(sent[start : start + size]))[0]
+        ]
+        assert [(each.data, type(each.data)) for each in found] == [(event(12), bytes)] * 2
