@@ -30,9 +30,10 @@ from bmq.client.attempt import Attempt, CallNext
 from bmq.client.dead_letters import origin_of
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage
+from bmq.client.queue import Queue
 from bmq.codecs import Codec
 from bmq.conventions import derived_guid
-from bmq.errors import Error, UsageError
+from bmq.errors import Error, PostError, UsageError
 from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
@@ -203,7 +204,10 @@ class Publisher:
         if item.guid is None:
             uri = output.uri.canonical
             guid = derived_guid(origin_of(message), message.queue_uri, uri, "output", str(number))
-            item = replace(item, guid=guid)
+            if item is result:
+                item = replace(item, guid=guid)
+            else:
+                item.guid = guid
         return item
 
     async def _post(self, attempt: Attempt, output: Output, items: list[PutMessage]) -> dict[int, Error]:
@@ -216,11 +220,29 @@ class Publisher:
             await queue.flush()
             self._unsettled.discard(output)
         try:
+            if len(items) == 1:
+                # The usual case, and the fast one: a post that is awaited alone.
+                await _post_one(queue, items[0])
+                return {}
             report = await queue.post_many(items)
+        except PostError as error:
+            return {0: error}
         except BaseException:
             self._unsettled.add(output)
             raise
         return {each.index: each.error for each in report.failures}
+
+
+async def _post_one(queue: Queue, item: PutMessage) -> None:
+    await queue.post(
+        item.data,
+        properties=item.properties,
+        tags=item.tags,
+        guid=item.guid,
+        compression=item.compression,
+        key=item.key,
+        delay=item.delay,
+    )
 
 
 def _listed(result: object) -> Sequence[object]:
