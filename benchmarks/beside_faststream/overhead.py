@@ -5,7 +5,8 @@
 
 posts COUNT messages of 64 bytes to a broker that runs already, handles them, and prints the CPU time of this
 process for receiving and handling, in microseconds a message. Every case decodes JSON into the same pydantic
-model and acknowledges each message.
+model and acknowledges each message. "posting" and "publish" also post an invoice for each message to a second
+queue, and wait for the broker's answer before the message is acknowledged.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ class Order(BaseModel):
     number: int
     article: str
     quantity: int
+
+
+class Invoice(BaseModel):
+    number: int
+    total: int
 
 
 class Prices:
@@ -76,6 +82,7 @@ class Clock:
 async def with_bmq(case: str, count: int, address: str) -> float:
     clock = Clock(count)
     uri = f"bmq://bmq.test.mem.priority/{uuid.uuid4().hex}"
+    invoices = f"{uri}.invoices"
 
     async def pass_on(attempt: bmq.Attempt, call_next: Callable[[], Awaitable[object]]) -> object:
         return await call_next()
@@ -106,20 +113,32 @@ async def with_bmq(case: str, count: int, address: str) -> float:
         ) -> None:
             clock.tick()
 
+    elif case == "publish":
+
+        @app.consumer(uri, **options)
+        @app.publish_to(invoices)
+        async def publish(order: Order) -> Invoice:
+            clock.tick()
+            return Invoice(number=order.number, total=order.quantity)
+
     async with bmq.connect(address) as session:
         posting = await session.open_queue(uri, write=True)
         await posting.post_many([PAYLOAD] * count)
         await posting.close()
-    if case == "bare":
+    if case in ("bare", "posting"):
 
-        async def handle(order: Order) -> None:
+        async def handle(order: Order) -> Invoice:
             clock.tick()
+            return Invoice(number=order.number, total=order.quantity)
 
         async with bmq.connect(address) as session:
             queue = await session.open_queue(uri, read=True)
+            output = await session.open_queue(invoices, write=True) if case == "posting" else None
             async with queue.subscribe(None, **options) as consumer:
                 async for message_ in consumer:
-                    await handle(Order.model_validate_json(message_.data))
+                    invoice = await handle(Order.model_validate_json(message_.data))
+                    if output is not None:
+                        await output.post(invoice.model_dump_json().encode())
                     message_.confirm()
                     if clock.done.is_set():
                         break
@@ -174,10 +193,19 @@ async def with_faststream(case: str, count: int, address: str) -> float:
         ) -> None:
             clock.tick()
 
+    elif case == "publish":
+
+        @broker.subscriber(queue, **options)
+        @broker.publisher(RabbitQueue(f"{name}.invoices", durable=False))
+        async def publish(order: Order) -> Invoice:
+            clock.tick()
+            return Invoice(number=order.number, total=order.quantity)
+
     connection = await aio_pika.connect(address)
     async with connection:
         channel = await connection.channel()
         declared = await channel.declare_queue(name)
+        invoices = await channel.declare_queue(f"{name}.invoices")
         for at in range(0, count, 500):
             await asyncio.gather(
                 *(
@@ -187,15 +215,21 @@ async def with_faststream(case: str, count: int, address: str) -> float:
                     for _ in range(at, min(count, at + 500))
                 )
             )
-        if case == "bare":
+        if case in ("bare", "posting"):
 
-            async def handle(order: Order) -> None:
+            async def handle(order: Order) -> Invoice:
                 clock.tick()
+                return Invoice(number=order.number, total=order.quantity)
 
             await channel.set_qos(WINDOW)
             async with declared.iterator() as incoming:
                 async for each in incoming:
-                    await handle(Order.model_validate_json(each.body))
+                    invoice = await handle(Order.model_validate_json(each.body))
+                    if case == "posting":
+                        body = invoice.model_dump_json().encode()
+                        await channel.default_exchange.publish(
+                            aio_pika.Message(body, content_type="application/json"), invoices.name
+                        )
                     await each.ack()
                     if clock.done.is_set():
                         break
@@ -203,7 +237,8 @@ async def with_faststream(case: str, count: int, address: str) -> float:
             async with broker:
                 await broker.start()
                 await clock.done.wait()
-        await declared.delete(if_empty=False, if_unused=False)
+        for each_queue in (declared, invoices):
+            await each_queue.delete(if_empty=False, if_unused=False)
     return clock.microseconds
 
 

@@ -182,7 +182,7 @@ def results() -> dict[str, dict[str, list[bool]]]:
             code += service.use
             (folder / "right.py").write_text(code)
             for number, mistake in enumerate(MISTAKES):
-                right, wrong = mistake[1 + at]
+                right, wrong = (mistake[1], mistake[2])[at]
                 assert right in code, (framework, right)
                 (folder / f"wrong{number}.py").write_text(code.replace(right, wrong))
             found[framework] = {}
