@@ -7,6 +7,7 @@ statuses are those of :class:`bmq.cli.status.ExitStatus`.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,24 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _NEEDS_EXTRA = "bmq: the command line needs an extra: pip install 'bmq[cli]' (bmq broker runs without it)\n"
+
+
+_WINDOWS = os.name == "nt"
+
+
+def _write_any_character() -> None:
+    """Make standard output and error accept every character, instead of failing at the first unknown one.
+
+    Python writes to files and pipes in the encoding of the system. On Windows this is a code page of 256
+    characters, and messages have more: the output is UTF-8 there, unless PYTHONIOENCODING names another
+    encoding. On other systems, characters that the locale lacks are written as escapes.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
+            if _WINDOWS and not os.environ.get("PYTHONIOENCODING"):
+                stream.reconfigure(encoding="utf-8")
+            else:
+                stream.reconfigure(errors="backslashreplace")
 
 
 def _console(broker: Broker, address: str, users: Mapping[str, str] | None) -> Console:
@@ -42,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The process's exit status.
     """
+    _write_any_character()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--version"]:
         from bmq._version import __version__
