@@ -118,12 +118,13 @@ class Channel(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
+        """Called by the event loop, on Windows twice for some connections reset by the peer."""
+        if self._gone.done():
+            return
         self._transport = None
         if self._linger is not None:
             self._linger.cancel()
-        if not self._gone.done():
-            self._gone.set_result(None)
+        self._gone.set_result(None)
         receiver = self._receiver()
         if receiver is not None:
             receiver.channel_lost(self, exc)

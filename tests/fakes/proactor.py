@@ -226,6 +226,15 @@ class CompletionPort:
             self._selector.register(number, pending.events)
 
 
+class _Transport(proactor_events._ProactorSocketTransport):  # type: ignore[misc, unused-ignore]
+    """A transport that does not warn of a socket which :class:`ProactorLoop` has closed."""
+
+    def __del__(self, *args: Any) -> None:
+        sock: socket.socket | None = vars(self).get("_sock")
+        if sock is not None and sock.fileno() >= 0:
+            super().__del__(*args)
+
+
 class ProactorLoop(proactor_events.BaseProactorEventLoop):
     """The event loop of Windows, above a :class:`CompletionPort`.
 
@@ -250,9 +259,18 @@ class ProactorLoop(proactor_events.BaseProactorEventLoop):
         if "_call_connection_lost" in context["message"] and isinstance(context["exception"], OSError):
             self.failed_shutdowns += 1
             vars(transport)["_sock"].close()
-            vars(transport)["_sock"] = None
         else:
             super().call_exception_handler(context)
+
+    def _make_socket_transport(
+        self,
+        sock: socket.socket,
+        protocol: Any,
+        waiter: asyncio.Future[Any] | None = None,
+        extra: Any = None,
+        server: Any = None,
+    ) -> _Transport:
+        return _Transport(self, sock, protocol, waiter, extra, server)
 
     def run_forever(self) -> None:
         # As asyncio.windows_events does.
