@@ -15,15 +15,17 @@ from bmq.admin.results import (
     Client,
     DomainInfo,
     Internals,
+    QueueStatistics,
     ReaderSubscription,
     StoredMessage,
     Stream,
 )
 from bmq.admin.words import age, number, several, size
+from bmq.conventions import DUE
 from bmq.subscriptions import Decision, Expression, Route, RoutingTable
 from bmq.wire.properties import PropertyInput
 
-__all__ = ["Explanation", "Obstacle", "Reader"]
+__all__ = ["Explanation", "Obstacle", "Reader", "is_mover"]
 
 _RESUMES = "delivery resumes when a fifth of the limit is free again"
 
@@ -127,8 +129,10 @@ class Explanation:
         self._message = message
         self._hint = hint
 
-    def head(self, oldest: tuple[StoredMessage, ...]) -> Iterator[str]:
-        """The depth of the queue."""
+    def head(
+        self, oldest: tuple[StoredMessage, ...], counted: QueueStatistics | None = None
+    ) -> Iterator[str]:
+        """The depth of the queue, and the losses that the broker counted."""
         internals = self._internals
         depth = internals.depth
         writers = sum(client.writers for client in internals.clients)
@@ -144,6 +148,18 @@ class Explanation:
                 left = (came + timedelta(seconds=ttl) - _world.now()).total_seconds()
                 ends = f", and expires in {left:.0f} s" if left > 0 else ", and expires now"
             yield f"The oldest message arrived {age(came)} ago{ends} (GUID {oldest[0].guid})."
+        if counted is not None and counted.expired:
+            ttl = self._domain.configuration.get("messageTtl")
+            time = f" of {number(ttl)} s" if isinstance(ttl, int) and ttl > 0 else ""
+            yield (
+                f"{several(counted.expired, 'message')} expired since the broker began to count: the time to "
+                f"live{time} ended before every application had confirmed."
+            )
+        if counted is not None and counted.rejected:
+            yield (
+                f"{several(counted.rejected, 'message')} {_were(counted.rejected)} deleted after too many "
+                "deliveries: consumers disconnected while they held the messages."
+            )
         usage = internals.usage
         if usage is not None and (usage.messages > usage.message_limit or usage.bytes > usage.byte_limit):
             yield (
@@ -166,6 +182,7 @@ class Explanation:
                 if app.app_id == "__default"
                 else f"No messages wait for {name}."
             )
+            yield from self._without_a_turn(app)
             return
         readers = self.readers(app)
         state = self._state(app)
@@ -184,8 +201,51 @@ class Explanation:
         waiting = app.messages - unconfirmed
         if waiting <= 0:
             yield "No message is held back: only confirmations are missing."
+            if any(is_mover(reader.subscription) for reader in readers):
+                yield "A mover of delayed messages holds a message until the message is due."
+            else:
+                yield (
+                    "A consumer that holds messages for long hangs, is stopped, retries a message or omits "
+                    "confirm(): compare its log with the age of the oldest message."
+                )
+            yield from self._without_a_turn(app)
             return
         yield from self._held_back(waiting, readers, state)
+        yield from self._without_a_turn(app)
+
+    def _without_a_turn(self, app: AppDepth) -> Iterator[str]:
+        for idle, busy in self.outranked(app):
+            yield (
+                f"{idle.client} receives nothing: {busy.client} has room, and the higher priority "
+                f"({number(busy.subscription.priority)} instead of {number(idle.subscription.priority)}). If "
+                f"{busy.client.partition(' (behind')[0]} does not belong here, stop it."
+            )
+
+    def outranked(self, app: AppDepth) -> list[tuple[Reader, Reader]]:
+        """Return the clients whose every subscription is below another one for the same messages with room.
+
+        Each client appears once, with its first subscription and the subscription above.
+        """
+        readers = self.readers(app)
+        above: dict[str, list[tuple[Reader, Reader | None]]] = {}
+        for reader in readers:
+            rival = next(
+                (
+                    other
+                    for other in readers
+                    if other.client != reader.client
+                    and other.subscription.priority > reader.subscription.priority
+                    and not other.full
+                    and other.subscription.expression in ("", reader.subscription.expression)
+                ),
+                None,
+            )
+            above.setdefault(reader.client, []).append((reader, rival))
+        return [
+            (pairs[0][0], pairs[0][1])
+            for pairs in above.values()
+            if pairs[0][1] is not None and all(rival is not None for _, rival in pairs)
+        ]
 
     def _nobody(self, unconfirmed: int, state: AppState | None) -> Iterator[str]:
         yield "The queue has no consumers: no client has a subscription."
@@ -314,6 +374,15 @@ def _name(client: Client, stream: Stream, subscription: ReaderSubscription) -> s
 
 def _clients(count: int) -> str:
     return "1 client has" if count == 1 else f"{number(count)} clients have"
+
+
+def is_mover(subscription: ReaderSubscription) -> bool:
+    """Whether a subscription is of a mover of delayed messages."""
+    return f"{DUE} <=" in subscription.expression
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _are(count: int) -> str:

@@ -388,6 +388,8 @@ def internals(content: Any) -> Internals:
     messages, size = storage.get("numMessages", 0), storage.get("numBytes", 0)
     if not virtual and fanout.get("mode") != "fanout":
         virtual = [{"appId": DEFAULT_APP_ID, "numMessages": messages}]
+    # A broker goes on counting expired messages for an application if a consumer held them at that time.
+    virtual = [{**each, "numMessages": min(each["numMessages"], messages)} for each in virtual]
     only = size if len(virtual) == 1 and virtual[0]["numMessages"] == messages else None
     return Internals(
         uri=state["uri"],

@@ -34,6 +34,14 @@ async def command(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse to post, to purge, and to take messages for display.")
     ] = False,
+    dead_letters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dead-letters",
+            metavar="PATTERN",
+            help="Queues with dead letters, as bmq://DOMAIN/*.failed. Repeatable. Default: *.dead.",
+        ),
+    ] = None,
     interval: Annotated[
         float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two queries.")
     ] = 1.0,
@@ -70,6 +78,7 @@ async def command(
         token=os.environ.get("BMQ_CONSOLE_TOKEN") or None,
         read_only=read_only,
         interval=interval,
+        dead_letters=dead_letters or ("*.dead",),
     )
     async with page:
         emit(page.url, flush=True)

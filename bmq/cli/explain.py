@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from bmq.admin import QueueAdmin, StoredMessage
+import bmq
+from bmq.admin import QueueAdmin, QueueStatistics, StoredMessage
 from bmq.admin.explanation import Explanation, Reader
 from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
@@ -99,6 +100,7 @@ async def command(
             raise BadInput(f"{asked.uri} has no application {asked.app_id!r}; its applications: {known}")
         domain = await admin.domain(asked.domain)
         oldest = (await asked.messages(0, 1)).messages
+        counted = await _counted(asked)
         found: dict[str, _Found] = {}
         if guid is not None:
             for app in internals.depth.apps or ():
@@ -115,7 +117,7 @@ async def command(
                 "queue": asdict(internals),
                 "gap": standing.gap,
                 "oldest": asdict(oldest[0]) if oldest else None,
-                "words": [*explanation.head(oldest), *_about(guid, found)],
+                "words": [*explanation.head(oldest, counted), *_about(guid, found)],
                 "applications": {
                     app.app_id: {
                         "words": list(explanation.words(app)),
@@ -127,7 +129,7 @@ async def command(
         )
         return status
     console = out()
-    for line in (*explanation.head(oldest), *_about(guid, found)):
+    for line in (*explanation.head(oldest, counted), *_about(guid, found)):
         console.print(styled(line))
     for app in chosen:
         emit("")
@@ -139,6 +141,14 @@ async def command(
             emit("")
             show_decision(decision)
     return status
+
+
+async def _counted(queue: QueueAdmin) -> QueueStatistics | None:
+    """Return the queue's statistics; None from a broker that is too busy to make statistics."""
+    try:
+        return await queue.statistics()
+    except (bmq.RequestTimeout, bmq.errors.AdminError):
+        return None
 
 
 async def _find(queue: QueueAdmin, app_id: str, guid: str) -> _Found | None:

@@ -5,23 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 
-from bmq.admin import AppDepth, Internals
-from bmq.admin.explanation import Explanation
-from bmq.admin.words import number, several
+from bmq import _checks, _world
+from bmq.admin import AppDepth, Internals, StoredMessage
+from bmq.admin.explanation import Explanation, is_mover
+from bmq.admin.words import age, number, several
 from bmq.console.source import Figures
-from bmq.conventions import DUE
 
-__all__ = ["Finding", "at_a_glance", "inside", "worst"]
+__all__ = ["DEAD", "LONG", "DeadLetters", "Finding", "at_a_glance", "inside", "worst"]
 
 Level = Literal["critical", "warning", "note"]
 _RANK = {"critical": 0, "warning": 1, "note": 2}
 #: Share of a quota from which on the use is reported.
 _NEAR = 0.8
-_DEAD = ".dead"
-# The subscription of a mover of delayed messages.
-_MOVER = f"{DUE} <="
+#: Queues with dead letters, if nothing else is given.
+DEAD = ("*.dead",)
+#: Age in seconds of a delivered message from which on its confirmation is missed.
+LONG = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +45,47 @@ class Finding:
     remedy: str
 
 
+class DeadLetters:
+    """The queues that hold dead letters.
+
+    Args:
+        patterns: patterns of URIs, as ``bmq://shop/*.failed``.
+    """
+
+    def __init__(self, patterns: Iterable[str] = DEAD) -> None:
+        self._patterns = _checks.texts("dead_letters", patterns)
+
+    def __contains__(self, uri: str) -> bool:
+        return any(fnmatchcase(uri, pattern) for pattern in self._patterns)
+
+
 def worst(findings: Iterable[Finding]) -> Finding | None:
     """Return the most severe finding; the first of several."""
     return min(findings, key=lambda finding: _RANK[finding.level], default=None)
 
 
-def at_a_glance(figures: Figures) -> Iterator[Finding]:
-    """Find the problems that the figures of a queue show without another question to the broker."""
+def at_a_glance(figures: Figures, dead: DeadLetters, expired: int = 0) -> Iterator[Finding]:
+    """Find the problems that the figures of a queue show without another question to the broker.
+
+    Args:
+        figures: the queue.
+        dead: the queues with dead letters.
+        expired: messages whose time to live ended lately.
+    """
     yield from _quota(figures)
+    if expired:
+        yield Finding(
+            "expired",
+            "critical",
+            several(expired, "message") + " expired",
+            f"{several(expired, 'message')} expired in the last minutes: their time to live ended before "
+            "every application had confirmed. The broker deleted them.",
+            "Compare the domain's time to live with the time that messages wait. Then raise messageTtl in "
+            "the domain's configuration, or start or speed up the consumers.",
+        )
     if not figures.messages:
         return
-    if _holds_dead_letters(figures.uri):
+    if figures.uri in dead:
         yield Finding(
             "dead",
             "warning",
@@ -66,16 +98,37 @@ def at_a_glance(figures: Figures) -> Iterator[Finding]:
         yield _no_readers(several(figures.messages, "message"), "")
 
 
-def inside(internals: Internals, explanation: Explanation) -> Iterator[Finding]:
-    """Find the problems of a queue's applications that only its clients and subscriptions show."""
-    if internals.mode == "broadcast" or _holds_dead_letters(internals.uri):
+def inside(
+    internals: Internals, explanation: Explanation, dead: DeadLetters, oldest: StoredMessage | None = None
+) -> Iterator[Finding]:
+    """Find the problems of a queue's applications that only its clients and subscriptions show.
+
+    Args:
+        internals: the queue.
+        explanation: the words about the queue.
+        dead: the queues with dead letters.
+        oldest: the oldest message of the queue, if known.
+    """
+    if internals.mode == "broadcast" or internals.uri in dead:
         return
     for app in internals.depth.apps:
         if app.messages:
-            yield from _of_app(internals, explanation, app)
+            yield from _of_app(internals, explanation, app, oldest)
+        for idle, busy in explanation.outranked(app):
+            name = "" if app.app_id == "__default" else f" for application {app.app_id}"
+            yield Finding(
+                "outranked",
+                "note",
+                "A reader of higher priority takes everything" + name,
+                f"{idle.client} receives nothing: {busy.client} has room, and the higher priority "
+                f"({number(busy.subscription.priority)} instead of {number(idle.subscription.priority)}).",
+                "If the reader with the higher priority does not belong here, stop its process.",
+            )
 
 
-def _of_app(internals: Internals, explanation: Explanation, app: AppDepth) -> Iterator[Finding]:
+def _of_app(
+    internals: Internals, explanation: Explanation, app: AppDepth, oldest: StoredMessage | None
+) -> Iterator[Finding]:
     name = "" if app.app_id == "__default" else f" for application {app.app_id}"
     readers = explanation.readers(app)
     held = sum(
@@ -88,7 +141,21 @@ def _of_app(internals: Internals, explanation: Explanation, app: AppDepth) -> It
     if not readers:
         yield _no_readers(several(app.messages, "message"), name)
     elif waiting <= 0:
-        return
+        if (
+            oldest is not None
+            and app.messages == internals.depth.messages
+            and (_world.now() - oldest.arrival).total_seconds() > LONG
+            and not any(is_mover(reader.subscription) for reader in readers)
+        ):
+            yield Finding(
+                "unconfirmed",
+                "warning",
+                "Confirmations are missing" + name,
+                f"All {several(app.messages, 'waiting message')} are delivered, and the oldest arrived "
+                f"{age(oldest.arrival)} ago.",
+                "The table of clients shows who holds the messages. The process hangs, is stopped, retries a "
+                "message or omits confirm(): read its log, or restart it.",
+            )
     elif all(reader.full for reader in readers):
         yield Finding(
             "limit",
@@ -110,7 +177,7 @@ def _of_app(internals: Internals, explanation: Explanation, app: AppDepth) -> It
             "Find out why these readers confirm slowly or never. Subscriptions that do not compete should "
             "have the same priority.",
         )
-    elif any(reader.subscription.expression.startswith(_MOVER) for reader in readers):
+    elif any(is_mover(reader.subscription) for reader in readers):
         return  # the messages are not due yet
     else:
         yield Finding(
@@ -153,7 +220,3 @@ def _quota(figures: Figures) -> Iterator[Finding]:
             "queue). At the quota, the broker refuses every post.",
             "Start or speed up the consumers, or raise the quota in the domain's configuration.",
         )
-
-
-def _holds_dead_letters(uri: str) -> bool:
-    return uri.endswith(_DEAD)

@@ -27,7 +27,7 @@ from bmq._log_limit import LogLimit
 from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation
 from bmq.console.buckets import group_of
-from bmq.console.findings import inside
+from bmq.console.findings import DEAD, DeadLetters, inside
 from bmq.console.guard import Guard, is_loopback
 from bmq.console.source import MOST_HELD, Contents, Embedded, NotNow, Source
 from bmq.console.taking import cancel, post_again
@@ -105,6 +105,8 @@ class Console:
             allowed on loopback only.
         read_only: whether to refuse every change.
         interval: seconds between two polls of the broker; longer if a poll takes long.
+        dead_letters: patterns of the URIs of queues with dead letters. Other queues keep their messages for
+            their readers, and the page reports a queue without readers.
 
     Raises:
         UsageError: the token is empty, and ``host`` is not loopback.
@@ -120,6 +122,7 @@ class Console:
         token: str | None = None,
         read_only: bool = False,
         interval: float = 1.0,
+        dead_letters: Collection[str] = DEAD,
     ) -> None:
         if not callable(getattr(type(source), "admin", None)):
             raise bmq.UsageError(f"source must be a RemoteBroker or an Embedded, not {_checks.shown(source)}")
@@ -138,7 +141,8 @@ class Console:
             raise bmq.UsageError(f"without a token every machine that reaches {host} may use the page")
         self._token = token
         self._guard = Guard(host, names=names, token=self._token, read_only=read_only)
-        self._watch = Watch(source, interval)
+        self._dead = DeadLetters(dead_letters)
+        self._watch = Watch(source, interval, self._dead)
         self._watching: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
         self._log = LogLimit(logger)
@@ -305,7 +309,12 @@ class Console:
                 "ttl": domain.configuration.get("messageTtl"),
                 "attempts": domain.configuration.get("maxDeliveryAttempts"),
                 "words": [*([gap] if gap else []), *explanation.head(oldest)],
-                "findings": [] if gap else [asdict(each) for each in inside(internals, explanation)],
+                "findings": []
+                if gap
+                else [
+                    asdict(each)
+                    for each in inside(internals, explanation, self._dead, next(iter(oldest), None))
+                ],
                 "clients": [
                     {
                         "description": client.description,

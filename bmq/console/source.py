@@ -72,6 +72,7 @@ class Figures:
         quota: largest share of a quota in use; 0 without a quota.
         quota_of: whose quota this is: queue or domain.
         full: whether the quota is reached, and posts are refused.
+        expired: messages whose time to live ended; None before the broker counts the queue.
         current: whether the numbers of openings are current; a broker's statistics show new queues late.
     """
 
@@ -88,6 +89,7 @@ class Figures:
     quota_of: str = ""
     full: bool = False
     current: bool = False
+    expired: int | None = None
 
 
 class Source(Protocol):
@@ -224,6 +226,7 @@ class RemoteBroker:
                         known.posted if known else None,
                         known.confirmed if known else None,
                         *quota,
+                        expired=known.expired if known else None,
                     )
                 )
                 if not len(found) % _TURN:
@@ -334,6 +337,7 @@ class Embedded(RemoteBroker):
                     counted.consumers,
                     counted.posted,
                     counted.confirmed,
+                    expired=counted.expired,
                 )
             )
             messages, size = totals.get(queue.domain, (0, 0))

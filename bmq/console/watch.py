@@ -17,7 +17,7 @@ import bmq
 from bmq import _world
 from bmq.admin import Admin
 from bmq.admin.explanation import Explanation
-from bmq.console.findings import Finding, at_a_glance, inside, worst
+from bmq.console.findings import DeadLetters, Finding, at_a_glance, inside, worst
 from bmq.console.source import Figures, Source
 
 __all__ = ["Watch"]
@@ -31,6 +31,8 @@ _TURN = 200
 # Queues whose subscriptions are asked for in one poll, and seconds between two questions about a queue.
 _ASKED_AT_ONCE = 8
 _ASKED_AGAIN = 0.5
+# Seconds for which the page reports expired messages.
+_RECENTLY = 300.0
 # Share of the time that polling may take while pages follow, and while no page follows.
 _SHARE = 1 / 20
 _SHARE_ALONE = 1 / 100
@@ -52,12 +54,23 @@ class _Sight:
     asked: float = 0.0
     found: Finding | None = None
     suspected: Finding | None = None
+    # Expired messages, and the time of the last expiry; 0 without any in the last minutes.
+    expired: int = 0
+    expired_at: float = 0.0
 
-    def report(self, figures: Figures) -> None:
+    def expire(self, before: int | None, now: int | None, at: float) -> None:
+        """Count the messages that expired since the last poll, and forget old ones."""
+        if before is not None and now is not None and now > before:
+            self.expired += now - before
+            self.expired_at = at
+        elif at - self.expired_at > _RECENTLY:
+            self.expired = 0
+
+    def report(self, figures: Figures, dead: DeadLetters) -> None:
         """Choose the most severe problem, and keep its start."""
         if not figures.messages or (figures.current and not figures.consumers):
             self.found = self.suspected = None
-        found = [*at_a_glance(figures), *([self.found] if self.found else [])]
+        found = [*at_a_glance(figures, dead, self.expired), *([self.found] if self.found else [])]
         seen = worst(found)
         self.others = [each for each in found if each is not seen]
         if seen is None or self.finding is None or seen.kind != self.finding.kind:
@@ -87,8 +100,9 @@ class Watch:
         number: polls so far.
     """
 
-    def __init__(self, source: Source, interval: float) -> None:
+    def __init__(self, source: Source, interval: float, dead: DeadLetters) -> None:
         self._source = source
+        self._dead = dead
         self._interval = interval
         self._admin: Admin | None = None
         self._queues: dict[str, _Sight] = {}
@@ -188,7 +202,8 @@ class Watch:
                 "posted": each.posted[-1],
                 "confirmed": each.confirmed[-1],
             }
-            each.report(queue)
+            each.expire(before.expired if before else None, queue.expired, now)
+            each.report(queue, self._dead)
             finding = each.finding
             each.now["quota"] = round(queue.quota, 3)
             each.now["finding"] = asdict(finding) | {"since": each.since} if finding else None
@@ -218,9 +233,13 @@ class Watch:
                     continue
                 internals = await asked.internals()
                 explanation = Explanation(internals, await admin.domain(asked.domain))
+                oldest = next(iter((await asked.messages(0, 1)).messages), None)
             except (bmq.errors.AdminError, bmq.UsageError):
                 continue  # the queue has gone meanwhile
-            before, sight.suspected = sight.suspected, worst(inside(internals, explanation))
+            before, sight.suspected = (
+                sight.suspected,
+                worst(inside(internals, explanation, self._dead, oldest)),
+            )
             again = before is not None and sight.suspected is not None and before.kind == sight.suspected.kind
             sight.found = sight.suspected if again else None
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -92,6 +94,32 @@ async def test_an_explanation_names_the_reader_behind_a_node(cluster: RecordedCl
     assert [each.client for each in explanation.readers(app)] == [f"{reader.description} (behind node2)"]
     holding = [each for each in explanation.words(app) if "not confirmed" in each]
     assert not holding or f"{reader.description} (behind node2)" in holding[0]
+
+
+async def test_an_explanation_counts_lost_messages(cluster: RecordedCluster) -> None:
+    async with bmq.admin.connect(cluster.uris("node0")) as admin:
+        queue = admin.queue(ORDERS)
+        explanation = Explanation(await queue.internals(), await admin.domain(DOMAIN))
+        counted = await queue.statistics()
+    assert counted is not None
+    assert counted.expired == 0
+    assert not [each for each in explanation.head((), counted) if "expired" in each]
+    (expired, rejected) = list(explanation.head((), replace(counted, expired=20, rejected=1)))[-2:]
+    assert re.match(
+        r"20 messages expired since the broker began to count: the time to live of \S+ s ", expired
+    )
+    assert rejected.startswith("1 message was deleted after too many deliveries")
+
+
+async def test_an_application_has_no_more_messages_than_its_queue(cluster: RecordedCluster) -> None:
+    # After the expiry of messages that a consumer held, a real broker counts them for the application.
+    answer = cluster["node0"].answers[f"DOMAINS DOMAIN {DOMAIN} QUEUE orders INTERNALS"]
+    storage = answer["queueInternals"]["state"]["storage"]
+    for held in (4, 0):
+        storage["numMessages"] = held
+        async with bmq.admin.connect(cluster.uris("node0")) as admin:
+            depth = await admin.queue(ORDERS).depth()
+        assert [each.messages for each in depth.apps] == [held]
 
 
 async def test_a_single_address_asks_no_other_node(cluster: RecordedCluster) -> None:

@@ -146,7 +146,23 @@ def test_explain_reports_complete_delivery(
     run("post", bmq_queue_uri, "a", "b")
     aside.do(reader.receive(20))
     aside.do(reader.receive(20))
-    assert "only confirmations are missing" in run("explain", bmq_queue_uri).out
+    shown = run("explain", bmq_queue_uri).out
+    assert "only confirmations are missing" in shown
+    assert "omits confirm()" in shown
+
+
+def test_explain_names_a_reader_of_higher_priority(
+    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str, uri: str
+) -> None:
+    _subscribe(aside, reader, "x == 1")
+    other = Aside(uri)
+    scratch = other.do(other.session.open_queue(bmq_queue_uri, read=True))
+    _subscribe(other, scratch, "x == 2", priority=10)
+    assert "receives nothing" not in run("explain", bmq_queue_uri).out, "other messages"
+    _subscribe(other, scratch, "x == 1", priority=10)
+    (line,) = [line for line in run("explain", bmq_queue_uri).lines if "receives nothing" in line]
+    assert "the higher priority (10 instead of 0)" in line
+    other.close()
 
 
 def test_explain_finds_a_message_by_its_guid(run: Bmq, bmq_new_queue_uri: NewUri) -> None:

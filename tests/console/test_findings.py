@@ -11,17 +11,20 @@ import pytest
 import bmq
 from bmq.admin.explanation import Reader
 from bmq.broker import DomainConfig, Limits, Mode
+from bmq.console import Console
 from bmq.console.buckets import group_of
-from bmq.console.findings import Finding, at_a_glance, worst
+from bmq.console.findings import DeadLetters, Finding, at_a_glance, worst
 from bmq.console.quota import use_of
-from bmq.console.source import Figures
+from bmq.console.source import Embedded, Figures, RemoteBroker
+from bmq.console.watch import _Sight
 from tests.console.conftest import Serve
 from tests.console.test_server import ORDERS, PRICES, _get, _live, _until
 
 
 def _kinds(**values: Any) -> list[str]:
+    expired = values.pop("expired", 0)
     figures = Figures("bmq://d/orders", "d", "priority", values.pop("messages", 0), 0, **values)
-    return [each.kind for each in at_a_glance(figures)]
+    return [each.kind for each in at_a_glance(figures, DeadLetters(), expired)]
 
 
 def test_an_empty_or_moving_queue_has_no_problem() -> None:
@@ -38,6 +41,41 @@ def test_late_statistics_do_not_show_that_nobody_reads() -> None:
 def test_a_quota_is_reported_from_eighty_percent_on() -> None:
     assert _kinds(consumers=1, quota=0.8, quota_of="domain") == ["near"]
     assert _kinds(consumers=1, quota=1.01, quota_of="queue", full=True) == ["full"]
+
+
+def test_expired_messages_are_reported_of_an_empty_queue_too() -> None:
+    assert _kinds(expired=3) == ["expired"]
+    assert _kinds(expired=3, messages=1, current=True) == ["expired", "unread"]
+
+
+def test_expired_messages_are_counted_from_poll_to_poll() -> None:
+    sight = _Sight()
+    sight.expire(None, 40, 1000.0)
+    assert sight.expired == 0, "expired before the console began"
+    sight.expire(40, 43, 1001.0)
+    sight.expire(43, 43, 1002.0)
+    sight.expire(43, 45, 1200.0)
+    assert sight.expired == 5
+    sight.expire(45, 0, 1499.0)
+    assert sight.expired == 5
+    sight.expire(0, 0, 1501.0)
+    assert sight.expired == 0
+
+
+def test_patterns_name_the_queues_with_dead_letters() -> None:
+    assert "bmq://shop/orders.dead" in DeadLetters()
+    assert "bmq://shop/orders.failed" not in DeadLetters()
+    ours = DeadLetters(["bmq://shop/*.failed", "bmq://lost/*"])
+    assert "bmq://shop/orders.failed" in ours
+    assert "bmq://lost/anything" in ours
+    assert "bmq://other/orders.failed" not in ours
+    assert "bmq://shop/orders.dead" not in ours
+
+
+@pytest.mark.parametrize("given", ["*.dead", [""], [3], None])
+def test_a_malformed_pattern_is_refused(given: Any) -> None:
+    with pytest.raises(bmq.UsageError, match="dead_letters"):
+        Console(RemoteBroker("tcp://localhost:1"), dead_letters=given)
 
 
 def test_the_most_severe_problem_comes_first() -> None:
@@ -102,6 +140,43 @@ async def test_problems_of_queues_over_the_wire(
     assert [each["title"] for each in facts["findings"]] == [
         f"No readers for application {app}" for app in ("foo", "bar", "baz")
     ]
+
+
+async def test_dead_letters_of_a_queue_with_another_name(
+    http: aiohttp.ClientSession, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
+    queue = await session.open_queue(f"{ORDERS}.failed", write=True)
+    await queue.post(b"x")
+    async with (
+        Console(Embedded(broker), interval=0.02, dead_letters=["*.failed"]) as console,
+        _live(http, console) as lines,
+    ):
+        await _until(lines, lambda line: _kinds_of(line) == {f"{ORDERS}.failed": ("dead", "warning")})
+
+
+async def test_missing_confirmations_and_a_reader_without_a_turn(
+    http: aiohttp.ClientSession,
+    serve: Serve,
+    broker: bmq.broker.Broker,
+    session: bmq.Session,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bmq.console.findings.LONG", 0.0)
+    queue = await session.open_queue(ORDERS, read=True, write=True)
+    consumer = await queue.subscribe().open()
+    await queue.post(b"x")
+    await consumer.receive(20)
+    console = await serve()
+    async with _live(http, console) as lines:
+        await _until(lines, lambda line: _kinds_of(line) == {ORDERS: ("unconfirmed", "warning")})
+    async with bmq.connect(broker.uri, process_name="scratch") as second:
+        other = await second.open_queue(ORDERS, read=True)
+        await other.subscribe(priority=10).open()
+        facts = await _get(http, console, "api/queue", uri=ORDERS)
+    found = {each["kind"]: each["text"] for each in facts["findings"]}
+    assert found.keys() == {"unconfirmed", "outranked"}
+    assert "scratch" in found["outranked"]
+    assert "(10 instead of 0)" in found["outranked"]
 
 
 async def test_readers_at_their_limit(

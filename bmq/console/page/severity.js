@@ -4,7 +4,7 @@
 
 const LEVELS = { critical: ["■", "Critical"], warning: ["▲", "Warning"], note: ["●", "Note"] };
 const RANKS = Object.keys(LEVELS);
-const SHORT = { full: "full", unmatched: "nothing matches", unread: "no readers", dead: "dead letters", near: "near the quota", limit: "readers at their limit", held: "messages held back" };
+const SHORT = { full: "full", unmatched: "nothing matches", unread: "no readers", dead: "dead letters", near: "near the quota", limit: "readers at their limit", held: "messages held back", expired: "messages expired", unconfirmed: "confirmations missing", outranked: "higher priority takes everything" };
 
 const rankOf = (finding) => (finding ? RANKS.indexOf(finding.level) : RANKS.length);
 
