@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the pictures of the command line and of the console, from a terminal and a browser.
 
-usage: python docs/pictures.py   (with the extras cli and console, and Chromium; the program starts a broker)
+usage: python docs/pictures.py [cli] [console]
+
+Without an argument, the program draws all pictures. The extras cli, console and load are required, and
+Chromium for the console. The program starts a broker of its own, and reads no configuration of its user.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import pty
 import random
+import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -30,10 +36,28 @@ from tests.console.chromium import browse
 
 TARGET = Path(__file__).parent / "assets" / "cli"
 CONSOLE = Path(__file__).parent / "assets" / "console"
-WITH_HELP = ("post", "tail", "top", "bench", "explain", "doctor", "console")
+WITH_HELP = (
+    *("post", "tail", "top", "bench", "explain", "doctor", "console"),
+    *("contexts", "contexts add", "move", "load", "domains", "diff", "dead", "queues"),
+)
 COLUMNS = 100
 LETTERS = "bmq://bmq.test.mem.priority/notes"
 ORDERS = "bmq://bmq.test.mem.priority/orders"
+LOAD = """\
+duration = 4
+warmup = 1
+
+[[producers]]
+queue = "bmq://bmq.test.mem.priority/load"
+rate = 500
+
+[[consumers]]
+queue = "bmq://bmq.test.mem.priority/load"
+"""
+
+
+# The folder of the contexts, and the folder in which the commands run.
+SETTINGS = tempfile.TemporaryDirectory()
 
 
 def terminal(*arguments: str, uri: str, columns: int = COLUMNS) -> str:
@@ -43,11 +67,12 @@ def terminal(*arguments: str, uri: str, columns: int = COLUMNS) -> str:
         "LINES": "40",
         "TERM": "xterm-256color",
         "BMQ_BROKER_URI": uri,
+        "XDG_CONFIG_HOME": SETTINGS.name,
     }
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "bmq", *arguments]
     with subprocess.Popen(
-        command, stdin=follower, stdout=follower, stderr=follower, env=surroundings
+        command, stdin=follower, stdout=follower, stderr=follower, env=surroundings, cwd=SETTINGS.name
     ) as process:
         os.close(follower)
         shown = b""
@@ -116,6 +141,17 @@ class Scene:
             await queue.post(b"Dear customer,\nyour order is on its way.\n", properties={"sealed": True})
             await queue.post(bytes(range(64)), properties={"key": b"\x01\x02\xff"})
 
+    async def plan(self) -> None:
+        """Write a folder with a changed domain of the broker."""
+        async with await bmq.admin.connect(self._uri) as admin:
+            parameters = dict((await admin.domain("bmq.test.mem.priority")).configuration)
+        parameters["messageTtl"] = 60
+        parameters["maxConsumers"] = 2
+        path = Path(SETTINGS.name) / "config"
+        path.mkdir()
+        file = {"definition": {"location": "local", "parameters": parameters}}
+        (path / "bmq.test.mem.priority.json").write_text(json.dumps(file, indent=2))
+
     async def traffic(self, seconds: float) -> None:
         async with bmq.connect(self._uri, process_name="shop") as session:
             queue = await session.open_queue("bmq://bmq.test.mem.priority/shop", read=True, write=True)
@@ -136,8 +172,11 @@ async def screenshots(url: str) -> None:
     """Take pictures of the console in both themes."""
     CONSOLE.mkdir(parents=True, exist_ok=True)
 
-    async def keep(name: str, height: int) -> None:
-        await page.size(1200, height)
+    async def keep(name: str, height: int | None = None) -> None:
+        """Take a picture of the upper part of a page, or without a height of the whole page."""
+        await page.size(1200, height or 800)
+        if height is None:
+            await page.size(1200, await page.js("document.documentElement.scrollHeight"))
         for theme in ("light", "dark"):
             await page.scheme(theme)
             await page.picture(CONSOLE / f"{name}-{theme}.png")
@@ -155,7 +194,7 @@ async def screenshots(url: str) -> None:
         await page.click("#try")
         await page.until("document.querySelector('.verdicts table')")
         await page.js("document.activeElement.blur(); scrollTo(0, 0)")
-        await keep("queue", 1500)
+        await keep("queue")
         await page.open(f"{url}#/queue/{quote(LETTERS, safe='')}")
         await page.until("document.querySelector('td.guid')")
         await page.click("#look")
@@ -165,46 +204,90 @@ async def screenshots(url: str) -> None:
         await keep("messages", 760)
 
 
+def folders() -> None:
+    """Write two folders of domains that differ."""
+    for folder, ttl in (("staging", 300), ("production", 86400)):
+        path = Path(SETTINGS.name) / folder
+        path.mkdir()
+        domain = {
+            "name": "shop.orders",
+            "mode": {"priority": {}},
+            "messageTtl": ttl,
+            "consistency": {"eventual": {}},
+            "storage": {
+                "config": {"inMemory": {}},
+                "domainLimits": {"messages": 100000, "bytes": 134217728},
+                "queueLimits": {"messages": 10000, "bytes": 33554432},
+            },
+            "maxDeliveryAttempts": 0 if folder == "staging" else 5,
+        }
+        file = {"definition": {"location": "local", "parameters": domain}}
+        (path / "shop.orders.json").write_text(json.dumps(file, indent=2))
+
+
+def commands(uri: str, scene: Scene) -> None:
+    """Draw the help and the output of the verbs."""
+    queue = "bmq://bmq.test.mem.priority/letters"
+    picture("help", "bmq --help", terminal("--help", uri=uri))
+    for verb in WITH_HELP:
+        words = verb.split()
+        picture(f"{'-'.join(words)}-help", f"bmq {verb} --help", terminal(*words, "--help", uri=uri))
+
+    def show(name: str, *arguments: str) -> None:
+        picture(name, shlex.join(["bmq", *arguments]), terminal(*arguments, uri=uri))
+
+    show("post", "post", queue, "hello", "world", "-p", "CustomerId=1234", "--tag", "express", "--guids")
+    show("tail", "tail", queue)
+    show("move", "move", queue, "bmq://bmq.test.mem.priority/archive", "--where", "CustomerId == 1234")
+    terminal("contexts", "add", "local", uri, "--use", uri=uri)
+    production = ["contexts", "add", "prod", "tcps://bmq1.example.com:30114,tcps://bmq2.example.com:30114"]
+    terminal(
+        *production, "--user", "operator", "--password-env", "BMQ_PROD", "--domain", "shop.orders", uri=uri
+    )
+    show("contexts", "contexts", "list")
+    folders()
+    show("diff", "diff", "staging", "production")
+    scene.do(scene.plan())
+    show("plan", "domains", "plan", "config")
+    (Path(SETTINGS.name) / "workload.toml").write_text(LOAD)
+    show("load", "load", "workload.toml")
+    arguments = ["check", "x > 0 && exists(OrderType)", "x == 1", "-P", "5", "-P", "10", "-p", "x=1"]
+    shown = terminal(*arguments, uri=uri) + "$ bmq check 'x = 1'\n" + terminal("check", "x = 1", uri=uri)
+    picture("check", shlex.join(["bmq", *arguments]), shown)
+    arguments = ["doctor", "bmq://bmq.test.mem.priority/doctor"]
+    shown = terminal(*arguments, uri=uri) + "$ bmq doctor --broker tcp://127.0.0.1:9\n"
+    shown += terminal("doctor", "--broker", "tcp://127.0.0.1:9", uri=uri)
+    picture("doctor", " ".join(["bmq", *arguments]), shown)
+    show("explain", "explain", ORDERS, "-p", "CustomerId=1003")
+    running = asyncio.run_coroutine_threadsafe(scene.traffic(15), scene._loop)
+    shown = terminal("top", "--count", "12", "--interval", "0.5", uri=uri)
+    picture("top", "bmq top", shown[shown.rfind("\x1b[2K") + 4 :].lstrip("\r"))
+    running.result(60)
+    arguments = ["bench", "--messages", "50000", "--rounds", "1000"]
+    shown = terminal(*arguments, uri=uri)
+    shown = shown[shown.rfind("\x1b[2K") + 4 :] if "\x1b[2K" in shown else shown
+    picture("bench", shlex.join(["bmq", *arguments]), shown)
+
+
 def main() -> None:
-    with BackgroundBroker() as broker:
-        uri = broker.uri
-        picture("help", "bmq --help", terminal("--help", uri=uri))
-        for verb in WITH_HELP:
-            picture(f"{verb}-help", f"bmq {verb} --help", terminal(verb, "--help", uri=uri))
-        queue = "bmq://bmq.test.mem.priority/letters"
-        arguments = ["post", queue, "hello", "world", "-p", "CustomerId=1234", "--tag", "express", "--guids"]
-        picture("post", f"bmq {' '.join(arguments)}", terminal(*arguments, uri=uri))
-        picture("tail", f"bmq tail {queue}", terminal("tail", queue, uri=uri))
-        arguments = ["check", "x > 0 && exists(OrderType)", "x == 1", "-P", "5", "-P", "10", "-p", "x=1"]
-        shown = terminal(*arguments, uri=uri) + "$ bmq check 'x = 1'\n" + terminal("check", "x = 1", uri=uri)
-        picture("check", "bmq check 'x > 0 && exists(OrderType)' 'x == 1' -P 5 -P 10 -p x=1", shown)
-        arguments = ["doctor", "bmq://bmq.test.mem.priority/doctor"]
-        shown = terminal(*arguments, uri=uri) + "$ bmq doctor --broker tcp://127.0.0.1:9\n"
-        shown += terminal("doctor", "--broker", "tcp://127.0.0.1:9", uri=uri)
-        picture("doctor", " ".join(["bmq", *arguments]), shown)
-        scene = Scene(uri)
+    wanted = sys.argv[1:] or ["cli", "console"]
+    if not set(wanted) <= {"cli", "console"}:
+        sys.exit(__doc__)
+    with SETTINGS, BackgroundBroker() as broker:
+        scene = Scene(broker.uri)
         scene.do(scene.begin())
-        arguments = ["explain", ORDERS, "-p", "CustomerId=1003"]
-        picture("explain", f"bmq {' '.join(arguments)}", terminal(*arguments, uri=uri))
-        scene.do(scene.letters())
-        running = asyncio.run_coroutine_threadsafe(scene.traffic(90), scene._loop)
-        console = broker.call(lambda broker: Console(Embedded(broker)))
-        broker.call(lambda _: console.start())
-        arguments = ["top", "--count", "12", "--interval", "0.5"]
-        shown = terminal(*arguments, uri=uri)
-        picture("top", "bmq top", shown[shown.rfind("\x1b[2K") + 4 :].lstrip("\r"))
-        time.sleep(60)  # the plots need a past
-        asyncio.run(screenshots(console.url))
-        broker.call(lambda _: console.close())
-        running.result(90)
+        if "cli" in wanted:
+            commands(broker.uri, scene)
+        if "console" in wanted:
+            scene.do(scene.letters())
+            running = asyncio.run_coroutine_threadsafe(scene.traffic(90), scene._loop)
+            console = broker.call(lambda broker: Console(Embedded(broker)))
+            broker.call(lambda _: console.start())
+            time.sleep(60)  # the plots need a past
+            asyncio.run(screenshots(console.url))
+            broker.call(lambda _: console.close())
+            running.result(90)
         scene.do(scene.end())
-        arguments = ["bench", "--messages", "50000", "--rounds", "1000"]
-        shown = terminal(*arguments, uri=uri)
-        picture(
-            "bench",
-            f"bmq {' '.join(arguments)}",
-            shown[shown.rfind("\x1b[2K") + 4 :] if "\x1b[2K" in shown else shown,
-        )
 
 
 if __name__ == "__main__":

@@ -69,7 +69,9 @@ def list_contexts(output: OUTPUT = Form.TABLE) -> int:
         for record in records:
             writer.write(record)
         return ExitStatus.OK
-    rows = [["*" if each["current"] else "", *(each[name] or "" for name in _COLUMNS)] for each in records]
+    # Spaces between the addresses: a narrow terminal breaks the line there, not within a name.
+    shown = [each | {"address": each["address"].replace(",", ", ")} for each in records]
+    rows = [["*" if each["current"] else "", *(each[name] or "" for name in _COLUMNS)] for each in shown]
     if rows:
         out().print(table(["", *_COLUMNS], rows))
     else:
@@ -226,6 +228,18 @@ def add(
     $ bmq contexts add ci tcps://bmq1.example.com --user ci --password-env CI_PASSWORD
     """
     check_name(name)
+    texts = {
+        "password-file": password_file,
+        "password-env": password_env,
+        "password-command": password_command,
+        "ca": ca,
+        "cert": cert,
+        "key": key,
+        "server-name": server_name,
+    }
+    for option, text in texts.items():
+        if text is not None and not text.strip():
+            raise BadInput(f"--{option} must not be empty: give a value, or leave the option out")
     entry = _entry(address, domain, ca=ca, cert=cert, key=key, server_name=server_name)
     places = {"file": password_file, "env": password_env, "command": password_command}
     named = {f"password_{place}": value for place, value in places.items() if value is not None}

@@ -14,13 +14,17 @@ from bmq.admin import Admin
 from bmq.cli.domain_changes import compare
 from bmq.cli.domain_files import Settings, read_domains, running_settings
 from bmq.cli.domain_plan import running_domain
-from bmq.cli.domains import Output, change_lines, change_object
+from bmq.cli.domains import change_lines, change_object
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, emit_json, note
+from bmq.cli.output import emit, note
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline, target_of
 
-__all__ = ["command"]
+__all__ = ["FIELDS", "command"]
+
+#: Fields of a record: a domain that differs.
+FIELDS = ("name", "only", "changes")
 
 
 @dataclass
@@ -39,7 +43,7 @@ async def command(
         str, typer.Argument(metavar="A", help="Folder or file, tcp://HOST:PORT, or a broker's name.")
     ],
     after: Annotated[str, typer.Argument(metavar="B", help="As for A.")],
-    output: Annotated[Output, typer.Option("--output", "-o", help="Form of the output.")] = Output.TEXT,
+    output: OUTPUT = Form.TABLE,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Time limit for each request.")
     ] = 10.0,
@@ -67,6 +71,7 @@ async def command(
                 await side.admin.close()
     # A broker drops unknown members.
     unknown = one.admin is None and two.admin is None
+    records = None if output is Form.TABLE else Records(output, FIELDS)
     different = False
     for name in sorted({*one.domains, *two.domains}):
         left, right = one.domains.get(name), two.domains.get(name)
@@ -75,8 +80,8 @@ async def command(
             continue
         different = True
         only = one.name if right is None else two.name if left is None else None
-        if output is Output.JSON:
-            emit_json({"name": name, "only": only, "changes": [change_object(each) for each in changes]})
+        if records is not None:
+            records.write({"name": name, "only": only, "changes": [change_object(each) for each in changes]})
             continue
         emit(f"{name}: only in {only}" if only is not None else f"{name}:")
         for change in changes:

@@ -30,10 +30,15 @@ from bmq.cli.domain_files import domain_folder, read_domains, running_settings
 from bmq.cli.domain_plan import Plan, Step, make_plan, running_domain
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, emit_json, note
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
-__all__ = ["Action", "change_lines", "change_object", "command"]
+__all__ = ["APPLIED", "FIELDS", "Action", "change_lines", "change_object", "command"]
+
+#: Fields of a line of ``plan`` as CSV, and of ``apply``.
+FIELDS = ("name", "file", "action", "writes", "findings", "notes", "changes")
+APPLIED = ("name", "done", "problems")
 
 #: Exit status of ``plan`` with differences.
 _CHANGES = 2
@@ -44,13 +49,6 @@ class Action(StrEnum):
 
     PLAN = "plan"
     APPLY = "apply"
-
-
-class Output(StrEnum):
-    """The form of the output."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 def _plan_status(arguments: dict[str, Any], status: ExitStatus) -> ExitStatus:
@@ -80,7 +78,7 @@ async def command(
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask no broker: check the files, and compare with --config-dir.")
     ] = False,
-    output: Annotated[Output, typer.Option("--output", "-o", help="Form of the output.")] = Output.TEXT,
+    output: OUTPUT = Form.TABLE,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before apply.")] = False,
 ) -> int:
     """Compare files of domains with the broker, and apply the differences to the running broker.
@@ -186,41 +184,49 @@ def _summary(plan: Plan) -> dict[str, int]:
     return {action: len(plan.by(action)) for action in _HEADS}
 
 
-def _show(plan: Plan, output: Output) -> None:
-    if output is Output.JSON:
+def _show(plan: Plan, output: Form) -> None:
+    if output is Form.JSON:
         emit_json(_plan_object(plan))
-        return
-    for step in plan.steps:
-        for line in _step_lines(step, unchanged=False):
+    elif output is Form.CSV:
+        records = Records(output, FIELDS)
+        for step in plan.steps:
+            records.write(_step_object(step))
+    else:
+        for line in _plan_lines(plan):
             emit(line)
+
+
+def _plan_lines(plan: Plan) -> list[str]:
+    lines = [line for step in plan.steps for line in _step_lines(step, unchanged=False)]
     if plan.unmanaged:
-        emit(f"left alone, without a file: {', '.join(plan.unmanaged)}")
+        lines.append(f"left alone, without a file: {', '.join(plan.unmanaged)}")
     counts = _summary(plan)
     parts = [f"{counts['change']} to change", f"{counts['create']} new", f"{counts['none']} without changes"]
     parts += [f"{counts[each]} {each}" for each in ("refused", "invalid") if counts[each]]
-    emit(f"{several(len(plan.steps), 'domain')}: {', '.join(parts)}")
+    return [*lines, f"{several(len(plan.steps), 'domain')}: {', '.join(parts)}"]
 
 
 def _plan_object(plan: Plan) -> dict[str, Any]:
     return {
         "summary": _summary(plan),
         "brokers": list(plan.brokers),
-        "domains": [
-            {
-                "name": step.name,
-                "file": str(step.file.path),
-                "action": step.action,
-                "writes": step.writes,
-                "findings": [
-                    {"severity": each.severity, "where": each.where, "message": each.message}
-                    for each in step.file.findings
-                ],
-                "notes": list(step.notes),
-                "changes": [change_object(each) for each in step.changes],
-            }
-            for step in plan.steps
-        ],
+        "domains": [_step_object(step) for step in plan.steps],
         "unmanaged": list(plan.unmanaged),
+    }
+
+
+def _step_object(step: Step) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "file": str(step.file.path),
+        "action": step.action,
+        "writes": step.writes,
+        "findings": [
+            {"severity": each.severity, "where": each.where, "message": each.message}
+            for each in step.file.findings
+        ],
+        "notes": list(step.notes),
+        "changes": [change_object(each) for each in step.changes],
     }
 
 
@@ -228,24 +234,32 @@ def _plan_object(plan: Plan) -> dict[str, Any]:
 
 
 async def _apply(
-    plan: Plan, nodes: dict[str, Admin], config_dir: Path | None, output: Output, *, yes: bool
+    plan: Plan, nodes: dict[str, Admin], config_dir: Path | None, output: Form, *, yes: bool
 ) -> int:
     steps = plan.by("change", "create")
     left = plan.by("refused", "invalid")
-    if output is Output.TEXT or not yes:
+    if output is Form.CSV and not yes:
+        for line in _plan_lines(plan):
+            note(line)  # stdout has the result alone
+    elif output is Form.TABLE or not yes:
         _show(plan, output)
-    if not steps:
+    results = Records(output, APPLIED) if output is Form.CSV else None
+    if not steps and results is None:
         return ExitStatus.FAILED if left else ExitStatus.OK
-    if not yes and not confirmed(f"Apply {several(len(steps), 'change')}?"):
+    if steps and not yes and not confirmed(f"Apply {several(len(steps), 'change')}?"):
         return ExitStatus.FAILED
     failures: dict[str, list[str]] = {step.name: ["not applied: see the plan"] for step in left}
     for step in steps:
         problems = await _apply_step(step, nodes, config_dir)
         if problems:
             failures[step.name] = problems
-        elif output is Output.TEXT:
+        elif output is Form.TABLE:
             emit(f"{step.name}: done")
-    if output is Output.JSON:
+    if results is not None:
+        for step in (*steps, *left):
+            problems = failures.get(step.name, [])
+            results.write({"name": step.name, "done": not problems, "problems": problems})
+    elif output is Form.JSON:
         done = [step.name for step in steps if step.name not in failures]
         emit_json({"done": done, "failed": failures})
     for name, problems in failures.items():

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bmq import _world
-from bmq.admin.words import number
+from bmq.admin.words import number, several
 from bmq.cli.completion import queues
 from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, text_or_base64, to_json
 from bmq.cli.output import emit, note, out, printable
@@ -135,7 +135,9 @@ async def command(
     if expression and tags:
         raise BadInput("give an expression or tags, not both")
     wanted: Any = bmq.TagFilter(any_of=tags) if tags else expression or None
-    names = [name.strip() for name in fields.split(",")] if fields else []
+    names = [name.strip() for name in fields.split(",")] if fields is not None else []
+    if fields is not None and not all(names):
+        raise BadInput(f"--fields needs names with commas between them, such as guid,size, not {fields!r}")
     limit = min(max_unconfirmed, count) if count is not None else max_unconfirmed
     wait = idle if idle is not None else None if follow else _IDLE
     printer = _Printer(output, fields=names)
@@ -166,7 +168,7 @@ async def command(
                         message.confirm()
                 elif taken >= limit and shown != count:
                     note(
-                        f"bmq tail: {number(taken)} messages are unconfirmed, which is the limit: no more "
+                        f"bmq tail: {several(taken, 'message')} unconfirmed, which is the limit: no more "
                         "messages arrive. Raise --max-unconfirmed, or give --confirm"
                     )
                     if wait is not None:
@@ -174,7 +176,7 @@ async def command(
     returned = taken - (shown if confirm else 0)
     if returned:
         note(
-            f"bmq tail: {number(returned)} messages returned to the queue. Until a consumer takes them "
+            f"bmq tail: {several(returned, 'message')} returned to the queue. Until a consumer takes them "
             "again, other subscriptions may receive no messages; bmq peek takes no messages"
         )
     return ExitStatus.OK if count is None or shown >= count else ExitStatus.FAILED

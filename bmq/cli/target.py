@@ -6,6 +6,7 @@ from __future__ import annotations
 import getpass
 import inspect
 import logging
+import math
 import os
 import shlex
 import ssl as ssl_module
@@ -309,7 +310,8 @@ def _ssl(entry: dict[str, str]) -> ssl_module.SSLContext | None:
             key = entry.get("key")
             context.load_cert_chain(Path(cert).expanduser(), Path(key).expanduser() if key else None)
     except (OSError, ssl_module.SSLError) as error:
-        raise BadInput(f"the certificates cannot be used: {error}") from error
+        given = ", ".join(f"{option} {entry[option]}" for option in ("ca", "cert", "key") if option in entry)
+        raise BadInput(f"the certificates cannot be used ({given}): {error}") from error
     return context
 
 
@@ -445,6 +447,7 @@ def verb(name: str, *, on_error: OnError | None = None) -> Callable[[Async], Cal
             shared = {key: arguments.pop(key) for key in _SHARED}
 
             def run() -> int | None:
+                _refuse_infinite(arguments | shared)
                 _choose_form(arguments)
                 if name != "doctor":  # takes either
                     _refuse_broker_as_queue(name, arguments)
@@ -477,6 +480,7 @@ def offline(name: str, *, logs: bool = True) -> Callable[[Plain], Callable[..., 
         @wraps(function)
         def command(**arguments: Any) -> None:
             def run() -> int | None:
+                _refuse_infinite(arguments)
                 _choose_form(arguments)
                 if inspect.iscoroutinefunction(function):
                     return _run(partial(function, **arguments))
@@ -498,6 +502,20 @@ def _with_json(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
             kind = inspect.Parameter.KEYWORD_ONLY
             made.append(inspect.Parameter("json", kind, default=False, annotation=JSON_FLAG))
     return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in made]
+
+
+def _refuse_infinite(arguments: dict[str, Any]) -> None:
+    """Refuse infinity and NaN, which the limits of an option let through.
+
+    Raises:
+        BadInput: an option has no finite number.
+    """
+    for name, value in arguments.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadInput(
+                f"--{name.replace('_', '-')} must be a finite number, not {value}: leave the option out, or "
+                "give a large number"
+            )
 
 
 def _choose_form(arguments: dict[str, Any]) -> None:

@@ -132,13 +132,20 @@ def read_rows(name: str, columns: list[str]) -> list[Row]:
     path = Path(name)
     as_json = path.suffix.lower() in (".json", ".jsonl", ".ndjson")
     rows: list[Row] = []
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        for number, row in _json_rows(file, name) if as_json else _csv_rows(file, name):
-            for column in columns:
-                if column not in row:
-                    known = ", ".join(map(str, row)) or "none"
-                    raise BadInput(f"{name}, line {number}: no column {column!r}; the columns are {known}")
-            rows.append(row)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            for number, row in _json_rows(file, name) if as_json else _csv_rows(file, name):
+                for column in columns:
+                    if column not in row:
+                        known = ", ".join(map(str, row)) or "none"
+                        raise BadInput(
+                            f"{name}, line {number}: no column {column!r}; the columns are {known}"
+                        )
+                rows.append(row)
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{name} must be UTF-8, but line {len(rows) + 1} or a later line is not: {error}"
+        ) from None
     if not rows:
         raise BadInput(f"{name} has no rows")
     return rows

@@ -343,3 +343,10 @@ def test_records_have_the_documented_fields(offline: Bmq) -> None:
     assert header.split(",") == list(FIELDS)
     assert line.startswith("a,true,tcp://a,")
     assert json.loads(offline("contexts", "show", "-j").out) == record
+
+
+@pytest.mark.parametrize("option", ["--password-env", "--password-file", "--password-command", "--ca"])
+def test_an_empty_value_is_refused_at_once(offline: Bmq, option: str) -> None:
+    ran = offline("contexts", "add", "odd", "tcps://h", "--user", "u", option, "")
+    assert ran.status == 2
+    assert f"{option} must not be empty" in ran.err

@@ -16,7 +16,9 @@ from bmq.cli import (
     check,
     contexts,
     decode,
+    diff,
     doctor,
+    domains,
     explain,
     load,
     move,
@@ -41,7 +43,10 @@ FIELDS = {
     "contexts": contexts.FIELDS,
     "dead": MESSAGE_FIELDS,
     "decode": decode.FIELDS,
+    "diff": diff.FIELDS,
     "doctor": doctor.FIELDS,
+    "domains plan": domains.FIELDS,
+    "domains apply": domains.APPLIED,
     "explain": explain.FIELDS,
     "load": load.FIELDS,
     "move": move.FIELDS,
@@ -161,3 +166,67 @@ def test_csv_without_columns_and_records_without_guids_are_refused(offline: Bmq)
     refused = offline("post", QUEUE, "x", "-o", "json")
     assert refused.status == 2
     assert "--guids" in refused.err
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two folders with a domain each that differs."""
+    made: list[Path] = []
+    for name, ttl in (("staging", 300), ("production", 86400)):
+        parameters = {"name": "shop.orders", "mode": {"priority": {}}, "messageTtl": ttl}
+        limits = {"messages": 1000, "bytes": 1000000}
+        storage = {"config": {"inMemory": {}}, "domainLimits": limits, "queueLimits": limits}
+        parameters |= {"storage": storage, "consistency": {"eventual": {}}}
+        file = {"definition": {"location": "local", "parameters": parameters}}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "shop.orders.json").write_text(json.dumps(file), encoding="utf-8")
+        made.append(tmp_path / name)
+    return made[0], made[1]
+
+
+def test_differences_of_domains_are_one_record_in_every_form(
+    offline: Bmq, folders: tuple[Path, Path]
+) -> None:
+    before, after = map(str, folders)
+    (record,) = offline("diff", before, after, "--json").json
+    (row,) = read(offline("diff", before, after, "--output", "csv").out)
+    assert tuple(row) == diff.FIELDS
+    assert json.loads(row["changes"]) == record["changes"]
+    assert record["changes"][0]["before"] == 300
+    assert read(offline("diff", before, before, "--output", "csv").out) == []
+
+
+def test_a_plan_has_a_line_for_each_domain_as_csv(
+    offline: Bmq, broker: BackgroundBroker, folders: tuple[Path, Path]
+) -> None:
+    words = ["domains", "plan", str(folders[0]), "--broker", broker.uri]
+    (plan,) = offline(*words, "--json").json
+    (row,) = read(offline(*words, "--output", "csv").out)
+    assert tuple(row) == domains.FIELDS
+    assert row["action"] == plan["domains"][0]["action"]
+    words[1] = "apply"
+    ran = offline(*words, "--output", "csv", "--yes")
+    (row,) = read(ran.out)
+    assert tuple(row) == domains.APPLIED
+    assert (row["done"] == "true") == (ran.status == 0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tail", QUEUE, "--idle", "inf"),
+        ("move", QUEUE, "bmq://bmq.test.mem.priority/other", "--rate", "inf"),
+        ("queues", "--timeout", "inf"),
+        ("diff", "a", "b", "--timeout", "inf"),
+    ],
+)
+def test_no_option_takes_infinity(offline: Bmq, words: tuple[str, ...]) -> None:
+    ran = offline(*words)
+    assert ran.status == 2
+    assert f"{words[-2]} must be a finite number, not inf" in ran.err
+
+
+def test_empty_names_of_fields_are_refused(offline: Bmq, broker: BackgroundBroker) -> None:
+    ran = offline("tail", QUEUE, "--fields", ",", "--broker", broker.uri)
+    assert (ran.status, ran.out) == (2, "")
+    assert "--fields needs names" in ran.err
