@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 from bmq import _checks
@@ -61,7 +61,36 @@ def chained(middlewares: Sequence[Middleware], call: Call) -> Call:
 
 
 def _around(middleware: Middleware, inner: Call) -> Call:
-    return lambda attempt: middleware(attempt, partial(inner, attempt))
+    """Return a call inside a middleware.
+
+    A middleware that forgets ``await`` returns the coroutine of the rest, or drops it. Without a check, the
+    message would be confirmed, and the handler would never have run.
+    """
+
+    async def around(attempt: Attempt) -> Any:
+        latest: Awaitable[Any] | None = None
+
+        def rest() -> Awaitable[Any]:
+            nonlocal latest
+            latest = call = inner(attempt)
+            return call
+
+        result = await middleware(attempt, rest)
+        if getattr(latest, "cr_frame", None) is not None:
+            raise _unfinished(middleware, latest)
+        return result
+
+    return around
+
+
+def _unfinished(middleware: Middleware, call: Any) -> UsageError:
+    """Return the error of a middleware that has not waited for the rest of an attempt."""
+    if inspect.getcoroutinestate(call) == inspect.CORO_CREATED:
+        call.close()  # otherwise a RuntimeWarning, which names no middleware
+        what = "called call_next() without awaiting it, so the handler has not run"
+    else:
+        what = "returned while the handler was running"
+    return UsageError(f"the middleware {name_of(middleware)} {what}: write 'result = await call_next()'")
 
 
 def timed(call: Call, seconds: float) -> Call:

@@ -110,6 +110,52 @@ async def test_a_middleware_ends_translates_and_repeats_attempts(stage: Stage, c
     assert stage.queue.stats().confirmed == 6
 
 
+async def returns_the_coroutine(attempt: bmq.Attempt, call_next: CallNext) -> Any:
+    return call_next()
+
+
+async def drops_the_coroutine(attempt: bmq.Attempt, call_next: CallNext) -> Any:
+    call_next()
+
+
+@pytest.mark.parametrize("forgetful", [returns_the_coroutine, drops_the_coroutine])
+async def test_a_middleware_that_awaits_nothing_fails_the_attempt(stage: Stage, forgetful: Any) -> None:
+    calls, failures = list[bytes](), asyncio.Queue[Any]()
+
+    async def ship(message: bmq.Message) -> None:
+        calls.append(message.data)
+
+    await stage.queue.post(b"1")
+    async with consuming(stage.queue, ship, middlewares=[forgetful], on_error=failures.put_nowait):
+        error = (await failures.get()).error
+    assert isinstance(error, bmq.UsageError)
+    assert str(error) == (
+        f"the middleware {forgetful.__name__} called call_next() without awaiting it, so the handler has not "
+        "run: write 'result = await call_next()'"
+    )
+    assert calls == []
+    assert stage.queue.stats().confirmed == 0
+
+
+async def test_a_middleware_that_leaves_the_handler_running_fails_the_attempt(stage: Stage) -> None:
+    running, failures, end = list[asyncio.Task[Any]](), asyncio.Queue[Any](), asyncio.Event()
+
+    async def impatient(attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        running.append(asyncio.ensure_future(call_next()))
+        await asyncio.sleep(0)
+
+    async def ship(message: bmq.Message) -> None:
+        await end.wait()
+
+    await stage.queue.post(b"1")
+    async with consuming(stage.queue, ship, middlewares=[impatient], on_error=failures.put_nowait):
+        error = (await failures.get()).error
+    assert "impatient returned while the handler was running" in str(error)
+    assert stage.queue.stats().confirmed == 0
+    end.set()
+    await asyncio.gather(*running)
+
+
 async def test_a_middleware_sees_the_deadline_of_the_handler(stage: Stage) -> None:
     seen = asyncio.Queue[Any]()
 
