@@ -67,7 +67,7 @@ class TestApp:
         broker: a running broker with ``posts_kept``, such as the fixture ``bmq_broker``, for connections over
             sockets; None makes a broker in memory.
         overrides: replacements of the functions of dependencies for this test, by function, besides those of
-            :attr:`bmq.App.overrides`; also for included apps.
+            :attr:`bmq.App.overrides`; also for included apps. A handler must depend on each function.
         domains: more domains for the broker in memory, as for :class:`bmq.broker.Broker`. The built-in
             domains with a ``message_ttl`` of five minutes have a year, so that long delays can be tested.
         skip_pauses: whether the clock jumps over pauses. Otherwise the clock runs in real time, and
@@ -477,6 +477,7 @@ class TestApp:
     # ---- life
 
     async def __aenter__(self) -> TestApp:
+        self._check_overrides()
         self._time.begin()
         try:
             for each in self._all():
@@ -495,6 +496,22 @@ class TestApp:
             await self._end_all()
             raise
         return self
+
+    def _check_overrides(self) -> None:
+        """Check that a handler depends on each replaced function."""
+        from bmq.workers import dependencies_of
+
+        known = [function for each in self._all() for function in dependencies_of(each.app)(self._overrides)]
+        for function in self._overrides:
+            if function not in known:
+                name = getattr(function, "__qualname__", repr(function))
+                close = [each for each in known if getattr(each, "__qualname__", "") == name]
+                why = (
+                    f"a handler depends on a function of this name in {close[0].__module__}: import that one"
+                    if close
+                    else "give the function that stands in bmq.Depends(...)"
+                )
+                raise UsageError(f"overrides replaces {name}, and no handler of the app depends on it: {why}")
 
     async def _begin(self, overrides: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
         from bmq.workers import trial_of

@@ -12,6 +12,7 @@ from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
 from bmq.workers._app import begun_of as begun_of
 from bmq.workers._app import consumers_of as consumers_of
+from bmq.workers._app import dependencies_of as dependencies_of
 from bmq.workers._app import grace_of as grace_of
 from bmq.workers._app import parts_of as parts_of
 from bmq.workers._app import probes_of as probes_of

@@ -31,7 +31,7 @@ from bmq.workers._consume import settled
 from bmq.workers._life import AppInput, AppState, Life
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import OnError, checked_clock
-from bmq.workers._plan import Surroundings, app_dependencies
+from bmq.workers._plan import Overrides, Surroundings, app_dependencies
 from bmq.workers._registrar import Registrar, Step, Target, registry_of
 from bmq.workers._router import Router, included
 from bmq.workers._running import Running, Settings
@@ -266,6 +266,14 @@ class App(Registrar, Generic[S]):
         """Return a future to be done once the handlers of the next run receive messages."""
         begun = self._life.begun = asyncio.get_running_loop().create_future()
         return begun
+
+    def _dependencies(self, overrides: Overrides) -> list[Callable[..., Any]]:
+        """Return the functions of all dependencies, as they are and with these replacements."""
+        own = self.overrides
+        replaced = {**own, **overrides}
+        plans = [each.plan for each in self._registry.handlers]
+        nodes = [node for plan in plans for some in ({}, own, replaced) for node in plan.nodes(some)]
+        return [node.function for node in nodes]
 
     def _check_middlewares(self) -> None:
         """Check that each handler has the middlewares that its dependencies need."""
@@ -553,6 +561,10 @@ begun_of: Callable[[App[Any]], asyncio.Future[None]] = methodcaller("_begun")
 grace_of: Callable[[App[Any]], float] = methodcaller("_grace")
 #: The consumers of the latest run of an app, for :class:`bmq.testing.TestApp`.
 consumers_of: Callable[[App[Any]], list[Consumer]] = attrgetter("_consumers")
+#: The functions of the dependencies of an app's handlers, before and after a test's replacements.
+dependencies_of: Callable[[App[Any]], Callable[[Overrides], list[Callable[..., Any]]]] = attrgetter(
+    "_dependencies"
+)
 #: A function to run an app with a test's broker and clock. Returns an undo function.
 trial_of: Callable[
     [App[Any]], Callable[[str, Clock, Callable[[Failure], None], bool], Callable[[], None]]

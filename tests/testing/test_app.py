@@ -557,6 +557,47 @@ async def test_dependencies_are_overridden_for_the_test_only() -> None:
     assert seen == ["fake carrier", "slow carrier"]
 
 
+def other_carrier() -> str:
+    return "nobody's carrier"
+
+
+def inner() -> int:
+    return 1
+
+
+def outer(number: Annotated[int, bmq.Depends(inner)]) -> int:
+    return number
+
+
+async def test_an_override_that_replaces_nothing_is_refused() -> None:
+    app = bmq.App()
+
+    @app.consumer(ORDERS)
+    async def ship(
+        order: Order, by: Annotated[str, bmq.Depends(carrier)], n: Annotated[int, bmq.Depends(outer)]
+    ) -> None:
+        """Ships nothing."""
+
+    with pytest.raises(bmq.UsageError, match=r"overrides replaces other_carrier, .*bmq.Depends"):
+        async with TestApp(app, overrides={other_carrier: carrier}):
+            pass
+
+    def make() -> Callable[[], str]:
+        def carrier() -> str:
+            return ""
+
+        carrier.__qualname__ = "carrier"
+        return carrier
+
+    with pytest.raises(bmq.UsageError, match=r"function of this name in tests\.testing\.test_app"):
+        async with TestApp(app, overrides={make(): carrier}):
+            pass
+    # A dependency of a replaced dependency is not used, and may be replaced all the same.
+    async with TestApp(app, overrides={outer: lambda: 2, inner: lambda: 3, carrier: other_carrier}) as test:
+        await test.post(ORDERS, Order(1))
+        await test.drained()
+
+
 async def test_results_of_a_handler_are_tested_by_value() -> None:
     app = bmq.App()
 
