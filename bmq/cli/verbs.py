@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "admin": ("bmq.cli.admin", "Send an admin command to a broker."),
     "domains": ("bmq.cli.domains", "Compare files of domains with a broker, and apply them."),
     "diff": ("bmq.cli.diff", "Compare the domains of two folders or brokers."),
+    "conform": ("bmq.cli.conform", "Test whether a broker conforms to the protocol."),
     "decode": ("bmq.cli.decode", "Decode recorded bytes, field by field."),
     "record": ("bmq.cli.record", "Record the conversation of clients and a broker."),
     "replay": ("bmq.cli.replay", "Replay one half of a recorded conversation."),

@@ -21,6 +21,7 @@ STEPS: dict[str, Step] = {}
 #: Verbs without a queue, or with queues from a recording, an app, a page or a query.
 WITHOUT_A_QUEUE = {
     "check",
+    "conform",
     "decode",
     "record",
     "replay",

@@ -228,6 +228,7 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["contexts", "test", "a"], ""),
         (["contexts", "remove", "a"], ""),
     ],
+    "conform": [(["conform", "list", "--only", "2.3"], ""), (["conform", "list", "--only", HOSTILE], "")],
     "load": [(["load", "WORKLOAD"], "")],
     "move": [(["move", OTHER, f"{DOMAIN}/moved", "--idle", "0.02", "--output", "csv"], "")],
     "admin": [
@@ -240,7 +241,7 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
 _OTHERS = {"broker"}
 # Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
-_OFFLINE = {"check", "contexts", "decode", "diff", "docs", "run", "spark"}
+_OFFLINE = {"check", "conform", "contexts", "decode", "diff", "docs", "run", "spark"}
 _WORKLOAD = f"""
 duration = 0.1
 [[producers]]

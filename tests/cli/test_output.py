@@ -14,6 +14,7 @@ import pytest
 from bmq.cli import (
     bench,
     check,
+    conform,
     contexts,
     decode,
     diff,
@@ -40,6 +41,7 @@ QUEUE = "bmq://bmq.test.mem.fanout/orders"
 FIELDS = {
     "bench": bench.FIELDS,
     "check": check.FIELDS,
+    "conform": conform.FIELDS,
     "contexts": contexts.FIELDS,
     "dead": MESSAGE_FIELDS,
     "decode": decode.FIELDS,

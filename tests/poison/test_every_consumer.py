@@ -106,7 +106,7 @@ READING = {"tail", "dead", "peek"}
 OTHER_VERBS = {
     *("post", "purge", "queues", "stat", "top", "explain", "check", "doctor", "bench", "admin", "decode"),
     *("record", "replay", "broker", "spark", "docs", "domains", "diff", "exporter"),
-    *("mover", "run", "console", "contexts", "load", "move"),
+    *("mover", "run", "console", "contexts", "load", "move", "conform"),
 }
 
 

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bmq conform``: a conformance suite for brokers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit, note, out, table
+from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import offline
+from bmq.conform import KINDS, Domains, Outcome, Report, Result, as_json, as_junit, choose, run_suite
+from bmq.conform.bench import Address
+from bmq.conform.case import Level, Mismatch
+from bmq.conform.report import explanation, group_rows
+from bmq.conform.run import AT_ONCE
+from bmq.errors import UsageError
+
+__all__ = ["FIELDS", "SUBCOMMANDS", "command"]
+
+#: Fields of the records.
+FIELDS = (
+    "number",
+    "title",
+    "level",
+    "outcome",
+    "expected",
+    "received",
+    "reason",
+    "seconds",
+    "sends",
+    "statement",
+)
+
+_ONLY = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="CASES",
+        help="A group (5), a section (5.2), a case (5.2.1) or a level (must); may be repeated.",
+        show_default=False,
+    ),
+]
+
+
+@offline("conform")
+async def broker(
+    uri: Annotated[str, typer.Argument(metavar="URI", help="The broker's address, tcp://HOST:PORT.")],
+    only: _ONLY = None,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--domain",
+            metavar="KIND=NAME",
+            help="The name of the broker's domain of a kind, such as priority=orders; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results as JUnit XML.")
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option("--at-once", min=1, max=256, metavar="N", help="Cases at the same time.")
+    ] = AT_ONCE,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail for differences in should and observed cases, too.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not explain differences.")] = False,
+    output: OUTPUT = Form.TABLE,
+) -> int:
+    """Test whether a broker conforms to the protocol, with numbered cases over raw bytes.
+
+    The suite needs a broker that accepts anonymous sessions, and domains of several kinds. The usual names
+    are those of the embedded broker; --domain gives others. A case without its domain is not tested. The
+    suite creates queues of its own, and leaves messages in them: do not use a broker in production.
+
+    The exit status is 0 if all must cases passed, 1 if one failed or the broker died, 2 for wrong usage, and
+    3 without a broker.
+
+    [bold]Examples[/]
+
+    $ bmq conform broker tcp://localhost:30114
+    $ bmq conform broker tcp://localhost:30114 --only 3 --only must
+    $ bmq conform broker tcp://localhost:30114 --domain durable=orders --junit conform.xml
+    """
+    address, cases = Address.parse(uri), choose(only or ())
+    if not cases:
+        raise BadInput(f"no case belongs to all of {', '.join(only or ())}: leave one of them out")
+    if junit is not None and junit.is_dir():
+        raise BadInput(
+            f"--junit needs a file, and {junit} is a folder: give the name of a file in the folder"
+        )
+    names = Domains(_domains(domain or []))
+    try:
+        report = await run_suite(address, cases, domains=names, at_once=at_once)
+    except OSError as error:
+        note(f"bmq conform: {uri} accepts no connection ({error}): start the broker, or correct the address")
+        return ExitStatus.UNREACHABLE
+    except Mismatch as error:
+        note(f"bmq conform: {uri} does not negotiate: {error}")
+        return ExitStatus.FAILED
+    if junit is not None:
+        junit.write_text(as_junit(report), encoding="utf-8")
+    _print(report, output, quiet=quiet)
+    different = report.count(Outcome.FAILED) if strict else 0
+    return ExitStatus.OK if report.conforms and not different else ExitStatus.FAILED
+
+
+@offline("conform")
+def list_cases(only: _ONLY = None, output: OUTPUT = Form.TABLE) -> int:
+    """List the cases: number, level, title.
+
+    [bold]Examples[/]
+
+    $ bmq conform list
+    $ bmq conform list --only 3.1 --json
+    """
+    cases = choose(only or ())
+    if output is Form.TABLE:
+        out().print(table(["case", "level", "title"], [(c.number, str(c.level), c.title) for c in cases]))
+        return ExitStatus.OK
+    writer = Records(output, ("number", "level", "title", "sends", "expects", "statement", "domains"))
+    for case in cases:
+        writer.write(
+            {
+                "number": case.number,
+                "level": str(case.level),
+                "title": case.title,
+                "sends": case.sends,
+                "expects": case.expects,
+                "statement": case.statement,
+                "domains": list(case.domains),
+            }
+        )
+    return ExitStatus.OK
+
+
+def _domains(texts: list[str]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for text in texts:
+        kind, equals, name = text.partition("=")
+        if not equals or not name or kind not in KINDS:
+            raise UsageError(
+                f"--domain needs KIND=NAME with a kind among {', '.join(KINDS)}, not {text!r}: "
+                "for example priority=orders"
+            )
+        names[kind] = name
+    return names
+
+
+def _print(report: Report, output: Form, *, quiet: bool) -> None:
+    if output is not Form.TABLE:
+        writer = Records(output, FIELDS)
+        for each in as_json(report)["cases"]:
+            writer.write(each)
+        return
+    emit(f"{report.broker}: {report.version}, {len(report.results)} cases in {report.seconds:.1f} s", "")
+    columns = ["group", "", "passed>", "must>", "should>", "observed>", "not tested>"]
+    rows = [tuple(map(str, row)) for row in group_rows(report)]
+    out().print(table(columns, rows))
+    for level in Level:
+        for each in report.results:
+            if each.outcome is Outcome.FAILED and each.case.level is level:
+                _explain(each, quiet=quiet)
+    reasons: dict[str, list[str]] = {}
+    for each in report.results:
+        if each.outcome is Outcome.NOT_TESTED:
+            reasons.setdefault(each.reason, []).append(each.case.number)
+    for reason, numbers in reasons.items():
+        emit("", f"not tested: {reason}", f"  {' '.join(numbers)}")
+    if report.died:
+        emit("", report.died)
+    emit("", "the broker conforms" if report.conforms else "the broker does not conform")
+
+
+def _explain(result: Result, *, quiet: bool) -> None:
+    word = "failed" if result.case.level is Level.MUST else "differs"
+    emit("", f"{result.case.number} {result.case.level} {word}: {result.case.title}")
+    if quiet:
+        emit(f"  expected {result.expected}, received {result.received}")
+        return
+    for line in explanation(result):
+        emit(f"  {line}")
+
+
+#: The actions: function and purpose.
+SUBCOMMANDS: Final = {
+    "broker": (broker, "Test a broker."),
+    "list": (list_cases, "List the cases."),
+}
+
+
+def command() -> None:
+    """Test whether an implementation conforms to the protocol of BlazingMQ, with numbered cases.
+
+    Every case states what is sent, what is expected, and the part of the protocol that requires it. The level
+    is must, should, or observed: the behaviour of a real broker where the protocol permits others.
+
+    [bold]Examples[/]
+
+    $ bmq conform broker tcp://localhost:30114
+    $ bmq conform list --only 3
+    """

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a case works with: new connections, and names of queues that nobody else uses."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as ssl_module
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from bmq import _world
+from bmq.conform.case import fail
+from bmq.conform.peer import Peer
+from bmq.errors import StatusCategory, UsageError
+
+__all__ = ["KINDS", "Address", "Bench", "Domains"]
+
+#: The kinds of domains, each with the name of the usual domain and its settings.
+KINDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "priority": ("bmq.test.mem.priority", "priority mode, in memory, generous quotas"),
+        "fanout": ("bmq.test.mem.fanout", "fanout mode, applications foo, bar and baz"),
+        "broadcast": ("bmq.test.mem.broadcast", "broadcast mode"),
+        "small": ("bmq.test.small.priority", "priority mode, a quota of 10 messages and 4,096 bytes a queue"),
+        "ttl": ("bmq.test.ttl.priority", "priority mode, messageTtl 2"),
+        "attempts": ("bmq.test.rda.priority", "priority mode, maxDeliveryAttempts 3"),
+        "app-fanout": (
+            "bmq.test.appsub.fanout",
+            "fanout mode, application subscriptions: foo `x == 1`, bar `x == 2`",
+        ),
+        "app-priority": ("bmq.test.appsub.priority", "priority mode, application subscription `x > 0`"),
+        "durable": ("bmq.test.persistent.priority", "priority mode, file-backed storage"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Domains:
+    """The names of the broker's domains, by kind.
+
+    Attributes:
+        names: names other than the usual ones, by kind.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        for kind in self.names:
+            if kind not in KINDS:
+                raise UsageError(
+                    f"a kind of domain was expected, not {kind!r}: use one of {', '.join(KINDS)}"
+                )
+
+    def name(self, kind: str) -> str:
+        """The name of the domain of a kind."""
+        return self.names.get(kind, KINDS[kind][0])
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the broker listens.
+
+    Attributes:
+        host: host name or address.
+        port: port.
+        ssl: context for TLS, or None.
+    """
+
+    host: str
+    port: int
+    ssl: ssl_module.SSLContext | None = None
+
+    @classmethod
+    def parse(cls, uri: str, ssl: ssl_module.SSLContext | None = None) -> Address:
+        """Read ``tcp://host:port``.
+
+        Raises:
+            UsageError: the text is not such an address.
+        """
+        try:
+            parts = urlsplit(uri)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+            parts = urlsplit("")
+        if parts.scheme != "tcp" or not host or parts.path not in ("", "/") or parts.query:
+            raise UsageError(f"the address of a broker was expected, not {uri!r}: use tcp://HOST:PORT")
+        return cls(host, port or 30114, ssl)
+
+
+Opener = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+class Bench:
+    """The bench of one case.
+
+    Attributes:
+        domains: the names of the domains.
+        peers: the connections of the case, in order.
+    """
+
+    def __init__(self, opener: Opener, domains: Domains) -> None:
+        self.domains = domains
+        self.peers: list[Peer] = []
+        self._opener = opener
+
+    async def dial(self) -> Peer:
+        """Return a new connection without any traffic.
+
+        Raises:
+            OSError: the broker does not accept connections.
+        """
+        peer = Peer(len(self.peers) + 1, *await self._opener())
+        self.peers.append(peer)
+        return peer
+
+    async def client(self, **identity: Any) -> Peer:
+        """Return a connection that has negotiated."""
+        peer = await self.dial()
+        response = await peer.negotiate(**identity)
+        if response.result.category is not StatusCategory.E_SUCCESS:
+            raise fail("a successful negotiation", response.result)
+        return peer
+
+    def uri(self, kind: str = "priority", app: str = "") -> str:
+        """Return the URI of a new queue."""
+        uri = f"bmq://{self.domains.name(kind)}/conform-{_world.token_hex(8)}"
+        return f"{uri}?id={app}" if app else uri
+
+    async def queue(self, kind: str = "priority", **how: Any) -> tuple[Peer, str]:
+        """Return a client that has a new queue open as qId 0, and the URI of the queue."""
+        peer, uri = await self.client(), self.uri(kind)
+        await peer.open(uri, **how)
+        return peer, uri
+
+    def end(self) -> None:
+        """Close all connections."""
+        for peer in self.peers:
+            peer.drop()

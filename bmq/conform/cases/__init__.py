@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases, a module a group. Numbers are given by hand and stay: a new case gets the next free number."""
+
+from typing import Final
+
+from bmq.conform.case import Cases
+from bmq.conform.cases.framing import GROUP as _FRAMING
+from bmq.conform.cases.negotiation import GROUP as _NEGOTIATION
+from bmq.conform.cases.posting import GROUP as _POSTING
+from bmq.conform.cases.requests import GROUP as _REQUESTS
+
+__all__ = ["EVERY_GROUP"]
+
+#: All groups, in the order of their numbers.
+EVERY_GROUP: Final[tuple[Cases, ...]] = (_NEGOTIATION, _FRAMING, _REQUESTS, _POSTING)

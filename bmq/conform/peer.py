@@ -1,0 +1,626 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection of the suite: sends any bytes, and sorts the events of the broker.
+
+Every event in both directions is kept, for the report of a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+
+from bmq import _world
+from bmq.conform.case import Mismatch, fail
+from bmq.errors import ProtocolError
+from bmq.protocol.framing import Framer
+from bmq.wire.ack import AckMessage, decode_acks
+from bmq.wire.anatomy import summary
+from bmq.wire.constants import Compression, EventType, PushFlags, PutFlags
+from bmq.wire.control import Codec, decode_event, encode_event
+from bmq.wire.control.messages import (
+    AuthenticationRequest,
+    AuthenticationResponse,
+    BrokerResponse,
+    ClientIdentity,
+    ClientLanguage,
+    ClientType,
+    CloseQueue,
+    ConfigureStream,
+    ConsumerInfo,
+    ControlBody,
+    ControlMessage,
+    Expression,
+    ExpressionVersion,
+    GuidInfo,
+    MessageKind,
+    OpenQueue,
+    OpenQueueResponse,
+    QueueFlags,
+    QueueHandleParameters,
+    Status,
+    StreamParameters,
+    SubQueueIdInfo,
+    Subscription,
+)
+from bmq.wire.event import (
+    CODEC_SHIFT,
+    HEADER_SIZE,
+    HEARTBEAT_RSP,
+    Event,
+    pack_event_header,
+    pack_schema_event,
+    type_of,
+)
+from bmq.wire.guid import GuidGenerator
+from bmq.wire.message import join_application_data, split_application_data
+from bmq.wire.properties import PropertyInput, encode_properties
+from bmq.wire.push import PushMessage, decode_pushes
+from bmq.wire.put import encode_put
+
+__all__ = [
+    "ANSWER",
+    "CLOSED",
+    "JSON_FEATURES",
+    "NO_ANSWER",
+    "QUIET",
+    "Peer",
+    "Pushed",
+    "Traced",
+    "confirm_event",
+    "handle",
+    "open_request",
+    "put_event",
+    "subscription",
+]
+
+#: Seconds to wait for an expected answer.
+ANSWER = 8.0
+#: Seconds without an event that count as silence. A request is answered first, so that the broker has read
+#: all input before the silence begins.
+QUIET = 0.15
+#: Features of a client that wants JSON and the new encoding of properties.
+JSON_FEATURES = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
+
+#: Reactions to a request, beside the names of answers and statuses.
+NO_ANSWER, CLOSED = "no answer", "closed"
+
+_CHUNK = 1 << 16
+_MOST_TRACED = 200
+_MOST_BYTES = 64
+_MOST_TEXT = 300
+#: A queue id that no case uses: the answer to a request for this queue shows that earlier input was read.
+_NOBODY = 4_000_000_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """An event, or other bytes, as shown in a report.
+
+    Attributes:
+        connection: number of the connection within the case.
+        sent: whether the suite sent the bytes.
+        size: number of bytes.
+        hex: the first bytes.
+        text: the event in words.
+    """
+
+    connection: int
+    sent: bool
+    size: int
+    hex: str
+    text: str
+
+    def __str__(self) -> str:
+        arrow = ">" if self.sent else "<"
+        more = "..." if self.size * 2 > len(self.hex) else ""
+        return f"{self.connection}{arrow} {self.text}\n     {self.hex}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A delivered message."""
+
+    push: PushMessage
+
+    @property
+    def payload(self) -> bytes:
+        """The payload, decompressed."""
+        return self._split()[1]
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties, by name."""
+        return dict(self._split()[0])
+
+    def _split(self) -> tuple[Mapping[str, Any], bytes]:
+        push = self.push
+        return split_application_data(
+            push.data,
+            has_properties=bool(push.flags & PushFlags.MESSAGE_PROPERTIES),
+            schema_id=push.schema_id,
+            compression=push.compression,
+        )
+
+    @property
+    def again(self) -> bool:
+        """Whether the broker marked the message as out of order."""
+        return bool(self.push.flags & PushFlags.OUT_OF_ORDER)
+
+
+def subscription(
+    s_id: int,
+    text: str = "",
+    *,
+    priority: int = 0,
+    count: int = 1,
+    messages: int = 1000,
+    size: int = 33_554_432,
+) -> Subscription:
+    """A subscription with one consumer."""
+    version = ExpressionVersion.E_VERSION_1 if text else ExpressionVersion.E_UNDEFINED
+    consumer = ConsumerInfo(
+        max_unconfirmed_messages=messages,
+        max_unconfirmed_bytes=size,
+        consumer_priority=priority,
+        consumer_priority_count=count,
+    )
+    return Subscription(s_id=s_id, expression=Expression(version=version, text=text), consumers=(consumer,))
+
+
+def handle(
+    uri: str, q_id: int = 0, *, read: bool = True, write: bool = True, sub_id: int = 0, **changes: Any
+) -> QueueHandleParameters:
+    """The parameters of a queue, for reading and writing unless told otherwise."""
+    app_id = uri.partition("?id=")[2]
+    flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
+    values: dict[str, Any] = {
+        "uri": uri,
+        "q_id": q_id,
+        "sub_id_info": SubQueueIdInfo(sub_id=sub_id or 1, app_id=app_id) if app_id else None,
+        "flags": int(flags),
+        "read_count": int(read),
+        "write_count": int(write),
+        "admin_count": 0,
+    }
+    return QueueHandleParameters(**(values | changes))
+
+
+def open_request(uri: str, q_id: int = 0, **how: Any) -> OpenQueue:
+    """The request to open a queue; see :func:`handle`."""
+    return OpenQueue(handle_parameters=handle(uri, q_id, **how))
+
+
+def put_event(*messages: bytes) -> bytes:
+    """A PUT event of encoded messages."""
+    body = b"".join(messages)
+    return pack_event_header(HEADER_SIZE + len(body), EventType.PUT) + body
+
+
+def confirm_event(*confirms: tuple[int, bytes, int], header: bytes = b"\x16\0\0\0") -> bytes:
+    """A CONFIRM event of queue ids, GUIDs and sub-queue ids."""
+    body = header + b"".join(
+        q_id.to_bytes(4, "big", signed=True) + guid + sub_id.to_bytes(4, "big")
+        for q_id, guid, sub_id in confirms
+    )
+    return pack_event_header(HEADER_SIZE + len(body), EventType.CONFIRM) + body
+
+
+class Peer:
+    """A connection of a case.
+
+    Attributes:
+        number: number of the connection within the case.
+        codec: encoding of the control messages sent.
+        guids: source of GUIDs.
+        kinds: types of all received events, in order.
+        codecs: encodings of all received control messages, in order.
+        control_bytes: all received control messages.
+        trace: events in both directions.
+        left_out: number of events that the trace does not contain.
+    """
+
+    def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.number = number
+        self.codec = Codec.JSON
+        self.guids = GuidGenerator(_world.token_bytes(6))
+        self.kinds: list[int] = []
+        self.codecs: list[int] = []
+        self.control_bytes: list[bytes] = []
+        self.trace: list[Traced] = []
+        self.left_out = 0
+        self._reader = reader
+        self._writer = writer
+        self._framer = Framer()
+        self._r_ids = itertools.count(1)
+        self._controls: list[Event] = []
+        self._others: list[Event] = []
+        self._acks: list[AckMessage] = []
+        self._pushes: list[Pushed] = []
+        self._over = False
+
+    # ---- bytes
+
+    def send(self, data: bytes) -> None:
+        """Send any bytes."""
+        self._note(data, sent=True)
+        self._writer.write(data)
+
+    async def send_piece(self, data: bytes) -> None:
+        """Send a part of an event in a packet of its own."""
+        self.send(data)
+        await self._writer.drain()
+        await asyncio.sleep(0)
+
+    def _note(self, data: bytes, *, sent: bool) -> None:
+        if len(self.trace) >= _MOST_TRACED:
+            self.left_out += 1
+            return
+        text = _in_words(data)
+        self.trace.append(Traced(self.number, sent, len(data), data[:_MOST_BYTES].hex(), text))
+
+    async def _read(self, seconds: float) -> None:
+        """Wait for the next bytes of the broker.
+
+        Raises:
+            TimeoutError: nothing arrived.
+            ConnectionError: the broker closed the connection.
+            Mismatch: the bytes are not an event of the protocol.
+        """
+        if self._over:
+            raise ConnectionResetError("the broker closed the connection")
+        try:
+            async with asyncio.timeout(seconds):
+                data = await self._reader.read(_CHUNK)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._over = True
+            raise ConnectionResetError("the broker closed the connection")
+        events, error = self._framer.feed(data)
+        for event in events:
+            self._note(event.data, sent=False)
+            self._take(event)
+        if error is not None:
+            raise Mismatch("events of the protocol", f"bytes without a valid event: {error}")
+
+    def _take(self, event: Event) -> None:
+        self.kinds.append(event.type)
+        try:
+            match event.type:
+                case EventType.PUSH:
+                    self._pushes += map(Pushed, decode_pushes(event.data, event.body))
+                case EventType.ACK:
+                    self._acks += decode_acks(event.data, event.body)
+                case EventType.CONTROL | EventType.AUTHENTICATION:
+                    self.codecs.append(event.type_specific >> CODEC_SHIFT)
+                    self.control_bytes.append(event.data)
+                    self._controls.append(event)
+                case EventType.HEARTBEAT_REQ:
+                    self._others.append(event)
+                    self._writer.write(HEARTBEAT_RSP)
+                case _:
+                    self._others.append(event)
+        except ProtocolError as error:
+            raise Mismatch("an event of the protocol", f"an event that does not decode: {error}") from error
+
+    async def _until(self, found: Callable[[], T | None], expected: str, seconds: float = ANSWER) -> T:
+        """Read until a function returns a value other than None."""
+        end = _world.monotonic() + seconds
+        while (value := found()) is None:
+            try:
+                await self._read(max(0.001, end - _world.monotonic()))
+            except TimeoutError:
+                raise Mismatch(expected, f"nothing within {seconds:g} s") from None
+            except ConnectionError:
+                raise Mismatch(expected, "the end of the connection") from None
+        return value
+
+    async def event(self, event_type: EventType, seconds: float = ANSWER) -> Event:
+        """Return the next event of a type that is neither CONTROL, PUSH nor ACK."""
+
+        def found() -> Event | None:
+            for at, event in enumerate(self._others):
+                if event.type == event_type:
+                    return self._others.pop(at)
+            return None
+
+        return await self._until(found, f"an event of the type {event_type.name}", seconds)
+
+    async def closed(self, seconds: float = ANSWER) -> None:
+        """Expect that the broker closes the connection."""
+        end = _world.monotonic() + seconds
+        try:
+            while True:
+                await self._read(max(0.001, end - _world.monotonic()))
+        except TimeoutError:
+            raise Mismatch("the end of the connection", f"an open connection after {seconds:g} s") from None
+        except ConnectionError:
+            return
+
+    def drop(self) -> None:
+        """End the connection without a word."""
+        self._over = True
+        self._writer.transport.abort()
+
+    # ---- negotiation
+
+    def identity(self, features: str = JSON_FEATURES, **changes: Any) -> ClientIdentity:
+        """The identity of this client."""
+        given: dict[str, Any] = {
+            "protocol_version": 1,
+            "sdk_version": 100,
+            "client_type": ClientType.E_TCPCLIENT,
+            "process_name": "bmq conform",
+            "pid": 1,
+            "features": features,
+            "sdk_language": ClientLanguage.E_UNKNOWN,
+            "guid_info": GuidInfo(client_id=self.guids.client_id_text),
+        }
+        return ClientIdentity(**(given | changes))
+
+    async def _next_control(self, expected: str, seconds: float = ANSWER) -> Event:
+        return await self._until(lambda: self._controls.pop(0) if self._controls else None, expected, seconds)
+
+    async def response(self, seconds: float = ANSWER) -> BrokerResponse:
+        """Return the answer to an identity."""
+        event = await self._next_control("a brokerResponse", seconds)
+        message = _decoded(event, MessageKind.NEGOTIATION)
+        if not isinstance(message, BrokerResponse):
+            raise fail("a brokerResponse", message)
+        return message
+
+    async def negotiate(self, **changes: Any) -> BrokerResponse:
+        """Send an identity, and return the answer."""
+        self.send(encode_event(self.identity(**changes), self.codec))
+        return await self.response()
+
+    async def authenticate(self, mechanism: str, data: bytes | None) -> AuthenticationResponse:
+        """Send credentials, and return the answer."""
+        self.send(encode_event(AuthenticationRequest(mechanism=mechanism, data=data), self.codec))
+        event = await self._next_control("an authenticationResponse")
+        message = _decoded(event, MessageKind.AUTHENTICATION)
+        if not isinstance(message, AuthenticationResponse):
+            raise fail("an authenticationResponse", message)
+        return message
+
+    # ---- requests
+
+    def next_id(self) -> int:
+        """A new request number."""
+        return next(self._r_ids)
+
+    def request(self, body: ControlBody) -> int:
+        """Send a request; return its number."""
+        r_id = self.next_id()
+        self.send(encode_event(ControlMessage(r_id=r_id, body=body), self.codec))
+        return r_id
+
+    def send_json(self, value: Any) -> None:
+        """Send a control event with any JSON value."""
+        self.send(pack_schema_event(EventType.CONTROL, Codec.JSON, orjson.dumps(value)))
+
+    async def answer(self, r_id: int, seconds: float = ANSWER) -> ControlBody:
+        """Return the answer to a request."""
+
+        def found() -> ControlBody | None:
+            for at, event in enumerate(self._controls):
+                message = _decoded(event, MessageKind.CONTROL)
+                if isinstance(message, ControlMessage) and message.r_id == r_id:
+                    del self._controls[at]
+                    if message.body is None:
+                        raise fail(f"an answer to rId {r_id}", message)
+                    return message.body
+            return None
+
+        return await self._until(found, f"an answer to rId {r_id}", seconds)
+
+    async def ask(self, body: ControlBody, seconds: float = ANSWER) -> ControlBody:
+        """Send a request, and return the answer."""
+        return await self.answer(self.request(body), seconds)
+
+    async def accepted(self, body: ControlBody) -> ControlBody:
+        """Send a request that must succeed, and return the answer."""
+        reply = await self.ask(body)
+        if isinstance(reply, Status):
+            raise fail("success", _status(reply))
+        return reply
+
+    async def refused(self, body: ControlBody) -> Status:
+        """Send a request that must fail, and return the status."""
+        reply = await self.ask(body)
+        if not isinstance(reply, Status):
+            raise fail("a status", reply)
+        return reply
+
+    async def reaction(self, r_id: int, expected: str) -> str:
+        """The reaction to a request that was just sent, in a word.
+
+        The result is ``closed``, ``no answer``, the name of the answer such as ``openQueueResponse``, or the
+        status such as ``E_REFUSED 0``. A broker may answer a later request first: an expected answer is
+        waited for, and no answer is the answer to a later request and a silence.
+        """
+        barrier = self._ask_nobody()
+
+        def found() -> str | None:
+            passed = False
+            for event in self._controls:
+                message = _decoded(event, MessageKind.CONTROL)
+                if not isinstance(message, ControlMessage):
+                    continue
+                if message.r_id == r_id:
+                    return _status(message.body) if isinstance(message.body, Status) else _name(message.body)
+                passed |= message.r_id == barrier
+            return NO_ANSWER if passed and expected == NO_ANSWER else None
+
+        try:
+            reaction = await self._until(found, expected)
+            if reaction == NO_ANSWER:
+                await self._silent(lambda: [each for each in [found()] if each != NO_ANSWER])
+                reaction = found() or NO_ANSWER
+        except Mismatch as error:
+            if self._over:
+                return CLOSED
+            if error.received.startswith("nothing within"):
+                return NO_ANSWER
+            raise
+        return reaction
+
+    def _ask_nobody(self) -> int:
+        empty = StreamParameters(subscriptions=())
+        return self.request(ConfigureStream(q_id=_NOBODY, stream_parameters=empty))
+
+    async def barrier(self) -> None:
+        """Wait until the broker has read all earlier input: for the answer to a request for no queue."""
+        await self.answer(self._ask_nobody())
+
+    async def open(self, uri: str, q_id: int = 0, **how: Any) -> OpenQueueResponse:
+        """Open a queue, for reading and writing unless told otherwise."""
+        reply = await self.accepted(open_request(uri, q_id, **how))
+        if not isinstance(reply, OpenQueueResponse):
+            raise fail("an openQueueResponse", reply)
+        return reply
+
+    async def configure(self, q_id: int, *subscriptions: Subscription, app_id: str = "__default") -> None:
+        """Configure a stream with subscriptions."""
+        parameters = StreamParameters(app_id=app_id, subscriptions=subscriptions)
+        await self.accepted(ConfigureStream(q_id=q_id, stream_parameters=parameters))
+
+    async def close(self, uri: str, q_id: int = 0, **how: Any) -> None:
+        """Close a queue after its subscriptions are withdrawn."""
+        app_id = uri.partition("?id=")[2] or "__default"
+        await self.configure(q_id, app_id=app_id)
+        await self.accepted(CloseQueue(handle_parameters=handle(uri, q_id, **how), is_final=True))
+
+    # ---- messages
+
+    def post(
+        self,
+        payload: bytes,
+        q_id: int = 0,
+        *,
+        guid: bytes | None = None,
+        ack: bool = True,
+        properties: Mapping[str, PropertyInput] | None = None,
+        new: bool = True,
+        compression: Compression = Compression.NONE,
+    ) -> bytes:
+        """Post a message; return its GUID."""
+        guid = guid if guid is not None else self.guids.next(0)
+        area = encode_properties(properties or {}, new=new)
+        flags = (PutFlags.ACK_REQUESTED if ack else 0) | (PutFlags.MESSAGE_PROPERTIES if area else 0)
+        data, used = join_application_data(payload, area, new=new, compression=compression)
+        self.send(put_event(encode_put(q_id, guid, data, flags, 1 if area and new else 0, used)))
+        return guid
+
+    async def acks(self, count: int = 1) -> list[AckMessage]:
+        """Return the next acknowledgements."""
+        expected = f"{count} acknowledgements" if count > 1 else "an acknowledgement"
+        await self._until(lambda: True if len(self._acks) >= count else None, expected)
+        found, self._acks = self._acks[:count], self._acks[count:]
+        return found
+
+    async def ack(self) -> AckMessage:
+        """Return the next acknowledgement."""
+        return (await self.acks())[0]
+
+    async def statuses(self, count: int) -> list[int]:
+        """Return the statuses of the next acknowledgements."""
+        return [ack.status for ack in await self.acks(count)]
+
+    async def pushes(self, count: int = 1) -> list[Pushed]:
+        """Return the next delivered messages."""
+        expected = f"{count} messages" if count > 1 else "a message"
+        await self._until(lambda: True if len(self._pushes) >= count else None, expected)
+        found, self._pushes = self._pushes[:count], self._pushes[count:]
+        return found
+
+    async def push(self) -> Pushed:
+        """Return the next delivered message."""
+        return (await self.pushes())[0]
+
+    async def payloads(self, count: int) -> list[bytes]:
+        """Return the payloads of the next delivered messages."""
+        return [each.payload for each in await self.pushes(count)]
+
+    def confirm(self, *guids: bytes, q_id: int = 0, sub_id: int = 0) -> None:
+        """Confirm messages."""
+        self.send(confirm_event(*((q_id, guid, sub_id) for guid in guids)))
+
+    async def no_push(self) -> None:
+        """Expect that no message is delivered."""
+        await self.barrier()
+        await self._silent(lambda: self._pushes)
+        if self._pushes:
+            raise fail("no message", f"a message with the payload {self._pushes[0].payload[:40]!r}")
+
+    async def no_ack(self) -> None:
+        """Expect that no acknowledgement arrives."""
+        await self.barrier()
+        await self._silent(lambda: self._acks)
+        if self._acks:
+            raise fail("no acknowledgement", f"one with the status {self._acks[0].status}")
+
+    async def no_answer(self, r_id: int) -> None:
+        """Expect no answer to a request; the broker may close the connection."""
+        try:
+            reply = await self.answer(r_id, QUIET)
+        except Mismatch:
+            return
+        raise fail("no answer", reply)
+
+    async def quiet(self) -> None:
+        """Expect no message for a moment; the broker may close the connection."""
+        try:
+            await self._silent(lambda: self._pushes)
+        except Mismatch:
+            return
+        if self._pushes:
+            raise fail("no message", f"a message with the payload {self._pushes[0].payload[:40]!r}")
+
+    async def _silent(self, arrived: Callable[[], list[Any]]) -> None:
+        end = _world.monotonic() + QUIET
+        while not arrived() and (left := end - _world.monotonic()) > 0:
+            try:
+                await self._read(left)
+            except TimeoutError:
+                return
+            except ConnectionError:
+                raise Mismatch("silence", "the end of the connection") from None
+
+
+def _in_words(data: bytes) -> str:
+    """An event in words, with the body of a control message in JSON."""
+    try:
+        text = " ".join(summary(data).split())
+    except (ProtocolError, ValueError, IndexError, KeyError):
+        return "bytes that are not an event"
+    if type_of(data) in (EventType.CONTROL, EventType.AUTHENTICATION) and data[8:9] == b"{":
+        body = data[8 : len(data) - data[-1]].decode("utf-8", "backslashreplace").replace("\\/", "/")
+        text += f" {body if len(body) <= _MOST_TEXT else body[:_MOST_TEXT] + '...'}"
+    return text
+
+
+def _decoded(event: Event, kind: MessageKind) -> Any:
+    try:
+        return decode_event(event, kind)
+    except ProtocolError as error:
+        raise Mismatch("a control message of the schema", f"one that does not decode: {error}") from error
+
+
+def _status(status: Status) -> str:
+    return f"{status.category.name} {status.code}"
+
+
+def _name(body: object) -> str:
+    name = type(body).__name__
+    return name[:1].lower() + name[1:]
+
+
+Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
