@@ -333,7 +333,9 @@ def _password(entry: dict[str, str], user: str, name: str, *, keyring: bool) -> 
             raise BadInput(f"the password cannot be read: {error}") from error
     if command := entry.get("password_command"):
         try:
-            done = subprocess.run(shlex.split(command), stdout=subprocess.PIPE, check=True, text=True)
+            # Windows takes a command as one text, and shlex would remove the backslashes of its paths.
+            words = command if os.name == "nt" else shlex.split(command)
+            done = subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True, encoding="utf-8")
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
             raise BadInput(f"password_command failed: {error}") from error
         return done.stdout.rstrip("\r\n")

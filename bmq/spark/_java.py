@@ -27,7 +27,10 @@ def check_java() -> int:
     if java is None:
         raise StateError(f"Spark runs on Java, and PATH has no 'java': {advice}")
     try:
-        run = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
+        run = subprocess.run(
+            [java, "-version"],
+            capture_output=True, text=True, encoding="utf-8", errors="replace", check=False, timeout=60,
+        )  # fmt: skip
     except OSError:
         raise StateError(f"Spark runs on Java, and JAVA_HOME={home} has no 'bin/java': {advice}") from None
     found = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)

@@ -159,7 +159,7 @@ class BatchLog:
             import fcntl
         except ImportError:  # Windows has no such locks
             return
-        lock = open(os.path.join(self.root, "lock"), "a")  # noqa: SIM115 - held for the life of the process
+        lock = open(os.path.join(self.root, "lock"), "ab")  # noqa: SIM115 - held for the life of the process
         deadline = time.monotonic() + (_LOCK_PATIENCE if patience is None else patience)
         while True:
             try:

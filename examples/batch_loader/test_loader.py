@@ -124,6 +124,7 @@ def run(uri: str, how: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"BMQ_BROKER_URI": uri},
         capture_output=True,
         text=True,
+        encoding="utf-8",
         timeout=60,
         check=False,
     )

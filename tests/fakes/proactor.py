@@ -30,6 +30,10 @@ __all__ = ["TICK", "CompletionPort", "ProactorLoop", "coarse", "windows_error"]
 #: Seconds between two values of the clock.
 TICK = 1 / 64
 
+#: Operations of Windows never block, whatever the mode of the socket.
+_NOW = getattr(socket, "MSG_DONTWAIT", 0)
+_BEGUN = (errno.EINPROGRESS, errno.EWOULDBLOCK)
+
 #: Errors of Windows, by number: the class that Python raises, and the text.
 _ERRORS: dict[int, tuple[type[OSError], str]] = {
     64: (OSError, "The specified network name is no longer available"),
@@ -135,10 +139,10 @@ class CompletionPort:
     # ---- the operations
 
     def recv(self, conn: socket.socket, nbytes: int, flags: int = 0) -> asyncio.Future[Any]:
-        return self._begin(conn, selectors.EVENT_READ, lambda: conn.recv(nbytes, flags))
+        return self._begin(conn, selectors.EVENT_READ, lambda: conn.recv(nbytes, flags | _NOW))
 
     def recv_into(self, conn: socket.socket, buf: Any, flags: int = 0) -> asyncio.Future[Any]:
-        return self._begin(conn, selectors.EVENT_READ, lambda: conn.recv_into(buf, 0, flags))
+        return self._begin(conn, selectors.EVENT_READ, lambda: conn.recv_into(buf, 0, flags | _NOW))
 
     def send(self, conn: socket.socket, buf: Any, flags: int = 0) -> asyncio.Future[Any]:
         left = memoryview(buf).cast("B")
@@ -147,7 +151,7 @@ class CompletionPort:
         def rest() -> int:
             nonlocal left
             while left:
-                left = left[conn.send(left, flags) :]
+                left = left[conn.send(left, flags | _NOW) :]
             return size
 
         return self._begin(conn, selectors.EVENT_WRITE, rest)
@@ -156,9 +160,9 @@ class CompletionPort:
         begun = conn.connect_ex(address)
 
         def connected() -> socket.socket:
-            if begun == errno.EINPROGRESS and not self._writable(conn):
+            if begun in _BEGUN and not self._writable(conn):
                 raise BlockingIOError
-            if conn.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or begun not in (0, errno.EINPROGRESS):
+            if conn.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or begun not in (0, *_BEGUN):
                 raise windows_error(1225)
             return conn
 
