@@ -24,6 +24,7 @@ from bmq.conventions import delay_queue_of
 from bmq.errors import StateError, UsageError
 from bmq.testing._memory import MemoryBroker, MemoryNetwork
 from bmq.testing._time import TestTime
+from bmq.wire.keys import Key
 from bmq.wire.properties import Properties, PropertyInput
 from bmq.wire.uri import QueueUri
 
@@ -303,6 +304,9 @@ class TestApp:
         value: Any,
         *,
         properties: Mapping[str, PropertyInput] | None = None,
+        tags: Iterable[str] = (),
+        guid: str | None = None,
+        key: Key | None = None,
         delay: float | None = None,
         codec: str | Codec[Any] = "application/json",
     ) -> Ack:
@@ -312,6 +316,9 @@ class TestApp:
             uri: the queue's URI.
             value: bytes, or a value of a type for :meth:`bmq.Queue.typed`.
             properties: properties, besides the properties from the value's fields.
+            tags: tags, as for :meth:`bmq.Queue.post`. Added in 0.2.
+            guid: GUID to use in place of a generated one, as for :meth:`bmq.Queue.post`. Added in 0.2.
+            key: ordering key, as for :meth:`bmq.Queue.post`. Added in 0.2.
             delay: seconds, by the test's clock, until the queue receives the message; needs a mover
                 (:meth:`bmq.App.mover`).
             codec: encodes the value.
@@ -323,10 +330,10 @@ class TestApp:
         queue, data, sent = await self._prepared(uri, value, properties, codec)
         self._posted[queue.uri] = None
         if delay is None:
-            return await queue.post(data, properties=sent)
+            return await queue.post(data, properties=sent, tags=tags, guid=guid, key=key)
         self._posted[delay_queue_of(queue.uri)] = None
         with self._here():
-            return await queue.post(data, properties=sent, delay=delay)
+            return await queue.post(data, properties=sent, tags=tags, guid=guid, key=key, delay=delay)
 
     async def request(
         self,

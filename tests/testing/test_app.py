@@ -598,6 +598,23 @@ async def test_an_override_that_replaces_nothing_is_refused() -> None:
         await test.drained()
 
 
+async def test_posts_of_a_test_have_tags_a_key_and_a_guid() -> None:
+    seen: list[tuple[str, int, bool]] = []
+    app = bmq.App()
+
+    @app.consumer(ORDERS, expression=bmq.TagFilter(any_of=["express"]))
+    async def ship(order: Order, message: bmq.Message) -> None:
+        seen.append((message.guid, order.number, "bmq_bucket" in message.properties))
+
+    guid = "40000100000001E9B778F6C073D04488"
+    async with TestApp(app) as test:
+        for _ in range(2):
+            await test.post(ORDERS, Order(1), tags=["express"], key=7, guid=guid)
+        await test.drained()
+        test.assert_posted(ORDERS, count=1)
+    assert seen == [(guid, 1, True)]
+
+
 async def test_results_of_a_handler_are_tested_by_value() -> None:
     app = bmq.App()
 
