@@ -6,16 +6,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from heapq import nsmallest
 from typing import Any
 
 import orjson
 
 import bmq
 from bmq import _world
-from bmq.admin import Admin
+from bmq.admin import Admin, DomainInfo
 from bmq.admin.explanation import Explanation
 from bmq.console.findings import DeadLetters, Finding, at_a_glance, inside, worst
 from bmq.console.source import Figures, Source
@@ -28,14 +27,23 @@ logger = logging.getLogger("bmq.console")
 HISTORY = 300
 # Queues processed in one turn of the event loop.
 _TURN = 200
-# Queues whose subscriptions are asked for in one poll, and seconds between two questions about a queue.
+# Queues whose subscriptions are asked for at once, and seconds between two questions about a queue.
 _ASKED_AT_ONCE = 8
 _ASKED_AGAIN = 0.5
+# Share of the time for figures that a poll asks about subscriptions, and the least share of the interval.
+_ASKING = 1 / 4
+_ASKING_LEAST = 1 / 20
+# The age of a queue's latest answer counts this many times for a queue whose messages do not move, and for a
+# queue without readers or with a problem that a second answer has to confirm.
+_STANDING = 20
+_SUSPECTED = 400
 # Seconds for which the page reports expired messages.
 _RECENTLY = 300.0
 # Share of the time that polling may take while pages follow, and while no page follows.
 _SHARE = 1 / 20
 _SHARE_ALONE = 1 / 100
+# Errors with which a reachable broker refuses the console.
+_REFUSALS = (bmq.AuthenticationError, bmq.NegotiationError, bmq.RequestError, bmq.errors.AdminError)
 
 
 @dataclass(slots=True)
@@ -77,6 +85,14 @@ class _Sight:
             self.since = _world.time()
         self.finding = seen
 
+    def urgency(self, figures: Figures, now: float) -> float:
+        """Return a number that grows with the suspicion and with the age of the latest answer."""
+        age = now - self.asked
+        if self.found is None and (self.suspected is not None or not figures.consumers):
+            return age * _SUSPECTED
+        moving = figures.consumers and (self.confirmed[-1] or self.finding is not None)
+        return age if moving else age * _STANDING
+
     def shown(self, *, past: bool) -> dict[str, Any]:
         """Return the data for a page."""
         if not past:
@@ -94,7 +110,10 @@ class Watch:
 
     Attributes:
         error: reason why the broker cannot be polled; empty if reachable.
+        refused: whether the broker has answered and refused, for lack of credentials or permission.
         gap: reason why the figures of a cluster are incomplete; empty if complete.
+        unasked: queues with messages whose subscriptions are unknown so far.
+        oldest: age in seconds of the oldest answer about the subscriptions of a queue with messages.
         broker: the broker of the latest poll.
         followers: number of pages that follow.
         number: polls so far.
@@ -116,7 +135,10 @@ class Watch:
         self.followers = 0
         self.number = 0
         self.error = "not yet queried"
+        self.refused = False
         self.gap = ""
+        self.unasked = 0
+        self.oldest = 0.0
         self.broker = source.name
 
     # asking
@@ -163,19 +185,34 @@ class Watch:
         try:
             await self._look(await self.admin())
         except bmq.Error as error:
-            if not self.error:
+            self.refused = isinstance(error, _REFUSALS)
+            if not self.error and self.refused:
+                logger.warning("the broker refuses the console: %s; trying again", error)
+            elif not self.error:
                 logger.warning("the broker does not answer: %s; trying again", error)
-            self.error = str(error)
+            self.error = str(error) + self._hint(error)
             self._before = {}
         else:
             if self.error and self.number:
                 logger.warning("the broker answers again")
             self.error = ""
+            self.refused = False
         async with self._looked:
             self.number += 1
             self._looked.notify_all()
 
+    def _hint(self, error: bmq.Error) -> str:
+        """A broker that requires a user closes the connection of an anonymous client without a reason."""
+        if (
+            isinstance(error, bmq.ConnectionFailed)
+            and "handshake" in str(error)
+            and not self._source.authenticates
+        ):
+            return ". If the broker requires a user, give the console a user: bmq console --user NAME"
+        return ""
+
     async def _look(self, admin: Admin) -> None:
+        started = _world.monotonic()
         gap = await admin.gap()
         figures = await self._source.figures(admin)
         now = _world.monotonic()
@@ -208,40 +245,65 @@ class Watch:
             each.now["quota"] = round(queue.quota, 3)
             each.now["finding"] = asdict(finding) | {"since": each.since} if finding else None
             each.now["others"] = [asdict(other) for other in each.others]
-        await self._look_inside(admin, figures, seen, now)
+        budget = max((_world.monotonic() - started) * _ASKING, self._interval * _ASKING_LEAST)
+        await self._look_inside(admin, figures, seen, budget)
         self._queues = seen
         self._before = {each.uri: each for each in figures}
         self._at = now
 
     async def _look_inside(
-        self, admin: Admin, figures: list[Figures], seen: dict[str, _Sight], now: float
+        self, admin: Admin, figures: list[Figures], seen: dict[str, _Sight], budget: float
     ) -> None:
-        """Ask about the subscriptions of a few queues with waiting messages, the longest unasked first."""
+        """Ask about the subscriptions of queues with waiting messages for some seconds, a few at once.
+
+        The order is by suspicion and by the age of the latest answer, so that every queue has its turn.
+        """
+        now = _world.monotonic()
+        again = min(_ASKED_AGAIN, self._interval)
         waiting = [
             each
             for each in figures
             if each.messages and (each.consumers or not each.current) and each.mode != "broadcast"
         ]
-        for queue in nsmallest(_ASKED_AT_ONCE, waiting, key=lambda each: seen[each.uri].asked):
-            sight = seen[queue.uri]
-            if now - sight.asked < min(_ASKED_AGAIN, self._interval):
-                continue
-            sight.asked = now
-            try:
-                asked = admin.queue(queue.uri)
-                if (await asked.standing()).gap:
-                    continue
-                internals = await asked.internals()
-                explanation = Explanation(internals, await admin.domain(asked.domain))
-                oldest = next(iter((await asked.messages(0, 1)).messages), None)
-            except (bmq.errors.AdminError, bmq.UsageError):
-                continue  # the queue has gone meanwhile
-            before, sight.suspected = (
-                sight.suspected,
-                worst(inside(internals, explanation, self._dead, oldest)),
-            )
-            again = before is not None and sight.suspected is not None and before.kind == sight.suspected.kind
-            sight.found = sight.suspected if again else None
+        self.unasked = sum(not seen[each.uri].asked for each in waiting)
+        self.oldest = max((now - asked for each in waiting if (asked := seen[each.uri].asked)), default=0.0)
+        due = [each for each in waiting if now - seen[each.uri].asked >= again]
+        due.sort(key=lambda each: seen[each.uri].urgency(each, now), reverse=True)
+        # The configuration of a domain comes with all its queues: one question is enough for a poll.
+        domains: dict[str, DomainInfo] = {}
+        for start in range(0, len(due), _ASKED_AT_ONCE):
+            questions: list[Coroutine[Any, Any, None]] = []
+            for queue in due[start : start + _ASKED_AT_ONCE]:
+                if queue.domain not in domains:
+                    try:
+                        domains[queue.domain] = await admin.domain(queue.domain)
+                    except bmq.errors.AdminError:
+                        continue  # the domain has gone meanwhile
+                questions.append(self._ask(admin, queue.uri, seen[queue.uri], domains[queue.domain]))
+            for failed in await asyncio.gather(*questions, return_exceptions=True):
+                if failed is not None:
+                    raise failed
+            if _world.monotonic() - now >= budget:
+                break
+
+    async def _ask(self, admin: Admin, uri: str, sight: _Sight, domain: DomainInfo) -> None:
+        """Ask about the subscriptions of a queue."""
+        sight.asked = _world.monotonic()
+        try:
+            asked = admin.queue(uri)
+            if (await asked.standing()).gap:
+                return
+            internals = await asked.internals()
+            explanation = Explanation(internals, domain)
+            oldest = next(iter((await asked.messages(0, 1)).messages), None)
+        except (bmq.errors.AdminError, bmq.UsageError):
+            return  # the queue has gone meanwhile
+        before, sight.suspected = (
+            sight.suspected,
+            worst(inside(internals, explanation, self._dead, oldest)),
+        )
+        again = before is not None and sight.suspected is not None and before.kind == sight.suspected.kind
+        sight.found = sight.suspected if again else None
 
     # telling
 
@@ -249,7 +311,10 @@ class Watch:
         return {
             "broker": self.broker,
             "error": self.error,
+            "refused": self.refused,
             "gap": self.gap,
+            "unasked": self.unasked,
+            "oldest": round(self.oldest, 1),
             "time": _world.time(),
             "interval": self._interval,
         }

@@ -317,3 +317,80 @@ async def test_a_dead_letter_is_posted_again(
     assert stored.payload == b"order 66"
     assert len(broker.queues[f"{ORDERS}.dead"]) == 0
     assert page.complaints == []
+
+
+async def _letters(session: bmq.Session, count: int, *, last: str = ORDERS) -> None:
+    dead = await session.open_queue(f"{ORDERS}.dead", write=True)
+    for number in range(count):
+        origin = last if number == count - 1 else ORDERS
+        properties = {"bmq_dead_queue": origin, "bmq_dead_guid": f"{number + 1:032X}", "bmq_dead_error": "e"}
+        await dead.post(b"%d" % number, properties=properties)
+
+
+async def test_all_dead_letters_are_posted_again_until_the_first_failure(
+    page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
+    await _letters(session, 4, last="bmq://no.such.domain/orders")
+    await page.open(at(console, f"{ORDERS}.dead"))
+    await page.until("document.querySelector('#whole')?.innerText === 'Post all again (4)'")
+    assert await axe(page) == []
+    await page.click("#whole")
+    await page.until(said("Post all again: 4 dead letters?"))
+    assert len(broker.queues[f"{ORDERS}.dead"]) == 4, "the page asks first"
+    await page.click("#asking .danger")
+    await page.until(said("Stopped at message 4 of 4"))
+    assert "3 dead letters posted again before; the others are unchanged" in await page.text()
+    assert [each.payload for each in broker.queues[ORDERS].messages] == [b"0", b"1", b"2"]
+    assert len(broker.queues[f"{ORDERS}.dead"]) == 1
+    await page.size(390, 900)
+    assert await page.js("document.documentElement.scrollWidth") <= 390
+
+
+async def test_all_delayed_messages_are_cancelled(
+    page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
+    later = await session.open_queue(f"{ORDERS}.delayed", write=True)
+    for number in range(3):
+        due = {"bmq_due": 4_000_000_000_000 + number, "bmq_destination": ORDERS}
+        await later.post(b"x", properties=due)
+    await page.open(at(console, f"{ORDERS}.delayed"))
+    await page.until("document.querySelector('#whole')?.innerText === 'Cancel all (3)'")
+    await page.click("#whole")
+    await page.click("#asking .danger")
+    await page.until(said("3 delayed messages cancelled"))
+    assert len(broker.queues[f"{ORDERS}.delayed"]) == 0
+    assert page.complaints == []
+
+
+async def test_scales_stand_still_while_the_input_is_steady(page: Page, console: Console) -> None:
+    await page.open(console.url)
+    await page.until("typeof scale === 'function'")
+    ends = await page.js(
+        "(() => { const ends = []; const past = []; let end; for (let poll = 0; poll < 900; poll += 1) {"
+        " past.push(100 + 40 * Math.sin(poll * 1.7)); if (past.length > 300) past.shift();"
+        " end = scale(past, end); ends.push(end); } return ends; })()"
+    )
+    assert set(ends[3:]) == {200}
+    # A burst makes room at once; the scale shrinks after the burst, and to the former end.
+    steps = await page.js(
+        "(() => { let end; return [[10], [12], [900], [600], [300], [90], [11]].map((values) =>"
+        " (end = scale(values, end))); })()"
+    )
+    assert steps == [10, 20, 1000, 1000, 1000, 100, 20]
+
+
+async def test_the_page_reports_a_broker_that_refuses(page: Page) -> None:
+    """The broker accepts no console with this password, or without one: the page reports the refusal."""
+    wrong = bmq.Credentials.basic("operator", "wrong")
+    for credentials, text in (
+        (wrong, "The broker refuses the console, trying again"),
+        (None, "give the console a user: bmq console --user NAME"),
+    ):
+        async with (
+            bmq.broker.Broker(auth={"operator": "secret"}) as broker,
+            Console(RemoteBroker(broker.uri, credentials=credentials), interval=0.1) as console,
+        ):
+            await page.open("about:blank")
+            await page.open(console.url)
+            await page.until(said(text))
+            assert await axe(page) == []

@@ -262,3 +262,37 @@ async def test_clusters_of_the_broker(http: aiohttp.ClientSession, serve: Serve)
     assert cluster["status"]["nodes"]
     assert cluster["error"] == ""
     assert cluster["storage"]
+
+
+def _sight(asked: float, *, confirmed: float = 0.0, suspected: bool = False) -> _Sight:
+    sight = _Sight(asked=asked)
+    sight.confirmed.append(confirmed)
+    if suspected:
+        sight.suspected = Finding("unmatched", "critical", "", "", "")
+    return sight
+
+
+def test_suspicious_queues_are_asked_about_first_and_all_in_the_end() -> None:
+    read = Figures("bmq://d/q", "d", "priority", 5, 5, consumers=1)
+    unread = Figures("bmq://d/q", "d", "priority", 5, 5)
+    moving, standing = _sight(90, confirmed=3), _sight(90)
+    suspected, new = _sight(90, suspected=True), _sight(0)
+    at = 100.0
+    assert moving.urgency(read, at) < standing.urgency(read, at) < suspected.urgency(read, at)
+    assert standing.urgency(unread, at) == suspected.urgency(read, at)
+    assert new.urgency(read, 1000.0) > _sight(990).urgency(read, 1000.0)
+    assert _sight(0, confirmed=3).urgency(read, 1000.0) > _sight(960).urgency(read, 1000.0), (
+        "no queue starves"
+    )
+
+
+async def test_the_age_of_the_answers_is_reported(
+    http: aiohttp.ClientSession, serve: Serve, session: bmq.Session
+) -> None:
+    for number in range(20):
+        queue = await session.open_queue(f"{ORDERS}{number}", read=True, write=True)
+        await queue.post(b"held by its reader")
+    console = await serve()
+    async with _live(http, console) as lines:
+        state = await _until(lines, lambda state: len(state["queues"]) == 20 and not state["unasked"])
+        assert 0 <= state["oldest"] < 10

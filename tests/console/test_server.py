@@ -584,3 +584,44 @@ async def test_an_address_in_use_is_one_line(broker: bmq.broker.Broker) -> None:
     _, said = await process.communicate()
     assert (process.returncode, len(said.splitlines())) == (2, 1)
     assert b"in use" in said
+
+
+async def test_a_broker_that_refuses_is_named_in_every_answer(
+    http: aiohttp.ClientSession, serve: Serve
+) -> None:
+    async with bmq.broker.Broker(auth={"operator": "secret"}) as closed:
+        console = await serve(closed.uri)
+        async with _live(http, console) as lines:
+            state = await _until(lines, lambda line: line["error"] != "not yet queried")
+        assert "bmq console --user NAME" in state["error"]
+        body = {
+            "uri": ORDERS,
+            "text": "x",
+            "guids": ["0" * 32],
+            "guid": "0" * 32,
+            "first": "0" * 32,
+            "due": "1",
+        }
+        for path in ("api/post", "api/purge", "api/contents", "api/again", "api/cancel", "api/route"):
+            async with http.post(console.url + path, json=body) as response:
+                assert response.status in (409, 502, 503), path
+                assert "defect" not in (await response.json())["error"]
+        for path in ("api/queue", "api/messages", "api/clusters"):
+            async with http.get(console.url + path, params={"uri": ORDERS}) as response:
+                assert response.status in (409, 502, 503), path
+                assert "defect" not in (await response.json())["error"]
+
+
+async def test_a_missing_permission_is_named(http: aiohttp.ClientSession, serve: Serve) -> None:
+    """The broker admits the console, and then refuses posts, and later commands."""
+    kinds = {bmq.broker.ActionKind.QUEUE_WRITE}
+    async with bmq.broker.Broker(authorize=lambda action: action.kind not in kinds) as guarded:
+        console = await serve(guarded.uri)
+        async with _live(http, console) as lines:
+            await _until(lines, lambda line: not line["error"])
+            said = await _post(http, console, "api/post", 409, uri=ORDERS, text="x")
+            assert ORDERS in said["error"]
+            kinds.add(bmq.broker.ActionKind.EXECUTE_ADMIN_COMMAND)
+            state = await _until(lines, lambda line: line["refused"])
+            assert state["error"]
+        await _post(http, console, "api/purge", 409, uri=ORDERS)

@@ -97,11 +97,14 @@ const query = (values) => new URLSearchParams(values).toString();
 
 // ---- what is known
 
-const known = { queues: new Map(), error: "", gap: "", link: "connecting", broker: "", time: 0, readOnly: false, looksInside: true, interval: 1 };
+const known = { queues: new Map(), error: "", gap: "", refused: false, unasked: 0, oldest: 0, link: "connecting", broker: "", time: 0, readOnly: false, looksInside: true, interval: 1 };
 
 function learn(state) {
   known.error = state.error;
+  known.refused = state.refused;
   known.gap = state.gap;
+  known.unasked = state.unasked;
+  known.oldest = state.oldest;
   known.link = "";
   known.broker = state.broker;
   known.readOnly = state.read_only;
@@ -313,6 +316,7 @@ function showOverview() {
   const { sort, descending, only } = overview;
   const all = [...known.queues.values()];
   showProblems(all.map(({ now }) => now));
+  showAge();
   const found = all.filter(({ now }) => {
     const problem = now.finding ? [now.finding, ...now.others] : [];
     if (only && !problem.some(({ kind }) => kind === only)) return false;
@@ -495,6 +499,7 @@ class Detail {
     this.list = h("div", {});
     this.pager = h("div", { className: "pager" });
     this.lookButton = h("button", { type: "button", id: "look", disabled: true, onclick: () => this.look() }, "Look inside");
+    this.wholeButton = h("button", { type: "button", id: "whole", className: "danger", hidden: true, onclick: () => doWhole(this, wholeKind(this)) });
     this.lookResult = h("p", { className: "result", role: "status" });
     this.postButton = h("button", { type: "button", className: "primary", id: "post", onclick: () => openPosting(this.uri) }, "Post a message");
     this.purgeButton = h("button", { type: "button", className: "danger", id: "purge", onclick: () => this.purge() }, "Purge");
@@ -514,7 +519,7 @@ class Detail {
           h("p", {}, h("button", { type: "button", id: "try", onclick: () => this.route(editor.read()) }, "Try")), this.verdicts),
         h("section", { className: "card", id: "clients" }, h("h2", {}, "Clients"), this.clients)),
       h("section", { className: "card", id: "messages" },
-        h("div", { className: "bar" }, h("h2", {}, "Messages"), h("div", { className: "buttons" }, this.lookButton)),
+        h("div", { className: "bar" }, h("h2", {}, "Messages"), h("div", { className: "buttons" }, this.wholeButton, this.lookButton)),
         this.lookResult, this.list, this.pager));
   }
 
@@ -660,6 +665,9 @@ class Detail {
       h("button", { type: "button", disabled: end >= page.total, onclick: move(this.offset + PAGE) }, "Newer"));
     this.pager.hidden = page.total <= PAGE;
     this.lookButton.disabled = !page.messages.length;
+    const whole = wholeKind(this);
+    this.wholeButton.hidden = known.readOnly || !whole || page.total < 2 || Boolean(this.fanoutApp());
+    if (whole) put(this.wholeButton, `${whole.button} (${count(page.total)})`);
     if (!this.looked && known.looksInside && page.messages.length && /\.(dead|delayed)$/.test(this.uri)) {
       this.looked = true;
       this.fetchContents(false).catch(() => {});
@@ -760,7 +768,7 @@ $("#asking form").addEventListener("submit", async (event) => {
   const button = $(".danger", dialog);
   button.disabled = true;
   try {
-    await action();
+    await action(dialog);
     dialog.close();
   } catch (error) {
     tell($(".result", dialog), error.message, false);
@@ -845,7 +853,7 @@ function show() {
   put($("#broker"), known.broker || "connecting");
   const banner = $("#banner");
   banner.hidden = !(trouble || known.gap) || trouble === "connecting";
-  put(banner, known.link ? `${known.link}; trying again` : known.error ? `No answer from the broker, trying again: ${known.error}` : known.gap);
+  put(banner, known.link ? `${known.link}; trying again` : known.error ? `${known.refused ? "The broker refuses the console" : "No answer from the broker"}, trying again: ${known.error}` : known.gap);
   const all = [...known.queues.values()].map(({ now }) => now);
   const total = (name) => all.reduce((sum, each) => sum + each[name], 0);
   put($("#totals"), all.length ? `${several(all.length, "queue")} · ${several(total("messages"), "message")} · ${rate(total("posted"))} posted/s · ${rate(total("confirmed"))} confirmed/s` : "");

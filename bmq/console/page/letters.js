@@ -76,6 +76,67 @@ function cancelDelayed(detail, content, due) {
     });
 }
 
+// What can be done with all messages of a queue: nothing, posting dead letters again, or cancelling delayed messages.
+const WHOLE = {
+  again: {
+    path: "api/again", key: "bmq_dead_guid", name: "first", button: "Post all again", what: "dead letter", missing: "is no dead letter",
+    done: "posted again", text: "Each message goes to the queue that its dead letter names. A dead letter is deleted after the broker has accepted its message.",
+  },
+  cancel: {
+    path: "api/cancel", key: "bmq_due", name: "due", button: "Cancel all", what: "delayed message", missing: "is no delayed message",
+    done: "cancelled", text: "The messages are deleted and never passed on. The deletion cannot be undone.",
+  },
+};
+const BATCH = 50; // messages whose content is asked for at once
+
+function wholeKind(detail) {
+  const contents = [...detail.contents.values()];
+  const live = known.queues.get(detail.uri);
+  const finding = live && live.now.finding ? [live.now.finding, ...live.now.others] : [];
+  if (/\.dead$/.test(detail.uri) || finding.some(({ kind }) => kind === "dead") || contents.some((each) => propertyOf(each, "bmq_dead_queue"))) return WHOLE.again;
+  return /\.delayed$/.test(detail.uri) || contents.some((each) => propertyOf(each, "bmq_due")) ? WHOLE.cancel : null;
+}
+
+// One message after the other, as many as the queue has now. The first failure ends the work: the others stay as they are.
+function doWhole(detail, kind) {
+  const { total } = detail.page;
+  const taken = known.looksInside ? "" : " The console takes the messages as a consumer to read them, and the queue must have no readers.";
+  askFirst(`${kind.button}: ${several(total, kind.what)}?`,
+    `${kind.text} The work ends at the first failure, and can be stopped: the other messages then stay in ${detail.uri} on ${known.broker}.${taken}`,
+    kind.button, async (dialog) => {
+      const result = $(".result", dialog);
+      let done = 0;
+      let at = "";
+      try {
+        while (done < total && dialog.open) {
+          const page = await askJson(`api/messages?${query({ uri: detail.uri, app: "", offset: 0, count: BATCH })}`);
+          if (!page.messages.length) break;
+          const found = await askJson("api/contents", { uri: detail.uri, app: "", guids: page.messages.map(({ guid }) => guid) });
+          if (!found.messages.length) throw new Error("no message could be read: a reader holds the messages, or they are gone");
+          for (const content of found.messages) {
+            if (done >= total || !dialog.open) break;
+            at = content.guid;
+            const value = propertyOf(content, kind.key);
+            if (!value) throw new Error(`the message ${kind.missing}`);
+            await askJson(kind.path, { uri: detail.uri, guid: content.guid, [kind.name]: value });
+            done += 1;
+            at = "";
+            tell(result, `${count(done)} of ${count(total)} ${kind.done} …`);
+          }
+        }
+      } catch (error) {
+        const where = at ? `message ${count(done + 1)} of ${count(total)} (${at})` : `message ${count(done + 1)} of ${count(total)}`;
+        const text = `Stopped at ${where}: ${error.message.replace(/[.]?$/, ".")} ${several(done, kind.what)} ${kind.done} before; the others are unchanged.`;
+        tell(detail.lookResult, text, false);
+        throw new Error(text);
+      } finally {
+        detail.update();
+      }
+      tell(detail.lookResult, done < total && !dialog.open ? `Stopped: ${count(done)} of ${count(total)} ${kind.done}; the others are unchanged` :
+        `${several(done, kind.what)} ${kind.done}`, true);
+    });
+}
+
 // The members of a consumer group with their buckets.
 function groupTable(group) {
   return h("div", { id: "group" }, h("h3", {}, `Consumer group: ${several(group.members.length, "member")}, ${several(group.size, "bucket")}`),

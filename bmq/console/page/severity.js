@@ -41,6 +41,19 @@ function headline(findings, live, fine) {
     ...rest.map((each) => h("p", { className: "also" }, badge(each), ` ${each.text}`)));
 }
 
+// How old the oldest answer about subscriptions is: over thousands of queues, the page asks about a few at a time.
+const OLD = 15;
+
+function showAge() {
+  const line = $("#asked");
+  line.hidden = !(known.unasked || known.oldest > OLD) || Boolean(known.error);
+  if (line.hidden) return;
+  const parts = [];
+  if (known.unasked) parts.push(`the subscriptions of ${several(known.unasked, "queue")} with messages are not checked yet`);
+  if (known.oldest > OLD) parts.push(`the oldest check is ${lasting(known.oldest)} old`);
+  put(line, `“Nothing matches”, “no readers” and readers at their limit may appear late: ${parts.join(", and ")}.`);
+}
+
 // One button for each kind of problem, with the number of queues.
 const problems = { buttons: new Map() };
 
