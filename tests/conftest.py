@@ -15,6 +15,18 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.garbage import collect
 
+# Windows has no signals for processes: there, a process that is asked to end is killed.
+collect_ignore = (
+    [
+        "broker/test_main.py",
+        "client/test_leaks.py",
+        "client/test_running.py",
+        "integration/test_lost_nodes.py",
+    ]
+    if sys.platform == "win32"
+    else []
+)
+
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 
 # The default: the same examples every time, a few seconds in all.
