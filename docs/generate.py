@@ -665,6 +665,13 @@ def headline() -> str:
     return f'<svg class="headline" {box} role="img" aria-label="{said}">{"".join(parts)}</svg>'
 
 
+def tested_brokers() -> str:
+    """The brokers of the recorded runs of the conformance suite."""
+    runs = orjson.loads((ROOT / "docs" / "works-with.json").read_bytes())
+    rows = ([run["release"], run["commit"] or "-", run["date"]] for run in runs)
+    return _table(["broker", "commit", "tested"], rows)
+
+
 GENERATED: dict[str, Callable[..., str]] = {
     "headline": headline,
     "layouts": layouts,
@@ -682,6 +689,7 @@ GENERATED: dict[str, Callable[..., str]] = {
     "trouble-errors": trouble_errors,
     "trouble-messages": trouble_messages,
     "statements": statements,
+    "tested-brokers": tested_brokers,
 }
 
 #: Pages of the site with the text of a file in the root of the project.
