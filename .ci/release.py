@@ -218,7 +218,10 @@ def export(root: Path, folder: Path) -> list[str]:
     packed = subprocess.run(["git", "archive", "HEAD"], cwd=root, capture_output=True, check=True).stdout
     folder.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            archive.extractall(folder, filter="data")
+        else:
+            archive.extractall(folder)
         return [member.name for member in archive if not member.isdir()]
 
 
