@@ -73,6 +73,7 @@ class Figures:
         quota_of: whose quota this is: queue or domain.
         full: whether the quota is reached, and posts are refused.
         expired: messages whose time to live ended; None before the broker counts the queue.
+        pushed: deliveries so far, redeliveries included; None likewise.
         current: whether the numbers of openings are current; a broker's statistics show new queues late.
     """
 
@@ -90,6 +91,7 @@ class Figures:
     full: bool = False
     current: bool = False
     expired: int | None = None
+    pushed: int | None = None
 
 
 class Source(Protocol):
@@ -227,6 +229,7 @@ class RemoteBroker:
                         known.confirmed if known else None,
                         *quota,
                         expired=known.expired if known else None,
+                        pushed=known.pushed if known else None,
                     )
                 )
                 if not len(found) % _TURN:

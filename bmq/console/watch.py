@@ -34,7 +34,7 @@ _ASKED_AGAIN = 0.5
 _ASKING = 1 / 4
 _ASKING_LEAST = 1 / 20
 # The age of a queue's latest answer counts this many times for a queue whose messages do not move, and for a
-# queue without readers or with a problem that a second answer has to confirm.
+# queue without readers, with messages that were never delivered, or with a problem to be confirmed.
 _STANDING = 20
 _SUSPECTED = 400
 # Seconds for which the page reports expired messages.
@@ -88,10 +88,17 @@ class _Sight:
     def urgency(self, figures: Figures, now: float) -> float:
         """Return a number that grows with the suspicion and with the age of the latest answer."""
         age = now - self.asked
-        if self.found is None and (self.suspected is not None or not figures.consumers):
+        if self.found is not None:
+            return age
+        undelivered = max(figures.posted or 0, figures.messages) > (figures.pushed or 0)
+        if self.suspected is not None or not figures.consumers or (undelivered and not self.confirmed[-1]):
             return age * _SUSPECTED
-        moving = figures.consumers and (self.confirmed[-1] or self.finding is not None)
-        return age if moving else age * _STANDING
+        return age if self.confirmed[-1] else age * _STANDING
+
+    def tell(self) -> None:
+        """Put the problem into the data for pages."""
+        self.now["finding"] = asdict(self.finding) | {"since": self.since} if self.finding else None
+        self.now["others"] = [asdict(other) for other in self.others]
 
     def shown(self, *, past: bool) -> dict[str, Any]:
         """Return the data for a page."""
@@ -132,6 +139,7 @@ class Watch:
         self._came = asyncio.Event()
         self._latest: list[bytes] = []
         self._shared = -1
+        self._rested = 0.0  # seconds of the poll without a question to the broker
         self.followers = 0
         self.number = 0
         self.error = "not yet queried"
@@ -160,8 +168,9 @@ class Watch:
         try:
             while True:
                 started = loop.time()
+                self._rested = 0.0
                 await self._look_once()
-                took = loop.time() - started
+                took = loop.time() - started - self._rested
                 await self._pause(max(self._interval - took, took / _SHARE), took / _SHARE_ALONE)
         finally:
             self._ended = True
@@ -241,10 +250,8 @@ class Watch:
             }
             each.expire(before.expired if before else None, queue.expired, now)
             each.report(queue, self._dead)
-            finding = each.finding
             each.now["quota"] = round(queue.quota, 3)
-            each.now["finding"] = asdict(finding) | {"since": each.since} if finding else None
-            each.now["others"] = [asdict(other) for other in each.others]
+            each.tell()
         budget = max((_world.monotonic() - started) * _ASKING, self._interval * _ASKING_LEAST)
         await self._look_inside(admin, figures, seen, budget)
         self._queues = seen
@@ -256,7 +263,8 @@ class Watch:
     ) -> None:
         """Ask about the subscriptions of queues with waiting messages for some seconds, a few at once.
 
-        The order is by suspicion and by the age of the latest answer, so that every queue has its turn.
+        The order is by suspicion and by the age of the latest answer, so that every queue has a turn.
+        Suspected problems get their second question in the same poll: the next poll may be a minute away.
         """
         now = _world.monotonic()
         again = min(_ASKED_AGAIN, self._interval)
@@ -265,26 +273,50 @@ class Watch:
             for each in figures
             if each.messages and (each.consumers or not each.current) and each.mode != "broadcast"
         ]
-        self.unasked = sum(not seen[each.uri].asked for each in waiting)
-        self.oldest = max((now - asked for each in waiting if (asked := seen[each.uri].asked)), default=0.0)
         due = [each for each in waiting if now - seen[each.uri].asked >= again]
         due.sort(key=lambda each: seen[each.uri].urgency(each, now), reverse=True)
         # The configuration of a domain comes with all its queues: one question is enough for a poll.
         domains: dict[str, DomainInfo] = {}
-        for start in range(0, len(due), _ASKED_AT_ONCE):
+        asked = await self._ask_many(admin, due, seen, domains, budget)
+        suspected = [each for each in asked if seen[each.uri].suspected and not seen[each.uri].found]
+        if suspected:
+            await asyncio.sleep(again)
+            self._rested += again
+            await self._ask_many(admin, suspected, seen, domains, budget)
+        for each in asked:
+            seen[each.uri].report(each, self._dead)
+            seen[each.uri].tell()
+        now = _world.monotonic()
+        self.unasked = sum(not seen[each.uri].asked for each in waiting)
+        self.oldest = max((now - at for each in waiting if (at := seen[each.uri].asked)), default=0.0)
+
+    async def _ask_many(
+        self,
+        admin: Admin,
+        queues: list[Figures],
+        seen: dict[str, _Sight],
+        domains: dict[str, DomainInfo],
+        budget: float,
+    ) -> list[Figures]:
+        """Ask about queues in order until the budget in seconds is used; return the queues asked about."""
+        started = _world.monotonic()
+        asked: list[Figures] = []
+        for start in range(0, len(queues), _ASKED_AT_ONCE):
             questions: list[Coroutine[Any, Any, None]] = []
-            for queue in due[start : start + _ASKED_AT_ONCE]:
+            for queue in queues[start : start + _ASKED_AT_ONCE]:
                 if queue.domain not in domains:
                     try:
                         domains[queue.domain] = await admin.domain(queue.domain)
                     except bmq.errors.AdminError:
                         continue  # the domain has gone meanwhile
+                asked.append(queue)
                 questions.append(self._ask(admin, queue.uri, seen[queue.uri], domains[queue.domain]))
             for failed in await asyncio.gather(*questions, return_exceptions=True):
                 if failed is not None:
                     raise failed
-            if _world.monotonic() - now >= budget:
+            if _world.monotonic() - started >= budget:
                 break
+        return asked
 
     async def _ask(self, admin: Admin, uri: str, sight: _Sight, domain: DomainInfo) -> None:
         """Ask about the subscriptions of a queue."""
