@@ -36,7 +36,7 @@ export FOREIGN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test test-programs soak browser alerts lint format types docs playground release bench works-with simulate mutants spark-versions check clean
+.PHONY: help setup demo demo-spark test test-programs soak browser alerts lint format types docs playground release bench works-with simulate mutants conform spark-versions check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -154,6 +154,9 @@ release: $(RUN) ## the files of a release into dist/, tried and described: VERSI
 bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look
 	@$(RUN) -c 'import matplotlib' 2>/dev/null || $(PIP) --group bench
 	$(RUN) benchmarks/run.py $(ARGS)
+
+conform: setup ## docs/conformance: the embedded broker, and the broker of BMQ_BROKER_URI, against the suite of cases
+	$(RUN) benchmarks/conformance.py $(ARGS)
 
 simulate: setup ## programs under faults of many seeds: ARGS="--seeds 10000 --jobs 2"
 	$(RUN) -m tests.simulation $(ARGS)

@@ -93,6 +93,7 @@ _CHUNK = 1 << 16
 _MOST_TRACED = 200
 _MOST_BYTES = 64
 _MOST_TEXT = 300
+_SHORT = 4096
 #: A queue id that no case uses: the answer to a request for this queue shows that earlier input was read.
 _NOBODY = 4_000_000_000
 
@@ -221,7 +222,6 @@ class Peer:
         guids: source of GUIDs.
         kinds: types of all received events, in order.
         codecs: encodings of all received control messages, in order.
-        control_bytes: all received control messages.
         trace: events in both directions.
         left_out: number of events that the trace does not contain.
     """
@@ -232,7 +232,7 @@ class Peer:
         self.guids = GuidGenerator(_world.token_bytes(6))
         self.kinds: list[int] = []
         self.codecs: list[int] = []
-        self.control_bytes: list[bytes] = []
+        self._short: list[tuple[int, bytes]] = []
         self.trace: list[Traced] = []
         self.left_out = 0
         self._reader = reader
@@ -292,6 +292,8 @@ class Peer:
 
     def _take(self, event: Event) -> None:
         self.kinds.append(event.type)
+        if len(event.data) <= _SHORT:
+            self._short.append((event.type, event.data))
         try:
             match event.type:
                 case EventType.PUSH:
@@ -300,7 +302,6 @@ class Peer:
                     self._acks += decode_acks(event.data, event.body)
                 case EventType.CONTROL | EventType.AUTHENTICATION:
                     self.codecs.append(event.type_specific >> CODEC_SHIFT)
-                    self.control_bytes.append(event.data)
                     self._controls.append(event)
                 case EventType.HEARTBEAT_REQ:
                     self._others.append(event)
@@ -332,6 +333,21 @@ class Peer:
             return None
 
         return await self._until(found, f"an event of the type {event_type.name}", seconds)
+
+    def bytes_of(self, event_type: EventType) -> list[bytes]:
+        """The received events of a type, without events of more than 4,096 bytes."""
+        return [data for kind, data in self._short if kind == event_type]
+
+    async def wait(self, seconds: float) -> None:
+        """Let time pass, and read what arrives."""
+        end = _world.monotonic() + seconds
+        while (left := end - _world.monotonic()) > 0:
+            try:
+                await self._read(left)
+            except TimeoutError:
+                return
+            except ConnectionError:
+                raise Mismatch("a connection", "its end") from None
 
     async def closed(self, seconds: float = ANSWER) -> None:
         """Expect that the broker closes the connection."""
@@ -492,11 +508,11 @@ class Peer:
         parameters = StreamParameters(app_id=app_id, subscriptions=subscriptions)
         await self.accepted(ConfigureStream(q_id=q_id, stream_parameters=parameters))
 
-    async def close(self, uri: str, q_id: int = 0, **how: Any) -> None:
+    async def close(self, uri: str, q_id: int = 0, *, final: bool = True, **how: Any) -> None:
         """Close a queue after its subscriptions are withdrawn."""
         app_id = uri.partition("?id=")[2] or "__default"
         await self.configure(q_id, app_id=app_id)
-        await self.accepted(CloseQueue(handle_parameters=handle(uri, q_id, **how), is_final=True))
+        await self.accepted(CloseQueue(handle_parameters=handle(uri, q_id, **how), is_final=final))
 
     # ---- messages
 
@@ -552,6 +568,20 @@ class Peer:
     def confirm(self, *guids: bytes, q_id: int = 0, sub_id: int = 0) -> None:
         """Confirm messages."""
         self.send(confirm_event(*((q_id, guid, sub_id) for guid in guids)))
+
+    async def some_push(self, seconds: float) -> bool:
+        """Whether a message arrives in this time; the message is dropped."""
+        end = _world.monotonic() + seconds
+        while not self._pushes and (left := end - _world.monotonic()) > 0:
+            try:
+                await self._read(left)
+            except TimeoutError:
+                break
+            except ConnectionError:
+                raise Mismatch("a connection", "its end") from None
+        found = bool(self._pushes)
+        self._pushes.clear()
+        return found
 
     async def no_push(self) -> None:
         """Expect that no message is delivered."""

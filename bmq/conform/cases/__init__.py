@@ -4,12 +4,23 @@
 from typing import Final
 
 from bmq.conform.case import Cases
+from bmq.conform.cases.delivery import GROUP as _DELIVERY
 from bmq.conform.cases.framing import GROUP as _FRAMING
+from bmq.conform.cases.modes import GROUP as _MODES
 from bmq.conform.cases.negotiation import GROUP as _NEGOTIATION
 from bmq.conform.cases.posting import GROUP as _POSTING
 from bmq.conform.cases.requests import GROUP as _REQUESTS
+from bmq.conform.cases.subscriptions import GROUP as _SUBSCRIPTIONS
 
 __all__ = ["EVERY_GROUP"]
 
 #: All groups, in the order of their numbers.
-EVERY_GROUP: Final[tuple[Cases, ...]] = (_NEGOTIATION, _FRAMING, _REQUESTS, _POSTING)
+EVERY_GROUP: Final[tuple[Cases, ...]] = (
+    _NEGOTIATION,
+    _FRAMING,
+    _REQUESTS,
+    _POSTING,
+    _DELIVERY,
+    _SUBSCRIPTIONS,
+    _MODES,
+)

@@ -306,7 +306,7 @@ async def _padding(bench: Bench) -> None:
     for number in range(5):
         uri = bench.uri() + "x" * number
         await peer.open(uri, number)
-    for data in peer.control_bytes:
+    for data in peer.bytes_of(EventType.CONTROL):
         count = data[-1]
         check(
             1 <= count <= 4 and data[-count:] == bytes([count]) * count, True, f"padding {data[-4:].hex()}:"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes ``docs/conformance/``: the cases, and the results of the embedded broker and of another broker.
+
+``make conform`` runs the suite against the embedded broker, and against the broker of ``BMQ_BROKER_URI`` if
+the variable is set. ``--domain KIND=NAME`` names domains of that broker. Without the variable, the page of the
+other broker stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import bmq
+from bmq.conform import Domains, Outcome, Report, all_cases, as_markdown, run_suite
+from bmq.conform.bench import Address
+from bmq.conform.report import catalogue_markdown
+
+PAGES = Path(__file__).parent.parent / "docs" / "conformance"
+
+
+def write(name: str, title: str, report: Report) -> None:
+    """Write the page of a broker, and print its outcome."""
+    (PAGES / name).write_text(as_markdown(report, title), encoding="utf-8")
+    print(
+        f"{title}: {report.count(Outcome.PASSED)} of {len(report.results)} passed, "
+        f"{report.count(Outcome.FAILED)} differ, {report.count(Outcome.NOT_TESTED)} not tested, "
+        f"{report.seconds:.1f} s"
+    )
+
+
+async def main() -> int:
+    """Run the suite, and write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--domain", action="append", default=[], metavar="KIND=NAME")
+    names = dict(text.split("=", 1) for text in parser.parse_args().domain)
+    (PAGES / "cases.md").write_text(catalogue_markdown(all_cases()), encoding="utf-8")
+    async with bmq.broker.Broker() as broker:
+        report = await run_suite(Address.parse(broker.uri), all_cases())
+    write("embedded.md", "The embedded broker", report)
+    conforms = report.conforms
+    if uri := os.environ.get("BMQ_BROKER_URI"):
+        report = await run_suite(Address.parse(uri), all_cases(), domains=Domains(names))
+        write("real.md", "A real broker", report)
+        conforms = conforms and report.conforms
+    return 0 if conforms else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
