@@ -80,14 +80,27 @@ class RealCluster:
     Args:
         program: broker's executable.
         work: folder for configurations, logs and storage.
+        authentication: ``authentication`` of the nodes' configuration, if the nodes ask for credentials.
+        credentials: what the health check answers.
+
+    Attributes:
+        programs: executable of each node; a change counts from the node's next start.
     """
 
     nodes = NODES
 
-    def __init__(self, program: str, work: Path) -> None:
-        self._program = program
+    def __init__(
+        self,
+        program: str,
+        work: Path,
+        *,
+        authentication: dict[str, Any] | None = None,
+        credentials: bmq.Credentials | None = None,
+    ) -> None:
         self._work = work
+        self._authentication, self._credentials = authentication, credentials
         self._names = [f"node{number}" for number in range(NODES)] + ["proxy"]
+        self.programs = [program] * len(self._names)
         self._ports = _free_ports(len(self._names))
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         addresses = [f"tcp://127.0.0.1:{port}" for port in self._ports]
@@ -105,7 +118,10 @@ class RealCluster:
         async with asyncio.timeout(2 * PATIENCE):
             for address in [address for way in self.ways.values() for address in way]:
                 async with bmq.connect(
-                    address, retry_first_connect=True, process_name="health check"
+                    address,
+                    retry_first_connect=True,
+                    process_name="health check",
+                    credentials=self._credentials,
                 ) as session:
                     queue = await session.open_queue("bmq://bmq.test.persistent.priority/health", write=True)
                     await queue.post(b"well?")
@@ -134,7 +150,7 @@ class RealCluster:
     async def revive(self, node: int) -> None:
         """Start a node with its stored messages."""
         name = self._names[node]
-        self._running[node] = self._spawn(name)
+        self._running[node] = self._spawn(node)
         async with asyncio.timeout(PATIENCE):
             while True:
                 if self._running[node].poll() is not None:
@@ -147,6 +163,30 @@ class RealCluster:
                     writer.close()
                     return
 
+    def folder(self, node: int) -> Path:
+        """Return the folder of a node."""
+        return self._work / self._names[node]
+
+    def ask_for(self, node: int, authentication: dict[str, Any]) -> None:
+        """Write another ``authentication`` into a node's configuration; it counts from the next start."""
+        path = self.folder(node) / "etc" / "bmqbrkrcfg.json"
+        broker = json.loads(path.read_text())
+        broker["appConfig"]["authentication"] = authentication
+        _write(path, broker)
+
+    async def ended(self, node: int, *, start: bool = False) -> int:
+        """Wait until a node ends by itself, and return its exit status: -N after signal N.
+
+        Args:
+            node: the node.
+            start: whether the node is started before.
+        """
+        process = self._spawn(node) if start else self._running[node]
+        self._running[node] = process
+        status = await asyncio.to_thread(process.wait, PATIENCE)
+        del self._running[node]
+        return status
+
     async def stop(self) -> None:
         """Stop all nodes."""
         for process in self._running.values():
@@ -154,11 +194,11 @@ class RealCluster:
         for process in self._running.values():
             process.wait()
 
-    def _spawn(self, name: str) -> subprocess.Popen[bytes]:
-        work = self._work / name
+    def _spawn(self, node: int) -> subprocess.Popen[bytes]:
+        name, work = self._names[node], self.folder(node)
         with self._log(name).open("ab") as log:
             return subprocess.Popen(
-                [self._program, "-h", name, str(work / "etc")], cwd=work, stdout=log, stderr=log
+                [self.programs[node], "-h", name, str(work / "etc")], cwd=work, stdout=log, stderr=log
             )
 
     def _log(self, name: str) -> Path:
@@ -172,6 +212,8 @@ class RealCluster:
         broker = _read("bmqbrkrcfg.json")
         broker["appConfig"] |= {"hostName": name, "brokerInstanceName": name, "etcDir": str(work / "etc")}
         broker["appConfig"]["networkInterfaces"]["tcpInterface"]["port"] = port
+        if self._authentication is not None:
+            broker["appConfig"]["authentication"] = self._authentication
         _write(work / "etc" / "bmqbrkrcfg.json", broker)
         _write(work / "etc" / "clusters.json", self._clusters(proxy=number >= NODES))
         write_domains(work / "etc" / "domains")

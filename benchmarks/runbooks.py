@@ -4,6 +4,9 @@
     python benchmarks/runbooks.py                                      # all, against an embedded broker
     python benchmarks/runbooks.py poisoned-queue --port 43500
     python benchmarks/runbooks.py rolling-restart --broker /usr/local/bin/bmqbrkr   # three real nodes
+    python benchmarks/runbooks.py upgrade --broker /opt/new/bmqbrkr --old-broker /opt/old/bmqbrkr
+
+``full-disk`` mounts a small file system for each node, and needs root and the loop devices of Linux.
 
 Each runbook has traffic beside the problem: a producer with numbered messages and a consumer. At the end, the
 books are balanced: lost and repeated messages are printed, and a lost message fails the run. The output of
@@ -20,24 +23,33 @@ import json
 import os
 import random
 import re
+import shlex
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster import RealCluster
+from cluster import NODES, RealCluster
 
 import bmq
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "runbooks"
 BEGIN, END = "<!-- begin: written by benchmarks/runbooks.py -->", "<!-- end -->"
 DOMAIN = "bmq://bmq.test.persistent.priority"
+#: Lines of the answer to STATUS that tell whether a cluster is healthy.
+_HEALTH = "Is Healthy|Node Status|Leader Node|Primary (Node|Status) *:"
+#: Row of the table in the index: what caused the problem, what appeared, and the remedy.
+_ROW = "| [{title}]({name}.md) | {cause} | {sign} | {after:.1f} s | {remedy} | {verified:.1f} s |"
+#: Size of the file system of a node whose disk becomes full, in bytes; the files of the broker are sparse.
+_DISK = 1 << 30
 #: Timeout of a single step, in seconds.
 DEADLINE = 90.0
 
@@ -49,12 +61,14 @@ class Place:
         addresses: addresses of the brokers.
         kind: description of the brokers.
         lines: the transcript.
+        row: values of the row of this runbook in the table of all runbooks.
     """
 
     def __init__(self, arguments: argparse.Namespace, work: Path) -> None:
         self._program = arguments.broker
+        self.old = arguments.old_broker or arguments.broker
         self._port = arguments.port or _free_port()
-        self._work = work
+        self.work = work
         self._process: asyncio.subprocess.Process | None = None
         self._options: tuple[str, ...] = ()
         self.cluster: RealCluster | None = None
@@ -62,12 +76,32 @@ class Place:
         self.kind = "an embedded broker in a process of its own"
         self.environment: dict[str, str] = {}
         self.lines: list[str] = []
+        self.row: dict[str, Any] = {}
+
+    def prepare(
+        self,
+        authentication: dict[str, Any] | None = None,
+        credentials: bmq.Credentials | None = None,
+    ) -> RealCluster:
+        """Return the real nodes before their start; the program ends without ``--broker``."""
+        if self._program is None:
+            raise SystemExit("this runbook needs three real nodes: --broker PROGRAM")
+        self.cluster = RealCluster(
+            self._program, self.work, authentication=authentication, credentials=credentials
+        )
+        return self.cluster
+
+    @property
+    def real(self) -> bool:
+        """Whether the runbook is executed on real nodes."""
+        return self._program is not None
 
     async def start(self, *options: str) -> None:
         """Start three real nodes and a proxy, or the embedded broker with options of its command."""
         if self._program is not None:
             self.kind = "three real nodes on loopback"
-            self.cluster = RealCluster(self._program, self._work)
+            if self.cluster is None:
+                self.cluster = RealCluster(self._program, self.work)
             await self.cluster.start()
             self.addresses = ",".join(self.cluster.ways["nodes"])
             return
@@ -100,16 +134,22 @@ class Place:
         print(line, flush=True)
         self.lines.append(line)
 
-    async def run(self, *words: str, title: str | None = None) -> str:
-        """Run a command of ``bmq``, and add command and output to the transcript."""
-        shown = title or "bmq " + " ".join(
-            f"'{word}'" if re.search(r"[ *?=]", word) else word for word in words
-        )
-        self.say(f"$ {shown}")
+    def shell(self, *words: str) -> None:
+        """Run another command, and add command and output to the transcript."""
+        self.say(f"$ {shlex.join(words)}")
+        for line in subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines():
+            self.say(line)
+        self.say("")
+
+    async def run(self, *words: str, title: str | None = None, grep: str = "") -> str:
+        """Run a command of ``bmq``, and add command and output to the transcript; ``grep`` chooses lines."""
+        shown = title or shlex.join(["bmq", *words])
+        self.say(f"$ {shown}" + (f" | grep -E '{grep}'" if grep else ""))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bmq", *words),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            cwd=self.work,
             env={
                 **os.environ,
                 "COLUMNS": "110",
@@ -121,17 +161,32 @@ class Place:
         output, _ = await asyncio.wait_for(process.communicate(), DEADLINE)
         text = output.decode().rstrip()
         for line in text.splitlines():
-            self.say(line)
+            if re.search(grep, line):
+                self.say(line)
         self.say("")
         return text
 
+    async def status(self, address: str) -> bool:
+        """Print the health of the cluster as one node sees it; return whether every node is available."""
+        text = await self.run(
+            *("admin", "CLUSTERS", "CLUSTER", "bmq", "STATUS", "--broker", address), grep=_HEALTH
+        )
+        return re.search(r"Is Healthy\s*: Yes", text) is not None and text.count("E_AVAILABLE") == NODES
+
     async def joined(self, uri: str, address: str) -> None:
-        """Repeat ``bmq doctor QUEUE`` until the command succeeds on a node; add the last output only."""
-        before = len(self.lines)
+        """Repeat both checks of a node until both succeed; add the last output only."""
+        before, began, attempts = len(self.lines), time.monotonic(), 1
         async with asyncio.timeout(DEADLINE):
-            while "FAIL" in await self.run("doctor", uri, "--broker", address):
+            while "FAIL" in await self.run("doctor", uri, "--broker", address) or not await self.status(
+                address
+            ):
                 del self.lines[before:]
+                attempts += 1
                 await asyncio.sleep(0.5)
+        self.say(
+            f"# both checks succeeded {time.monotonic() - began:.1f} s after the port was open, "
+            f"in attempt {attempts}"
+        )
 
 
 class Traffic:
@@ -246,23 +301,33 @@ async def wrong_expression(place: Place) -> None:
         consumer_session = await bmq.connect(place.addresses, process_name="kitchen")
         queue = await consumer_session.open_queue(uri, read=True)
         wrong = await queue.subscribe('order_typ == "EXPRESS"')
+        began = time.monotonic()
         for number in range(20):
             await producer.post(b"%d" % number, properties={"order_type": "EXPRESS"})
         place.say("# symptom: the queue grows, and the consumer is connected and idle")
         await place.run("queues")
         place.say("# confirm: the properties of the waiting messages, and the expressions of the readers")
-        await place.run("explain", uri)
-        await place.run("peek", uri, "--count", "1")
+        assert "no subscription matches" in await place.run("explain", uri)
+        after = time.monotonic() - began
+        await place.run("tail", uri, "--count", "1")
         place.say("# the right expression, tried before it is deployed")
         await place.run("check", 'order_type == "EXPRESS"', "-p", "order_type=EXPRESS")
         place.say("# remedy: deploy the right expression (here: consumer.configure)")
+        began = time.monotonic()
         await wrong.configure('order_type == "EXPRESS"')
         got = [await wrong.receive(timeout=DEADLINE) for _ in range(20)]
         for message in got:
             message.confirm()
         await consumer_session.close()
         place.say("# verify: the queue is empty")
-        await place.run("explain", uri)
+        assert "No messages wait" in await place.run("explain", uri)
+        place.row = {
+            "cause": "20 messages with a property that the consumer's expression misspells",
+            "sign": "`bmq explain`: no subscription matches",
+            "after": after,
+            "remedy": "the right expression",
+            "verified": time.monotonic() - began,
+        }
         assert sorted(int(message.data) for message in got) == list(range(20))
     traffic.report()
 
@@ -274,6 +339,7 @@ async def poisoned_queue(place: Place) -> None:
     traffic = Traffic(place, f"{DOMAIN}/other")
     async with traffic.running(), bmq.connect(place.addresses) as session:
         producer = await session.open_queue(uri, write=True)
+        began = time.monotonic()
         for number in range(10):
             await producer.post(b"not a number" if number == 3 else b"%d" % number)
         handled: Counter[bytes] = Counter()
@@ -292,12 +358,15 @@ async def poisoned_queue(place: Place) -> None:
             except ValueError:
                 break
             message.confirm()
-        await place.run("explain", uri)
+        assert "(full)" in await place.run("explain", uri)
+        after = time.monotonic() - began
+        await place.run("peek", uri, "--count", "1")
         await reader.close()
         place.say("# remedy: let the worker put messages aside that keep failing (a DeadLetter policy)")
         app = bmq.App(place.addresses)
         policy = bmq.Backoff(every=0.05, retries=3, then=bmq.DeadLetter(dead))
         app.consumer(uri, retry=policy)(charge)
+        began = time.monotonic()
         running = asyncio.create_task(app.run())
 
         async def done() -> bool:
@@ -308,7 +377,22 @@ async def poisoned_queue(place: Place) -> None:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         place.say("# verify: the queue is empty, and the dead letter has the reason")
-        await place.run("explain", uri)
+        assert "No messages wait" in await place.run("explain", uri)
+        assert "ValueError" in await place.run("dead", dead)
+        place.row = {
+            "cause": "one of ten messages fails in every attempt, and its consumer has room for one message",
+            "sign": "`bmq explain`: every subscription is at its limit",
+            "after": after,
+            "remedy": "a `DeadLetter` policy",
+            "verified": time.monotonic() - began,
+        }
+        place.say("# after a repair of the handler: put the message back")
+        await place.run("dead", dead, "--all", "--back")
+        repaired = await session.open_queue(uri, read=True)
+        back = await repaired.receive(timeout=DEADLINE)
+        assert back.data == b"not a number"
+        back.confirm()
+        await repaired.close()
         await place.run("dead", dead)
     traffic.report()
 
@@ -326,9 +410,20 @@ async def moving_a_queue(place: Place) -> None:
         place.say("# before: 50 messages in the old queue")
         await place.run("queues")
         place.say("# move: each message is confirmed only after the new queue has accepted it")
+        began = time.monotonic()
+        await place.run("move", old, new, "--limit", "20")
+        place.say("# the same command continues: here after 20 messages")
         await place.run("move", old, new)
+        took = time.monotonic() - began
         place.say("# verify: depth and content of both queues")
         await place.run("queues")
+        place.row = {
+            "cause": "50 messages in a queue",
+            "sign": "`bmq queues`: all are in the other queue",
+            "after": took,
+            "remedy": "`bmq move`, interrupted once",
+            "verified": time.monotonic() - began,
+        }
         await place.run("peek", new, "--count", "2")
         reader = await session.open_queue(new, read=True)
         got = [await reader.receive(timeout=DEADLINE) for _ in range(50)]
@@ -340,7 +435,74 @@ async def moving_a_queue(place: Place) -> None:
 
 
 async def rotating_credentials(place: Place) -> None:
-    """Replace a password without downtime: the program reads the password at each authentication."""
+    """Replace a name and its password without downtime: the program reads both at each authentication."""
+    await (_rotate_real(place) if place.real else _rotate_embedded(place))
+
+
+def _asking(**users: str) -> dict[str, Any]:
+    """Return the configuration of a node that knows these users.
+
+    The nodes connect to each other without credentials, so that connections without credentials stay allowed.
+    """
+    settings = [{"key": user, "value": {"stringVal": password}} for user, password in users.items()]
+    return {"authenticators": [{"name": "BasicAuthenticator", "settings": settings}]}
+
+
+async def _rotate_real(place: Place) -> None:
+    """Two rolling restarts: the first adds the new name to each node, the second removes the old name."""
+    cluster = place.prepare(_asking(**{"shop-a": "old"}), bmq.Credentials.basic("shop-a", "old"))
+    await place.start()
+    nodes, own = cluster.ways["nodes"], f"{DOMAIN}.sc/doctor"
+    for name, password in (("shop-a", "old"), ("shop-b", "new")):
+        (place.work / f"{name}.password").write_text(password)
+    asked: Counter[str] = Counter()
+    current = "shop-a"
+
+    def credentials() -> bmq.Credentials:
+        asked[current] += 1
+        return bmq.Credentials.basic(current, (place.work / f"{current}.password").read_text())
+
+    async def doctor(address: str, name: str) -> str:
+        words = ("--user", name, "--password-file", f"{name}.password")
+        return await place.run("doctor", own, "--broker", address, *words)
+
+    began = time.monotonic()
+    traffic = Traffic(place, f"{DOMAIN}.sc/orders", credentials=credentials)
+    async with traffic.running():
+        await traffic.flows()
+        place.say("# 1. rolling restart: each node gets the new user shop-b beside shop-a")
+        for node in await _replicas_first(place, cluster):
+            place.say(f"# node {node}: new configuration, SIGTERM, start, both checks")
+            cluster.ask_for(node, _asking(**{"shop-a": "old", "shop-b": "new"}))
+            await _replace(place, cluster, traffic, node, own)
+        place.say("# verify before the next step: each node accepts shop-b")
+        for address in nodes:
+            assert "FAIL" not in await doctor(address, "shop-b")
+        place.say("# 2. the program's source has shop-b; sessions use it at their next authentication")
+        current = "shop-b"
+        place.say("# 3. rolling restart: each node forgets shop-a")
+        for node in await _replicas_first(place, cluster):
+            place.say(f"# node {node}: new configuration, SIGTERM, start, both checks")
+            cluster.ask_for(node, _asking(**{"shop-b": "new"}))
+            await _replace(place, cluster, traffic, node, own)
+        place.say(f"# the two sessions authenticated {asked['shop-b']} times as shop-b")
+        place.say("# 4. verify: each node refuses shop-a")
+        for address in nodes:
+            assert "FAIL  negotiate" in await doctor(address, "shop-a")
+        place.say("# a connection without credentials is accepted: the nodes need this themselves")
+        assert "without credentials" in await place.run("doctor", "--broker", nodes[0])
+    place.row = {
+        "cause": "two rolling restarts under traffic",
+        "sign": "longest pause of the producer",
+        "after": traffic.longest,
+        "remedy": "a second user, then the removal of the first",
+        "verified": time.monotonic() - began,
+    }
+    traffic.report()
+
+
+async def _rotate_embedded(place: Place) -> None:
+    """Replace a password of the embedded broker: the program reads the password at each authentication."""
     folder = Path(tempfile.mkdtemp())
     users, secret = folder / "users", folder / "password"
     users.write_text("shop:old\n")
@@ -375,51 +537,251 @@ async def rotating_credentials(place: Place) -> None:
     traffic.report()
 
 
+async def _replace(place: Place, cluster: RealCluster, traffic: Traffic, node: int, own: str) -> None:
+    """Stop a node in an orderly way, start it, and wait until it has joined the cluster."""
+    await cluster.kill(node, signal.SIGTERM)
+    await traffic.flows()
+    await cluster.revive(node)
+    await place.joined(own, cluster.ways["nodes"][node])
+    await traffic.flows()
+
+
+async def _replicas_first(place: Place, cluster: RealCluster) -> list[int]:
+    """Return the nodes in the order of a rolling restart: the primary is the last."""
+    primary = await cluster.primary()
+    place.say(f"# node {primary} is the primary: the last to be restarted")
+    return [*(node for node in range(NODES) if node != primary), primary]
+
+
 async def rolling_restart(place: Place) -> None:
     """Restart node after node under traffic, each after the one before has joined."""
+    cluster = place.prepare()
     await place.start()
-    if place.cluster is None:
-        raise SystemExit("rolling-restart needs three real nodes: --broker PROGRAM")
-    uri = f"{DOMAIN}.sc/orders"
     own = f"{DOMAIN}.sc/doctor"
-    traffic = Traffic(place, uri)
+    began = time.monotonic()
+    traffic = Traffic(place, f"{DOMAIN}.sc/orders")
     async with traffic.running():
         await traffic.flows()
-        for node, address in enumerate(place.cluster.ways["nodes"]):
+        place.say("# before: each node is examined")
+        for address in cluster.ways["nodes"]:
             await place.run("doctor", own, "--broker", address)
-            place.say(f"# node {node}: stop it in an orderly way, and start it")
-            await place.cluster.kill(node, signal.SIGTERM)
-            await traffic.flows()
-            await place.cluster.revive(node)
-            place.say(f"# wait until node {node} answers")
-            await place.joined(own, address)
-            await traffic.flows()
+            assert await place.status(address)
+        for node in await _replicas_first(place, cluster):
+            place.say(f"# node {node}: stop it with SIGTERM, start it, repeat both checks until they succeed")
+            await _replace(place, cluster, traffic, node, own)
+    place.row = {
+        "cause": "SIGTERM and start of each node under traffic",
+        "sign": "longest pause of the producer",
+        "after": traffic.longest,
+        "remedy": "both checks before the next node",
+        "verified": time.monotonic() - began,
+    }
     traffic.report()
+
+
+def _version(program: str) -> str:
+    """Return what a broker's program says of its version."""
+    return subprocess.run([program, "-v"], capture_output=True, text=True, check=False).stdout.strip()
+
+
+async def upgrade(place: Place) -> None:
+    """Replace the program of node after node under traffic; one node is set back on the way."""
+    cluster = place.prepare()
+    new = cluster.programs[0]
+    cluster.programs[:] = [place.old] * len(cluster.programs)
+    await place.start()
+    own = f"{DOMAIN}.sc/doctor"
+    began = time.monotonic()
+    traffic = Traffic(place, f"{DOMAIN}.sc/orders")
+    place.say(f"# old: {_version(place.old)}")
+    place.say(f"# new: {_version(new)}")
+    if place.old == new:
+        place.say("# both are the same program: this run shows the procedure, and nothing about two versions")
+    async with traffic.running():
+        await traffic.flows()
+        for address in cluster.ways["nodes"]:
+            assert await place.status(address)
+        order = await _replicas_first(place, cluster)
+        for position, node in enumerate(order):
+            place.say(f"# node {node}: stop it with SIGTERM, and start the new program")
+            cluster.programs[node] = new
+            await _replace(place, cluster, traffic, node, own)
+            if position == 0:
+                place.say(f"# the way back is tried while it is cheap: node {node} with the old program")
+                cluster.programs[node] = place.old
+                await _replace(place, cluster, traffic, node, own)
+                place.say(f"# node {node}: the new program again")
+                cluster.programs[node] = new
+                await _replace(place, cluster, traffic, node, own)
+        place.say("# the proxies follow when all nodes have the new program; verify: each node is examined")
+        for address in cluster.ways["nodes"]:
+            await place.run("doctor", own, "--broker", address)
+            assert await place.status(address)
+    place.row = {
+        "cause": ("the same program again" if place.old == new else "a new program")
+        + " for each node under traffic, one node set back on the way",
+        "sign": "longest pause of the producer",
+        "after": traffic.longest,
+        "remedy": "both checks before the next node",
+        "verified": time.monotonic() - began,
+    }
+    traffic.report()
+
+
+def _mount(cluster: RealCluster, work: Path, stack: AsyncExitStack) -> None:
+    """Mount a file system of its own for the storage of each node."""
+    for node in range(NODES):
+        image, storage = work / f"disk{node}.img", cluster.folder(node) / "storage"
+        storage.mkdir(parents=True)
+        with image.open("wb") as file:
+            file.truncate(_DISK)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+        subprocess.run(["mount", "-o", "loop", str(image), str(storage)], check=True)
+        stack.callback(subprocess.run, ["umount", "--lazy", str(storage)], check=True)
+
+
+def _fill(storage: Path) -> Path:
+    """Take all the space of a file system with one file, and return its path."""
+    path = storage / "somebody-elses.log"
+    with path.open("wb", buffering=0) as file:
+        free = os.statvfs(storage)
+        with contextlib.suppress(OSError):
+            os.posix_fallocate(file.fileno(), 0, (free.f_bavail - 64) * free.f_frsize)
+        file.seek(0, os.SEEK_END)
+        with contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+    return path
+
+
+def _ending(status: int) -> str:
+    """Describe the exit status of a process."""
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+async def full_disk(place: Place) -> None:
+    """Fill the disk of a replica, then that of the primary; free the space, and start the node."""
+    cluster = place.prepare()
+    own = f"{DOMAIN}.sc/doctor"
+    async with AsyncExitStack() as stack:
+        _mount(cluster, place.work, stack)
+        stack.push_async_callback(place.stop)
+        await place.start()
+        exporter = await _exporter(place, stack)
+        traffic = Traffic(place, f"{DOMAIN}.sc/orders")
+        async with traffic.running():
+            await traffic.flows()
+            for role in ("replica", "primary"):
+                primary = await cluster.primary()
+                node = primary if role == "primary" else (primary + 1) % NODES
+                address = cluster.ways["nodes"][node]
+                other = cluster.ways["nodes"][(node + 1) % NODES]
+                storage = cluster.folder(node) / "storage"
+                place.say(f"# the disk of node {node}, the {role}, becomes full")
+                began = time.monotonic()
+                file = _fill(storage)
+                how = _ending(await cluster.ended(node))
+                place.say(f"# the process ended by itself after {time.monotonic() - began:.1f} s: {how}")
+                await traffic.flows()
+                place.say(f"# messages are acknowledged again after {time.monotonic() - began:.1f} s")
+                await exporter(address, 0)
+                after = time.monotonic() - began
+                place.say(f"# bmq exporter says bmq_broker_up 0 after {after:.1f} s")
+                place.say("# confirm: the node refuses connections, the others miss it, and df tells why")
+                await place.run("doctor", own, "--broker", address)
+                await place.status(other)
+                place.shell("df", "--output=size,used,avail,pcent", str(storage))
+                place.say("# a start of the node while the disk is still full")
+                began = time.monotonic()
+                how = _ending(await cluster.ended(node, start=True))
+                place.say(f"# the process ended by itself after {time.monotonic() - began:.1f} s: {how}")
+                place.shell(
+                    "grep", "-o", "INSUFFICIENT_DISK_SPACE.*", str(cluster.folder(node) / "stdout.log")
+                )
+                place.say("# remedy: free the space, then start the node with its stored data")
+                file.unlink()
+                place.shell("df", "--output=size,used,avail,pcent", str(storage))
+                began = time.monotonic()
+                await cluster.revive(node)
+                await place.joined(own, address)
+                await exporter(address, 1)
+                await traffic.flows()
+                place.row = {
+                    "cause": f"the disk of the {role} has no free block",
+                    "sign": "SIGBUS ends the process; `bmq_broker_up` is 0",
+                    "after": after,
+                    "remedy": "free the space, start the node",
+                    "verified": time.monotonic() - began,
+                }
+        traffic.report()
+
+
+async def _exporter(place: Place, stack: AsyncExitStack) -> Callable[[str, int], Awaitable[None]]:
+    """Start ``bmq exporter``; return a function that waits until ``bmq_broker_up`` of a node has a value."""
+    port = _free_port()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bmq", "exporter", place.addresses),
+        *("--listen", f"127.0.0.1:{port}", "--interval", "1"),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+
+    async def end() -> None:
+        process.terminate()
+        await process.wait()
+
+    stack.push_async_callback(end)
+
+    def metrics() -> str:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            return page.read().decode()
+        return ""
+
+    async def wait(address: str, value: int) -> None:
+        wanted = re.compile(rf"bmq_broker_up{{[^}}]*{re.escape(address)}[^}}]*}} {value}\b")
+
+        async def seen() -> bool:
+            return wanted.search(await asyncio.to_thread(metrics)) is not None
+
+        await eventually(seen)
+
+    return wait
 
 
 async def lost_quorum(place: Place) -> None:
     """Two of three nodes are down: no node accepts posts, and no acknowledged message is lost."""
+    cluster = place.prepare()
     await place.start()
-    if place.cluster is None:
-        raise SystemExit("lost-quorum needs three real nodes: --broker PROGRAM")
-    uri = f"{DOMAIN}.sc/orders"
-    traffic = Traffic(place, uri)
+    nodes, own = cluster.ways["nodes"], f"{DOMAIN}.sc/doctor"
+    traffic = Traffic(place, f"{DOMAIN}.sc/orders")
     async with traffic.running():
         await traffic.flows()
+        began = time.monotonic()
         for node in (0, 1):
-            await place.cluster.kill(node, signal.SIGKILL)
-        place.environment["BMQ_BROKER_URI"] = place.cluster.ways["nodes"][2]
-        place.say("# symptom: posts are not acknowledged; confirm on the remaining node")
-        await place.run("doctor", uri, "--timeout", "3")
+            await cluster.kill(node, signal.SIGKILL)
+        place.say("# symptom: posts are not acknowledged; confirm on each node")
+        for address in nodes:
+            assert "FAIL" in await place.run("doctor", own, "--broker", address, "--timeout", "3")
+        after = time.monotonic() - began
+        await place.status(nodes[2])
         place.say("# remedy: start the nodes; traffic continues by itself")
         began = time.monotonic()
         for node in (0, 1):
-            await place.cluster.revive(node)
+            await cluster.revive(node)
         await traffic.flows()
         place.say(
             f"# acknowledgements arrive again {time.monotonic() - began:.1f} s after the start of the nodes"
         )
-        await place.run("doctor", uri, "--timeout", "3")
+        place.say("# verify: each node is examined")
+        for address in nodes:
+            await place.joined(own, address)
+        place.row = {
+            "cause": "two of three nodes are killed",
+            "sign": "`bmq doctor QUEUE` fails at `open`",
+            "after": after,
+            "remedy": "both nodes start",
+            "verified": time.monotonic() - began,
+        }
     traffic.report()
 
 
@@ -429,12 +791,22 @@ RUNBOOKS: dict[str, Callable[[Place], Awaitable[None]]] = {
     "moving-a-queue": moving_a_queue,
     "rotating-credentials": rotating_credentials,
     "rolling-restart": rolling_restart,
+    "upgrade": upgrade,
+    "full-disk": full_disk,
     "lost-quorum": lost_quorum,
 }
 
 
 #: Runbooks that need several nodes.
-_REAL = ("rolling-restart", "lost-quorum")
+_REAL = ("rolling-restart", "upgrade", "full-disk", "lost-quorum")
+
+
+def _write_row(name: str, title: str, values: dict[str, Any]) -> None:
+    """Replace the row of a runbook in the table of all runbooks."""
+    page, row = PAGES / "index.md", _ROW.format(name=name, title=title, **values)
+    lines = page.read_text(encoding="utf-8").splitlines()
+    lines = [row if f"]({name}.md) |" in line else line for line in lines]
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 async def execute(name: str, arguments: argparse.Namespace) -> None:
@@ -453,6 +825,8 @@ async def execute(name: str, arguments: argparse.Namespace) -> None:
             _, _, after = rest.partition(END)
             said = "\n".join(place.lines).replace(folder, "WORK").rstrip()
             told = f"Executed on {place.kind}, in {time.monotonic() - began:.0f} s:"
+            if place.row and place.cluster is not None:
+                _write_row(name, text.splitlines()[0].removeprefix("# "), place.row)
             page.write_text(
                 f"{before}{BEGIN}\n\n{told}\n\n```text\n{said}\n```\n\n{END}{after}", encoding="utf-8"
             )
@@ -465,6 +839,7 @@ def main() -> None:
     parser.add_argument(
         "--broker", help="a real broker's program, for three nodes; an embedded broker if omitted"
     )
+    parser.add_argument("--old-broker", help="program of an older release, for the upgrade")
     parser.add_argument("--port", type=int, default=0, help="port of the embedded broker")
     parser.add_argument("--dry", action="store_true", help="leave the pages as they are")
     arguments = parser.parse_args()
