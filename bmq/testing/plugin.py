@@ -136,9 +136,19 @@ async def bmq_proxy(
         yield proxy
 
 
+@pytest.fixture
+def _bmq_entrance(request: pytest.FixtureRequest) -> Broker | NamedBroker | FaultProxy:
+    """The proxy, or without one the broker: a fixture with a coroutine cannot ask for another fixture."""
+    proxied = "bmq_proxy" in request.fixturenames
+    entrance: Broker | NamedBroker | FaultProxy = request.getfixturevalue(
+        "bmq_proxy" if proxied else "bmq_broker"
+    )
+    return entrance
+
+
 @_async_fixture
 async def bmq_connect(
-    request: pytest.FixtureRequest, bmq_broker: Broker | NamedBroker
+    _bmq_entrance: Broker | NamedBroker | FaultProxy,
 ) -> AsyncIterator[Callable[..., Awaitable[Session]]]:
     """Make sessions: ``await bmq_connect(**options)``; each is closed after the test.
 
@@ -147,14 +157,10 @@ async def bmq_connect(
     """
     from bmq.client.connect import connect
 
-    proxied = "bmq_proxy" in request.fixturenames
-    default: Broker | NamedBroker | FaultProxy = (
-        request.getfixturevalue("bmq_proxy") if proxied else bmq_broker
-    )
     sessions: list[Session] = []
 
     async def open_session(uri: str | None = None, **options: Any) -> Session:
-        session = await connect(uri or default.uri, **options)
+        session = await connect(uri or _bmq_entrance.uri, **options)
         sessions.append(session)
         return session
 

@@ -194,6 +194,11 @@ class TestFixtures:
         with pytest.raises(bmq.UsageError, match=sentence):
             bmq_domain(**arguments)
 
+    async def test_the_session_may_be_named_before_the_proxy(
+        self, bmq_session: bmq.Session, bmq_proxy: FaultProxy
+    ) -> None:
+        assert bmq_proxy.accepted == 1
+
     async def test_the_session_connects_through_the_proxy(
         self, bmq_proxy: FaultProxy, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
