@@ -20,7 +20,12 @@ import bmq
 
 PACKAGE = Path(bmq.__file__).parent
 CONFIG = PACKAGE.parent / "pyproject.toml"
-MODULES = {path.relative_to(PACKAGE.parent): path for path in sorted(PACKAGE.rglob("*.py"))}
+#: The templates of ``bmq new`` are files of other projects.
+MODULES = {
+    path.relative_to(PACKAGE.parent): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if "projects" not in path.relative_to(PACKAGE).parts
+}
 
 #: The domains that an embedded broker has without configuration, for tests too.
 SHARED = {"bmq.broker._builtin"}

@@ -29,6 +29,7 @@ WITHOUT_A_QUEUE = {
     "exporter",
     "run",
     "docs",
+    "new",
     "spark",
     "broker",
     "contexts",

@@ -207,6 +207,7 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["decode", "--file", "RECORDING", "--brief"], ""),
         (["decode", "--file", "RECORDING", "--json"], ""),
     ],
+    "new": [(["new", "service", HOSTILE], ""), (["new", "test", "shop", "-d", HOSTILE], "")],
     "spark": [(["spark", "repair", "DIRECTORY"], "")],
     "bench": [(["bench", f"{DOMAIN}/bench", "--messages", "1", "--rounds", "1"], "")],
     "record": [(["record", "FILE"], "ready")],
@@ -241,7 +242,7 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
 _OTHERS = {"broker"}
 # Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
-_OFFLINE = {"check", "conform", "contexts", "decode", "diff", "docs", "run", "spark"}
+_OFFLINE = {"check", "conform", "contexts", "decode", "diff", "docs", "new", "run", "spark"}
 _WORKLOAD = f"""
 duration = 0.1
 [[producers]]

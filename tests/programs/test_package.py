@@ -9,6 +9,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -19,7 +20,8 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parent.parent.parent
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PROJECTS = ROOT / "bmq" / "cli" / "projects"
+WORKFLOWS = sorted([*(ROOT / ".github" / "workflows").glob("*.yml"), *PROJECTS.rglob("workflows/*.yml")])
 #: The jobs that may do more than read: sign what another job has built, and draft the page of a release.
 WRITING = {
     ("release", "attest"): {"contents": "read", "id-token": "write", "attestations": "write"},
@@ -144,6 +146,30 @@ def test_the_wheel_contains_the_package_without_tests(wheel: Path) -> None:
     assert {name for name in tops if not name.endswith(".dist-info")} == {"bmq", "pyspark_bmq"}
 
 
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert build.returncode == 0, build.stderr
+    return next(folder.glob("*.tar.gz"))
+
+
+def test_wheel_and_sdist_have_the_files_of_new_projects(wheel: Path, sdist: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "bmq/cli/projects"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert {"README.md", "dot_gitignore", "ci.yml", "app.py", "job.py"} <= {
+        each.rpartition("/")[2] for each in listed
+    }
+    with zipfile.ZipFile(wheel) as files:
+        assert set(listed) <= set(files.namelist())
+    with tarfile.open(sdist) as archive:
+        assert set(listed) <= {name.partition("/")[2] for name in archive.getnames()}
+
+
 def test_the_changelog_has_the_version(hatch_build: ModuleType) -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     heads = re.findall(r"^## \[(.+?)\](.*)$", text, re.MULTILINE)
@@ -160,7 +186,7 @@ def test_workflows_are_legal() -> None:
     assert check.returncode == 0, check.stdout
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_workflows_have_the_permissions_they_need(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     workflow = yaml.safe_load(text)
@@ -178,7 +204,7 @@ def test_workflows_have_the_permissions_they_need(path: Path) -> None:
         assert (ROOT / script).stat().st_mode & 0o111
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_workflows_name_actions_by_commit_with_the_version_beside(path: Path) -> None:
     used = re.findall(r"uses: (.+)", path.read_text(encoding="utf-8"))
     assert used

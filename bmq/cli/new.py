@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bmq new``: a project from the files in ``bmq/cli/projects``, which are themselves programs with tests."""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from bmq._version import __version__
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit, note, printable
+from bmq.cli.target import offline
+
+__all__ = ["Kind", "command", "files", "module_of"]
+
+_TEMPLATES: Final = Path(__file__).with_name("projects")
+# The words of the templates that stand for the project. They are legal where they stand: linters, type
+# checkers and pytest read the templates as they are.
+_PROJECT: Final = "bmq-new-project"
+_MODULE: Final = "bmq_new_module"
+_VERSION: Final = "bmq.new.version"
+#: Names of files that begin with a dot begin with this word among the templates.
+_DOT: Final = "dot_"
+_LICENSE: Final = "SPDX-License-Identifier"
+_LONGEST: Final = 64
+#: Packages that a project imports or installs, beside those of the standard library.
+_TAKEN: Final = frozenset(
+    {"bmq", "construct", "google", "hatchling", "orjson", "pip", "pyarrow", "pyspark", "pytest"}
+    | {"pytest_asyncio", "rich", "setuptools", "src", "test", "tests", "typer", "wheel", "wheels"}
+)
+#: Names that Windows reserves for devices.
+_DEVICES: Final = frozenset(
+    {"aux", "con", "nul", "prn"} | {f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)}
+)
+_SHOWN: Final = 5
+
+
+class Kind(StrEnum):
+    """The kinds of projects."""
+
+    SERVICE = "service"
+    PIPELINE = "pipeline"
+    TEST = "test"
+
+
+_NEXT: Final = {
+    Kind.SERVICE: ".venv/bin/bmq run {module}.app",
+    Kind.PIPELINE: ".venv/bin/python -m {module}.job --help",
+    Kind.TEST: "docker compose up --wait broker",
+}
+
+
+@offline("new")
+def command(
+    kind: Annotated[
+        Kind, typer.Argument(metavar="service|pipeline|test", help="The kind of project.", show_default=False)
+    ],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the project: letters, digits, '-', '_', '.'.", show_default=False
+        ),
+    ],
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--directory",
+            "-d",
+            metavar="DIR",
+            help="Folder of the project; by default NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Add the missing files to a folder with files; overwrites nothing."),
+    ] = False,
+) -> None:
+    """Create a project that runs: a program, its tests, a container file, and a workflow for GitHub Actions.
+
+    A service is an app of workers with a typed handler, retries, dead letters and a simulation. A pipeline is
+    a job of Spark from queue to queue. A test project has integration tests for the embedded broker and for a
+    broker in Docker. The names of the files are printed. No file is ever overwritten.
+
+    [bold]Examples[/]
+
+    $ bmq new service shop-orders
+
+    $ bmq new pipeline prices --directory jobs/prices
+
+    $ bmq new test shop-tests --directory . --force
+    """
+    module = module_of(name)
+    folder = Path(name) if directory is None else directory
+    made = files(kind, name, module)
+    kept = _kept(folder, made, force=force)
+    new = {path: text for path, text in made.items() if path not in kept}
+    _write(folder, new)
+    emit(*(printable(str(folder / path)) for path in new))
+    for path in kept:
+        note(f"bmq new: {printable(str(folder / path))} exists, and stays as it is")
+    if not new:
+        note("bmq new: all files exist, none was written")
+        return
+    where = "" if folder == Path() else f"cd {printable(str(folder))} && "
+    install = ".venv/bin/pip install --find-links wheels --editable '.[test]'"
+    note(f"next: {where}python3 -m venv .venv && {install} && .venv/bin/pytest")
+    note(f"then: {_NEXT[kind].format(module=module)}")
+
+
+def module_of(name: str) -> str:
+    """Return the name of a project's package.
+
+    Raises:
+        BadInput: the name does not suit a project.
+    """
+    shown = printable(repr(name))
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
+        proposal = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        hint = f", for example {proposal}" if proposal and proposal != name else ", for example shop-orders"
+        if "/" in name or os.sep in name:
+            hint += "; --directory names the folder"
+        raise BadInput(
+            "NAME must be of letters of ASCII, digits, '-', '_' and '.', and begin and end with a letter or "
+            f"a digit{hint}; got {shown}"
+        )
+    if len(name) > _LONGEST:
+        raise BadInput(f"NAME must have at most {_LONGEST} characters; got {len(name)}")
+    module = re.sub(r"[-_.]+", "_", name).lower()
+    if module[0].isdigit():
+        raise BadInput(
+            f"NAME must begin with a letter, because it is the name of a package of Python, for example "
+            f"project-{name}; got {shown}"
+        )
+    reason = (
+        "is a word of Python"
+        if keyword.iskeyword(module)
+        else "is a module of Python's standard library"
+        if module in sys.stdlib_module_names
+        else "is the name of a package that the project uses"
+        if module in _TAKEN
+        else "is the name of a device on Windows"
+        if name.split(".")[0].lower() in _DEVICES
+        else ""
+    )
+    if reason:
+        raise BadInput(f"NAME must be free, for example my-{name.lower()}: {module} {reason}")
+    return module
+
+
+def files(kind: Kind, name: str, module: str) -> dict[Path, str]:
+    """Return the texts of a project's files by their path in the project, sorted.
+
+    Args:
+        kind: the kind of project.
+        name: the name of the project.
+        module: the name of the package.
+    """
+    texts: dict[Path, str] = {}
+    for root in (_TEMPLATES / "common", _TEMPLATES / kind):
+        for path in root.rglob("*"):
+            parts = path.relative_to(root).parts
+            if path.is_dir() or any(part == "__pycache__" or part.startswith(".") for part in parts):
+                continue  # caches of the tools that read the templates
+            renamed = [part.replace(_MODULE, module) for part in parts]
+            target = Path(
+                *("." + part.removeprefix(_DOT) if part.startswith(_DOT) else part for part in renamed)
+            )
+            texts[target] = _filled(path.read_text(encoding="utf-8"), name, module)
+    return dict(sorted(texts.items()))
+
+
+def _filled(text: str, name: str, module: str) -> str:
+    """Return the text of a template without bmq's license, which is not the project's, and with its names."""
+    first, _, rest = text.partition("\n")
+    if _LICENSE in first:
+        text = rest
+    return text.replace(_PROJECT, name).replace(_MODULE, module).replace(_VERSION, __version__)
+
+
+def _kept(folder: Path, made: dict[Path, str], *, force: bool) -> list[Path]:
+    """Return the files of the project that exist.
+
+    Raises:
+        BadInput: the folder cannot be used, or has files, without ``force``.
+    """
+    for parent in (folder, *folder.parents):
+        if os.path.lexists(parent) and not parent.is_dir():
+            raise BadInput(f"{printable(str(parent))} exists and is not a folder: --directory names another")
+    # A new repository is empty, too.
+    there = sorted(each.name for each in folder.iterdir() if each.name != ".git") if folder.is_dir() else []
+    kept = [path for path in made if os.path.lexists(folder / path)]
+    for path in made:
+        for parent in path.parents:
+            if os.path.lexists(folder / parent) and not (folder / parent).is_dir():
+                raise BadInput(
+                    f"{printable(str(folder / parent))} exists and is not a folder: move it away first"
+                )
+    if there and not force:
+        shown = [str(path) for path in kept] or there
+        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+        raise BadInput(
+            f"{printable(str(folder))} has files already: {printable(', '.join(shown[:_SHOWN]))}{more}. Name "
+            "another folder with --directory, or add the missing files with --force, which overwrites nothing"
+        )
+    return kept
+
+
+def _write(folder: Path, texts: dict[Path, str]) -> None:
+    """Write all files, or none.
+
+    Raises:
+        BadInput: a file cannot be written.
+    """
+    written: list[Path] = []
+    folders: list[Path] = []
+    path = folder
+    try:
+        for relative, text in texts.items():
+            path = folder / relative
+            for parent in reversed([path.parent, *path.parent.parents]):
+                if not parent.exists():
+                    parent.mkdir()
+                    folders.append(parent)
+            # Refuses a file that another program has made meanwhile.
+            with path.open("x", encoding="utf-8", newline="\n") as file:
+                written.append(path)
+                file.write(text)
+    except OSError as error:
+        for each in reversed(written):
+            each.unlink(missing_ok=True)
+        for each in reversed(folders):
+            try:
+                each.rmdir()
+            except OSError:
+                pass  # another program has put a file there
+        raise BadInput(
+            f"cannot write {printable(str(path))}: {error.strerror}; nothing was written"
+        ) from None

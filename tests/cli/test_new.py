@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``bmq new``: what it writes, and what it leaves alone. tests/programs/test_projects.py runs them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bmq.cli.messages import BadInput
+from bmq.cli.new import Kind, files, module_of
+from tests.cli.conftest import Bmq
+
+CONFIGURATION = Path(__file__).parents[2] / "docker" / "single-node" / "etc"
+EVERY = {
+    ".dockerignore",
+    ".github/workflows/ci.yml",
+    ".gitignore",
+    "Dockerfile",
+    "README.md",
+    "pyproject.toml",
+}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_project_has_its_name_everywhere_and_is_legal(kind: Kind) -> None:
+    made = {path.as_posix(): text for path, text in files(kind, "Shop.Orders", "shop_orders").items()}
+    assert made.keys() >= EVERY
+    for path, text in made.items():
+        for left in ("bmq-new", "bmq_new", "bmq.new", "SPDX"):
+            assert left not in path + text
+        if path.endswith(".py"):
+            assert ast.get_docstring(ast.parse(text))
+        elif path.endswith(".yml"):
+            yaml.safe_load(text)
+        elif path.endswith(".json"):
+            # As in this repository's own composition of a broker.
+            assert text == (CONFIGURATION / path.removeprefix("broker/")).read_text(encoding="utf-8")
+    project = tomllib.loads(made["pyproject.toml"])["project"]
+    assert project["name"] == "Shop.Orders"
+    assert {"service": "shop_orders/app.py", "pipeline": "shop_orders/job.py"}.get(kind, "README.md") in made
+
+
+def test_the_names_of_the_files_are_printed(offline: Bmq) -> None:
+    ran = offline("new", "service", "shop-orders")
+    assert ran.status == 0
+    assert ran.out.splitlines() == sorted(
+        str(Path("shop-orders", each)) for each in content(Path("shop-orders"))
+    )
+    assert "cd shop-orders &&" in ran.err
+    assert ".venv/bin/bmq run shop_orders.app" in ran.err
+
+
+def test_a_folder_with_files_is_refused_and_nothing_is_written(offline: Bmq) -> None:
+    assert offline("new", "test", "shop").status == 0
+    before = content(Path("shop"))
+    ran = offline("new", "service", "shop")
+    assert ran.status == 2
+    assert "shop has files already: .dockerignore" in ran.err
+    assert "--directory" in ran.err
+    assert "--force" in ran.err
+    assert content(Path("shop")) == before
+
+
+def test_force_adds_what_is_missing_and_overwrites_nothing(offline: Bmq) -> None:
+    Path("shop").mkdir()
+    Path("shop/README.md").write_text("mine")
+    ran = offline("new", "service", "shop", "--force")
+    assert ran.status == 0
+    assert f"{Path('shop/README.md')} exists, and stays as it is" in ran.err
+    assert Path("shop/README.md").read_text() == "mine"
+    assert content(Path("shop")).keys() >= EVERY
+    again = offline("new", "service", "shop", "--force")
+    assert (again.status, again.out) == (0, "")
+    assert "none was written" in again.err
+
+
+def test_an_empty_folder_and_a_new_repository_need_no_force(offline: Bmq) -> None:
+    Path(".git").mkdir()
+    ran = offline("new", "service", "shop", "-d", ".")
+    assert ran.status == 0
+    assert "cd " not in ran.err
+    assert Path("shop/app.py").exists()
+    assert offline("new", "service", "shop", "--directory", "a/b/c").status == 0
+    assert Path("a/b/c/shop/app.py").exists()
+
+
+@pytest.mark.parametrize("arguments", [["shop"], ["shop", "-d", "file"], ["shop", "-d", "file/x", "--force"]])
+def test_a_file_in_the_place_of_a_folder_is_named(offline: Bmq, arguments: list[str]) -> None:
+    Path("file").write_text("")
+    Path("shop").symlink_to("nowhere")
+    ran = offline("new", "service", *arguments)
+    assert ran.status == 2
+    assert "is not a folder" in ran.err
+    assert sorted(os.listdir()) == ["file", "shop"]
+
+
+def test_a_file_in_the_place_of_a_folder_of_the_project_is_named(offline: Bmq) -> None:
+    Path("shop").mkdir()
+    Path("shop/tests").write_text("mine")
+    ran = offline("new", "service", "shop", "--force")
+    assert ran.status == 2
+    assert f"{Path('shop/tests')} exists and is not a folder" in ran.err
+    assert list(content(Path("shop"))) == ["tests"]
+
+
+def test_a_failure_leaves_nothing_behind(offline: Bmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+
+    def full(path: Path, *arguments: object, **options: object) -> object:
+        if path.name == "app.py" and arguments == ("x",):
+            raise OSError(28, "No space left on device")
+        return opened(path, *arguments, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", full)
+    ran = offline("new", "service", "shop")
+    assert ran.status == 2
+    assert f"cannot write {Path('shop/shop/app.py')}: No space left on device" in ran.err
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("shop", "shop"),
+        ("Shop", "shop"),
+        ("a", "a"),
+        ("my-shop.v2", "my_shop_v2"),
+        ("a.-_b", "a_b"),
+        ("match", "match"),
+        ("True", "true"),
+    ],
+)
+def test_a_name_makes_a_package(name: str, module: str) -> None:
+    assert module_of(name) == module
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my shop", "for example my-shop; got 'my shop'"),
+        ("", "NAME must be"),
+        (".", "NAME must be"),
+        ("..", "NAME must be"),
+        (".shop", "for example shop;"),
+        ("shop-", "for example shop;"),
+        ("-x", "for example x;"),
+        ("café", "NAME must be of letters of ASCII"),
+        ("a\x1bb", "NAME must be"),
+        ("shop\n", "for example shop;"),
+        ("a/b", "--directory names the folder"),
+        ("3d-shop", "for example project-3d-shop"),
+        ("class", "for example my-class: class is a word of Python"),
+        ("json", "json is a module of Python's standard library"),
+        ("bmq", "bmq is the name of a package that the project uses"),
+        ("tests", "tests is the name of a package"),
+        ("Con", "con is the name of a device on Windows"),
+        ("x" * 65, "at most 64 characters; got 65"),
+    ],
+)
+def test_odd_names_are_refused_with_a_proposal(name: str, said: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        module_of(name)
+    assert said in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_wrong_words_are_refused(offline: Bmq) -> None:
+    assert "service" in offline("new", "shop", "shop").err
+    assert offline("new", "service", "-x").status == 2
+    ran = offline("new", "service", "--", "-x")
+    assert ran.status == 2
+    assert "for example x; got '-x'" in ran.err
+    assert offline("new", "service").status == 2
+    assert os.listdir() == []
