@@ -474,9 +474,10 @@ class Queue:
         """
         from bmq.blocking._group import Group, in_a_thread, of_messages
 
-        for name in ("on_assigned", "on_revoked"):
-            if (hook := options.get(name)) is not None:
-                options[name] = in_a_thread(hook)
+        if (on_assigned := options.get("on_assigned")) is not None:
+            options["on_assigned"] = in_a_thread(on_assigned)
+        if (on_revoked := options.get("on_revoked")) is not None:
+            options["on_revoked"] = in_a_thread(on_revoked)
         strays = options.get("strays", "hold")
         if callable(strays):
             options["strays"] = of_messages(self._end, strays)

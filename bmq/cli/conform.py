@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq conform``: a conformance suite for brokers."""
+"""``bmq conform``: a conformance suite for brokers and for clients."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -13,9 +14,25 @@ from bmq.cli.output import emit, note, out, table
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
-from bmq.conform import KINDS, Domains, Outcome, Report, Result, as_json, as_junit, choose, run_suite
+from bmq.conform import (
+    KINDS,
+    Domains,
+    Outcome,
+    Report,
+    Result,
+    all_cases,
+    as_json,
+    as_junit,
+    choose,
+    client_cases,
+    run_client_suite,
+    run_suite,
+    started,
+)
 from bmq.conform.bench import Address
 from bmq.conform.case import Level, Mismatch
+from bmq.conform.client_suite import AT_ONCE as CLIENTS_AT_ONCE
+from bmq.conform.peer import ANSWER
 from bmq.conform.report import explanation, group_rows
 from bmq.conform.run import AT_ONCE
 from bmq.errors import UsageError
@@ -119,7 +136,7 @@ def list_cases(only: _ONLY = None, output: OUTPUT = Form.TABLE) -> int:
     $ bmq conform list
     $ bmq conform list --only 3.1 --json
     """
-    cases = choose(only or ())
+    cases = choose(only or (), (*all_cases(), *client_cases()))
     if output is Form.TABLE:
         out().print(table(["case", "level", "title"], [(c.number, str(c.level), c.title) for c in cases]))
         return ExitStatus.OK
@@ -139,6 +156,94 @@ def list_cases(only: _ONLY = None, output: OUTPUT = Form.TABLE) -> int:
     return ExitStatus.OK
 
 
+@offline("conform")
+async def client(
+    program: Annotated[
+        list[str],
+        typer.Argument(metavar="-- PROGRAM [ARGUMENT...]", help="The client under test, with its arguments."),
+    ],
+    only: _ONLY = None,
+    listen: Annotated[
+        int,
+        typer.Option(
+            "--listen",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="The port of the scripted broker, for one case at a time; 0 for a free port for each case.",
+        ),
+    ] = 0,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results as JUnit XML.")
+    ] = None,
+    at_once: Annotated[
+        int, typer.Option("--at-once", min=1, max=64, metavar="N", help="Cases at the same time.")
+    ] = CLIENTS_AT_ONCE,
+    patience: Annotated[
+        float,
+        typer.Option(
+            "--patience",
+            min=0.01,
+            max=600.0,
+            metavar="SECONDS",
+            help="The longest wait for a step of the client.",
+        ),
+    ] = ANSWER,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail for differences in should and observed cases, too.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not explain differences.")] = False,
+    output: OUTPUT = Form.TABLE,
+) -> int:
+    """Test whether a client conforms to the protocol, with a scripted broker.
+
+    The suite starts the program once for each case, with the address of the scripted broker in the
+    environment variable BMQ_BROKER_URI. The program reads commands from standard input and answers on
+    standard output, one JSON object a line; docs/conform.md has the commands. "bmq conform harness" is such a
+    program, for bmq.
+
+    The exit status is 0 if all must cases passed, 1 if one failed, and 2 for wrong usage.
+
+    [bold]Examples[/]
+
+    $ bmq conform client -- bmq conform harness
+    $ bmq conform client --only 25 -- java -cp client.jar Harness
+    """
+    cases = choose(only or (), client_cases())
+    if not cases:
+        raise BadInput(f"no case belongs to all of {', '.join(only or ())}: leave one of them out")
+    try:
+        report = await run_client_suite(
+            started(program), cases, name=" ".join(program), port=listen, at_once=at_once, patience=patience
+        )
+    except* OSError as errors:
+        raise BadInput(f"{program[0]} cannot be started: {errors.exceptions[0]}") from None
+    if junit is not None:
+        junit.write_text(as_junit(report), encoding="utf-8")
+    _print(report, output, quiet=quiet, what="client")
+    different = report.count(Outcome.FAILED) if strict else 0
+    return ExitStatus.OK if report.conforms and not different else ExitStatus.FAILED
+
+
+@offline("conform")
+async def harness() -> int:
+    """Be the client under test, for bmq conform client: commands on standard input, answers on output.
+
+    [bold]Examples[/]
+
+    $ bmq conform client -- bmq conform harness
+    """
+    uri = os.environ.get("BMQ_BROKER_URI")
+    if not uri:
+        raise BadInput(
+            "BMQ_BROKER_URI is not set: the suite sets it, with bmq conform client -- bmq conform harness"
+        )
+    from bmq.cli.conform_harness import serve
+
+    await serve(uri)
+    return ExitStatus.OK
+
+
 def _domains(texts: list[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for text in texts:
@@ -152,13 +257,14 @@ def _domains(texts: list[str]) -> dict[str, str]:
     return names
 
 
-def _print(report: Report, output: Form, *, quiet: bool) -> None:
+def _print(report: Report, output: Form, *, quiet: bool, what: str = "broker") -> None:
     if output is not Form.TABLE:
         writer = Records(output, FIELDS)
         for each in as_json(report)["cases"]:
             writer.write(each)
         return
-    emit(f"{report.broker}: {report.version}, {len(report.results)} cases in {report.seconds:.1f} s", "")
+    version = f": {report.version}" if report.version else ""
+    emit(f"{report.broker}{version}, {len(report.results)} cases in {report.seconds:.1f} s", "")
     columns = ["group", "", "passed>", "must>", "should>", "observed>", "not tested>"]
     rows = [tuple(map(str, row)) for row in group_rows(report)]
     out().print(table(columns, rows))
@@ -174,7 +280,7 @@ def _print(report: Report, output: Form, *, quiet: bool) -> None:
         emit("", f"not tested: {reason}", f"  {' '.join(numbers)}")
     if report.died:
         emit("", report.died)
-    emit("", "the broker conforms" if report.conforms else "the broker does not conform")
+    emit("", f"the {what} conforms" if report.conforms else f"the {what} does not conform")
 
 
 def _explain(result: Result, *, quiet: bool) -> None:
@@ -190,7 +296,9 @@ def _explain(result: Result, *, quiet: bool) -> None:
 #: The actions: function and purpose.
 SUBCOMMANDS: Final = {
     "broker": (broker, "Test a broker."),
+    "client": (client, "Test a client."),
     "list": (list_cases, "List the cases."),
+    "harness": (harness, "Be the client under test, with bmq."),
 }
 
 

@@ -7,7 +7,9 @@ expected, and which part of ``docs/protocol.md`` requires the behaviour.
 
 from bmq.conform.bench import KINDS, Bench, Domains
 from bmq.conform.case import Case, Level, Mismatch
-from bmq.conform.catalogue import GROUPS, all_cases, choose
+from bmq.conform.catalogue import GROUPS, all_cases, choose, client_cases
+from bmq.conform.client_suite import Start, run_client_suite, started
+from bmq.conform.program import Program
 from bmq.conform.report import as_json, as_junit, as_markdown
 from bmq.conform.run import Outcome, Report, Result, run_suite
 
@@ -20,12 +22,17 @@ __all__ = [
     "Level",
     "Mismatch",
     "Outcome",
+    "Program",
     "Report",
     "Result",
+    "Start",
     "all_cases",
     "as_json",
     "as_junit",
     "as_markdown",
     "choose",
+    "client_cases",
+    "run_client_suite",
     "run_suite",
+    "started",
 ]

@@ -6,16 +6,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bmq.errors import UsageError
 
-if TYPE_CHECKING:
-    from bmq.conform.bench import Bench
-
 __all__ = ["Case", "Cases", "Check", "Level", "Mismatch", "check", "fail"]
 
-Check = Callable[["Bench"], Awaitable[None]]
+#: Checks a case, with a :class:`~bmq.conform.bench.Bench` for brokers or a
+#: :class:`~bmq.conform.stage.Stage` for clients.
+Check = Callable[[Any], Awaitable[None]]
 
 
 class Level(StrEnum):

@@ -1,0 +1,572 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scripted broker for a client under test, and what a case does with both.
+
+The broker does nothing by itself but answer heartbeats. A case receives each connection of the client, sends
+the answers that it wants, and asks the client for something meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from bmq import _world
+from bmq.conform.case import Mismatch, fail
+from bmq.conform.peer import ANSWER, QUIET, Peer
+from bmq.conform.program import Program, Unsupported
+from bmq.errors import ProtocolError
+from bmq.wire.ack import encode_acks
+from bmq.wire.confirm import ConfirmMessage, decode_confirms
+from bmq.wire.constants import Compression, EventType, PushFlags
+from bmq.wire.control import Codec, decode_event, encode_event
+from bmq.wire.control.messages import (
+    BrokerResponse,
+    ClientIdentity,
+    ClientType,
+    CloseQueue,
+    CloseQueueResponse,
+    ConfigureQueueStream,
+    ConfigureQueueStreamResponse,
+    ConfigureStream,
+    ConfigureStreamResponse,
+    ControlBody,
+    ControlMessage,
+    Disconnect,
+    DisconnectResponse,
+    MessageKind,
+    OpenQueue,
+    OpenQueueResponse,
+    QueueFlags,
+    RoutingConfiguration,
+    Status,
+    StatusCategory,
+)
+from bmq.wire.event import HEADER_SIZE, Event, pack_event_header
+from bmq.wire.message import join_application_data
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.padding import padding
+from bmq.wire.properties import PropertyInput, encode_properties
+from bmq.wire.push import encode_push
+from bmq.wire.put import DecodedPut, decode_puts
+
+__all__ = ["FEATURES", "Line", "Opened", "Stage", "codec_of", "guid", "pushed"]
+
+#: Features that the scripted broker names.
+FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
+#: Seconds for the client to connect, or to connect again after a pause of its own.
+_CONNECTION = 30.0
+#: Longer than any case.
+_FOREVER = 1e6
+T = TypeVar("T")
+R = TypeVar("R", bound=ControlBody)
+
+
+def guid(number: int) -> bytes:
+    """A GUID of the scripted broker."""
+    return b"\x40" + bytes(7) + number.to_bytes(8, "big")
+
+
+class Opened:
+    """A queue that the client has open on a connection.
+
+    Attributes:
+        uri: the URI.
+        q_id: the client's number of the queue.
+        sub_id: the client's number of the application, 0 without one.
+        s_ids: the numbers of the subscriptions.
+        requests: the requests with which the client opened the queue.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.q_id = 0
+        self.sub_id = 0
+        self.s_ids: tuple[int, ...] = ()
+        self.requests: list[ControlBody] = []
+
+    @property
+    def ready(self) -> bool:
+        """Whether the queue is open, and configured if it is for reading."""
+        opened = next((body for body in self.requests if isinstance(body, OpenQueue)), None)
+        if opened is None:
+            return False
+        if not opened.handle_parameters.flags & QueueFlags.READ:
+            return True
+        return any(isinstance(body, (ConfigureStream, ConfigureQueueStream)) for body in self.requests)
+
+    def note(self, body: ControlBody) -> None:
+        """Take what a request says, if it is about this queue."""
+        if isinstance(body, OpenQueue):
+            if body.handle_parameters.uri != self.uri:
+                return
+            self.q_id = body.handle_parameters.q_id
+            info = body.handle_parameters.sub_id_info
+            self.sub_id = 0 if info is None else info.sub_id
+        elif not self.requests or getattr(body, "q_id", self.q_id) != self.q_id:
+            return
+        elif isinstance(body, ConfigureStream):
+            self.s_ids = tuple(each.s_id for each in body.stream_parameters.subscriptions)
+        elif isinstance(body, ConfigureQueueStream):
+            info = body.stream_parameters.sub_id_info
+            self.s_ids = (0 if info is None else info.sub_id,)
+        self.requests.append(body)
+
+
+class Line(Peer):
+    """A connection of the client, from the broker's side.
+
+    A task reads all the time: heartbeats are answered whatever the case does meanwhile.
+
+    Attributes:
+        identified: the client's introduction.
+        serving: whether requests are answered with success as they arrive.
+        act: answers a request that arrives while ``serving``, and returns True; or returns False for success.
+        requests: the requests that were answered as they arrived.
+        queues: the queues that the client has opened on this connection.
+    """
+
+    identified: ClientIdentity
+
+    def __init__(
+        self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: float
+    ) -> None:
+        super().__init__(number, reader, writer)
+        self._patience = patience
+        self.serving = False
+        self.act: Callable[[ControlMessage], bool] | None = None
+        self.requests: list[ControlBody] = []
+        self.queues: list[Opened] = []
+        self._news = asyncio.Event()
+        self._wrong: Mismatch | None = None
+        self._reading = asyncio.create_task(self._read_on())
+
+    @property
+    def over(self) -> bool:
+        """Whether the connection has ended."""
+        return self._over
+
+    async def _read_on(self) -> None:
+        try:
+            while True:
+                await self._read(_FOREVER)
+                while self.serving and self._controls:
+                    self._serve(_decoded(self._controls.pop(0), MessageKind.CONTROL))
+                self._news.set()
+        except ConnectionError:
+            self._over = True
+        except Mismatch as error:
+            self._wrong = error
+        finally:
+            self._news.set()
+
+    def _serve(self, request: ControlMessage) -> None:
+        if request.body is not None:
+            self.requests.append(request.body)
+            for queue in self.queues:
+                queue.note(request.body)
+        if self.act is None or not self.act(request):
+            self.reply(request)
+
+    async def _until(self, found: Callable[[], T | None], expected: str, seconds: float = ANSWER) -> T:
+        seconds = min(seconds, self._patience)
+        end = _world.monotonic() + seconds
+        while (value := found()) is None:
+            if self._wrong is not None:
+                raise self._wrong
+            if self._over:
+                raise Mismatch(expected, "the end of the connection")
+            self._news.clear()
+            try:
+                async with asyncio.timeout(max(0.001, end - _world.monotonic())):
+                    await self._news.wait()
+            except TimeoutError:
+                raise Mismatch(expected, f"nothing within {seconds:g} s") from None
+        return value
+
+    async def until(self, condition: Callable[[], bool], expected: str) -> None:
+        """Wait for a condition on what the client has sent."""
+        await self._until(lambda: condition() or None, expected)
+
+    async def closed(self, seconds: float = ANSWER) -> None:
+        """Expect that the client closes the connection."""
+        await self._until(lambda: self._over or None, "the end of the connection", seconds)
+
+    def drop(self) -> None:
+        """End the connection without a word."""
+        super().drop()
+        self._reading.cancel()
+
+    async def flushed(self) -> None:
+        """Wait until everything sent so far has left this process, or the connection has ended."""
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+        await asyncio.sleep(0)
+
+    # ---- the client's events
+
+    async def introduction(self) -> ClientIdentity:
+        """Return the client's introduction, its first message."""
+        event = await self._next_control("a clientIdentity")
+        message = _decoded(event, MessageKind.NEGOTIATION)
+        if not isinstance(message, ClientIdentity):
+            raise fail("a clientIdentity", message)
+        self.identified = message
+        return message
+
+    def serve(self, act: Callable[[ControlMessage], bool] | None = None) -> None:
+        """Answer requests as they arrive, those that wait included."""
+        self.serving, self.act = True, act
+        while self._controls:
+            self._serve(_decoded(self._controls.pop(0), MessageKind.CONTROL))
+
+    async def any_request(self, seconds: float = ANSWER) -> ControlMessage:
+        """Return the next request."""
+        message = _decoded(await self._next_control("a request", seconds), MessageKind.CONTROL)
+        if not isinstance(message, ControlMessage):
+            raise fail("a control message", message)
+        return message
+
+    async def wanted(self, kind: type[R]) -> tuple[ControlMessage, R]:
+        """Return the next request, which must be of a kind."""
+        message = await self.any_request()
+        if not isinstance(message.body, kind):
+            raise fail(f"the request {kind.__name__}", message.body)
+        return message, message.body
+
+    async def puts(self, count: int = 1) -> list[DecodedPut]:
+        """Return the next messages that the client posts."""
+        found: list[DecodedPut] = []
+        while len(found) < count:
+            event = await self.event(EventType.PUT)
+            try:
+                found += decode_puts(event.data, event.body)
+            except ProtocolError as error:
+                raise Mismatch("a PUT event of the protocol", str(error)) from error
+        return found
+
+    async def confirms(self, count: int = 1) -> list[ConfirmMessage]:
+        """Return the next confirmations."""
+        found: list[ConfirmMessage] = []
+        while len(found) < count:
+            event = await self.event(EventType.CONFIRM)
+            try:
+                found += decode_confirms(event.data, event.body)
+            except ProtocolError as error:
+                raise Mismatch("a CONFIRM event of the protocol", str(error)) from error
+        return found
+
+    async def nothing(self, event_type: EventType, seconds: float = QUIET) -> None:
+        """Expect no event of a type."""
+        try:
+            await self.event(event_type, seconds)
+        except Mismatch:
+            return
+        raise fail(f"no {event_type.name} event", f"a {event_type.name} event")
+
+    # ---- the broker's events
+
+    def welcome(
+        self,
+        *,
+        category: StatusCategory = StatusCategory.E_SUCCESS,
+        features: str = FEATURES,
+        version: int = 999_999,
+        codec: Codec = Codec.JSON,
+    ) -> bytes:
+        """The answer to an identity."""
+        return encode_event(
+            BrokerResponse(
+                result=Status(category=category, code=0, message="the suite says no" if category else ""),
+                protocol_version=1,
+                broker_version=version,
+                broker_identity=ClientIdentity(
+                    protocol_version=1,
+                    sdk_version=version,
+                    client_type=ClientType.E_TCPBROKER,
+                    process_name="bmq conform",
+                    features=features,
+                ),
+                is_deprecated_sdk=False,
+            ),
+            codec,
+        )
+
+    def reply(self, request: ControlMessage, body: ControlBody | None = None) -> None:
+        """Answer a request, with success unless a body is given."""
+        self.send(
+            encode_event(ControlMessage(r_id=request.r_id, body=body or _success(request.body)), self.codec)
+        )
+
+    def refuse(
+        self, request: ControlMessage, category: StatusCategory = StatusCategory.E_REFUSED, code: int = 1
+    ) -> None:
+        """Refuse a request."""
+        self.reply(request, Status(category=category, code=code, message="the suite says no"))
+
+    def acknowledge(self, puts: Iterable[DecodedPut], status: int = 0) -> None:
+        """Acknowledge messages in one event, with a status of the wire."""
+        self.send(encode_acks([(status, 0, put.guid, put.queue_id) for put in puts]))
+
+    def deliver(self, *messages: bytes) -> None:
+        """Send messages, as :func:`pushed` encodes them, in one event."""
+        body = b"".join(messages)
+        self.send(pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body)
+
+
+def pushed(
+    queue: Opened,
+    number: int,
+    payload: bytes,
+    *,
+    properties: Mapping[str, PropertyInput] | None = None,
+    new: bool = True,
+    compression: Compression = Compression.NONE,
+    options: bytes | None = None,
+    flags: int = 0,
+    q_id: int | None = None,
+) -> bytes:
+    """A message of a PUSH event, for the first subscription of a queue.
+
+    Args:
+        queue: the queue.
+        number: number of the message's GUID.
+        payload: the payload.
+        properties: the properties.
+        new: whether the properties have the new encoding.
+        compression: of the application data.
+        options: the options area instead of the subscription's number.
+        flags: further flags.
+        q_id: number of the queue instead of the right one.
+    """
+    area = encode_properties(properties or {}, new=new)
+    data, used = join_application_data(payload, area, new=new, compression=compression)
+    return encode_push(
+        queue.q_id if q_id is None else q_id,
+        guid(number),
+        data + padding(len(data)),
+        encode_sub_queue_ids(queue.s_ids[:1]) if options is None else options,
+        flags=flags | (PushFlags.MESSAGE_PROPERTIES if area else 0),
+        schema_id=1 if area and new else 0,
+        compression=used,
+    )
+
+
+class Stage:
+    """The scripted broker and the client of one case.
+
+    Args:
+        patience: seconds to wait for the client's next step.
+
+    Attributes:
+        uri: address of the broker.
+        peers: the client's connections, in order.
+    """
+
+    def __init__(self, patience: float = ANSWER) -> None:
+        self.uri = ""
+        self.peers: list[Line] = []
+        self._patience = patience
+        self._arrived = asyncio.Queue[Line]()
+        self._server: asyncio.Server | None = None
+        self._program: Program | None = None
+
+    # ---- life
+
+    async def listen(self, port: int = 0) -> None:
+        """Listen on a port of loopback, a free one by default."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
+        self.uri = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def use(self, program: Program) -> None:
+        """Take the client under test."""
+        self._program = program
+
+    async def end(self) -> None:
+        """End the client, and close everything."""
+        if self._server is not None:
+            self._server.close()
+        if self._program is not None:
+            await self._program.end()
+        for line in self.peers:
+            line.drop()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = Line(len(self.peers) + 1, reader, writer, self._patience)
+        self.peers.append(line)
+        self._arrived.put_nowait(line)
+
+    # ---- the client
+
+    def do(self, verb: str, **arguments: Any) -> asyncio.Future[dict[str, Any]]:
+        """Ask the client for something, without waiting."""
+        assert self._program is not None
+        return self._program.do(verb, **arguments)
+
+    def post(
+        self, queue: Opened, payload: bytes, properties: Mapping[str, Any] | None = None
+    ) -> asyncio.Future[dict[str, Any]]:
+        """Ask the client to post a message; the answer comes with the acknowledgement."""
+        more = {} if properties is None else {"properties": dict(properties)}
+        return self.do("post", queue=queue.uri, data=base64.b64encode(payload).decode(), **more)
+
+    async def answer(
+        self, asked: asyncio.Future[dict[str, Any]], seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Return the client's answer, which may be an error.
+
+        Raises:
+            Mismatch: there is no answer.
+            Unsupported: the client cannot do it.
+        """
+        seconds = self._patience if seconds is None else seconds
+        try:
+            answer = await asyncio.wait_for(asyncio.shield(asked), seconds)
+        except TimeoutError:
+            raise Mismatch("an answer of the program", f"nothing within {seconds:g} s") from None
+        if answer.get("unsupported"):
+            raise Unsupported(answer.get("error", ""))
+        return answer
+
+    async def done(
+        self, asked: asyncio.Future[dict[str, Any]], seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Return the client's answer, which must be a success."""
+        answer = await self.answer(asked, seconds)
+        if not answer.get("ok"):
+            raise fail("success of the client", f"the error {answer.get('error', '')!r}")
+        return answer
+
+    async def failed(self, asked: asyncio.Future[dict[str, Any]], seconds: float | None = None) -> str:
+        """Return the client's error; success is a mismatch."""
+        answer = await self.answer(asked, seconds)
+        if answer.get("ok"):
+            raise fail("an error of the client", "success")
+        return str(answer.get("error", ""))
+
+    async def received(self, asked: asyncio.Future[dict[str, Any]]) -> bytes:
+        """Return the payload of a message that the client received."""
+        return base64.b64decode((await self.done(asked)).get("data", ""))
+
+    # ---- conversations
+
+    async def connection(self, seconds: float = _CONNECTION) -> Line:
+        """Return the client's next connection."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._arrived.get()
+        except TimeoutError:
+            raise Mismatch("a connection of the client", f"none within {seconds:g} s") from None
+
+    async def negotiated(
+        self, category: StatusCategory = StatusCategory.E_SUCCESS, features: str = FEATURES
+    ) -> Line:
+        """Return the client's next connection after a successful negotiation."""
+        line = await self.connection()
+        await line.introduction()
+        line.codec = codec_of(line.identified)
+        line.send(line.welcome(category=category, features=features, codec=line.codec))
+        return line
+
+    async def started(self, features: str = FEATURES) -> Line:
+        """Start the client's session; return its connection."""
+        asked = self.do("start")
+        line = await self.negotiated(features=features)
+        await self.done(asked)
+        return line
+
+    async def served(
+        self,
+        line: Line,
+        asked: asyncio.Future[dict[str, Any]],
+        act: Callable[[ControlMessage], bool] | None = None,
+    ) -> list[ControlBody]:
+        """Answer requests until the client has an answer, and from then on; return the requests so far.
+
+        Args:
+            line: the connection.
+            asked: what the client is doing.
+            act: answers a request itself and returns True, or returns False for success.
+        """
+        line.requests.clear()
+        line.serve(act)
+        await self.answer(asked)
+        line.act = None
+        return list(line.requests)
+
+    async def opened(self, line: Line, uri: str, *, read: bool = False, write: bool = False) -> Opened:
+        """Let the client open a queue; return what the client tells about it."""
+        queue = Opened(uri)
+        line.queues.append(queue)
+        asked = self.do("open", queue=uri, read=read, write=write)
+        await self.served(line, asked)
+        await self.done(asked)
+        return queue
+
+    async def restored(self, *queues: Opened) -> Line:
+        """Return the client's next connection, on which it has opened these queues again."""
+        line = await self.negotiated()
+        for queue in queues:
+            queue.requests.clear()
+        line.queues += queues
+        line.serve()
+        await line.until(lambda: all(queue.ready for queue in queues), f"{len(queues)} queues opened again")
+        return line
+
+    async def alive(self, line: Line, queue: Opened) -> None:
+        """Expect that the client can still post, on this connection or on a new one."""
+        asked = self.post(queue, b"still alive")
+        try:
+            puts = await self._put_of(line, b"still alive")
+        except Mismatch:
+            if not line.over:
+                raise
+            line = await self.restored(queue)
+            puts = await self._put_of(line, b"still alive")
+        line.acknowledge(puts)
+        answer = await self.done(asked)
+        if answer.get("status") != "SUCCESS":
+            raise fail("an accepted message", answer)
+
+    async def _put_of(self, line: Line, payload: bytes) -> list[DecodedPut]:
+        while True:
+            puts = await line.puts()
+            if any(put.data.endswith(payload) for put in puts):
+                return puts
+
+
+def codec_of(identity: ClientIdentity) -> Codec:
+    """The encoding that the client understands."""
+    return Codec.JSON if "JSON" in identity.features else Codec.BER
+
+
+def _success(body: ControlBody | None) -> ControlBody:
+    match body:
+        case OpenQueue():
+            return OpenQueueResponse(
+                original_request=body,
+                routing_configuration=RoutingConfiguration(flags=2),
+                deduplication_time_ms=300_000,
+            )
+        case ConfigureStream():
+            return ConfigureStreamResponse(request=body)
+        case ConfigureQueueStream():
+            return ConfigureQueueStreamResponse(request=body)
+        case CloseQueue():
+            return CloseQueueResponse()
+        case Disconnect():
+            return DisconnectResponse()
+        case _:
+            raise fail("a request of a client", body)
+
+
+def _decoded(event: Event, kind: MessageKind) -> Any:
+    try:
+        return decode_event(event, kind)
+    except ProtocolError as error:
+        raise Mismatch("a control message of the schema", f"one that does not decode: {error}") from error
+
+
+Played = Callable[[Stage], Awaitable[None]]
