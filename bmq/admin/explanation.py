@@ -19,6 +19,7 @@ from bmq.admin.results import (
     ReaderSubscription,
     StoredMessage,
     Stream,
+    Usage,
 )
 from bmq.admin.words import age, number, several, size
 from bmq.conventions import DUE
@@ -160,12 +161,13 @@ class Explanation:
                 f"{several(counted.rejected, 'message')} {_were(counted.rejected)} deleted after too many "
                 "deliveries: consumers disconnected while they held the messages."
             )
-        usage = internals.usage
-        if usage is not None and (usage.messages > usage.message_limit or usage.bytes > usage.byte_limit):
-            yield (
-                "The queue is at its quota: the broker accepts no messages until messages are "
-                "confirmed or expire."
-            )
+        for whose, usage in (("queue", internals.usage), ("domain", self._domain.usage)):
+            if usage is not None and _over(usage):
+                yield (
+                    f"The {whose} is at its quota: the broker accepts no messages until messages are "
+                    "confirmed or expire."
+                )
+                break
 
     def words(self, app: AppDepth) -> Iterator[str]:
         """Why the messages of an application wait."""
@@ -370,6 +372,13 @@ def _name(client: Client, stream: Stream, subscription: ReaderSubscription) -> s
         )
     }
     return ", ".join(whose) + _via(client) if whose else client.description
+
+
+def _over(usage: Usage) -> bool:
+    return any(
+        limit and used > limit
+        for used, limit in ((usage.messages, usage.message_limit), (usage.bytes, usage.byte_limit))
+    )
 
 
 def _clients(count: int) -> str:

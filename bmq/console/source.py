@@ -11,7 +11,7 @@ from typing import Protocol
 
 import bmq
 from bmq import _checks, _world
-from bmq.admin import Admin, DomainInfo
+from bmq.admin import Admin, DomainInfo, QueueStatistics
 from bmq.client.message import beginning_of
 from bmq.console.quota import limits_of, use_of
 from bmq.wire.message import NO_PROPERTIES
@@ -203,6 +203,9 @@ class RemoteBroker:
     async def figures(self, admin: Admin) -> list[Figures]:
         """Return the figures of every queue: three commands for the broker, and one for each domain."""
         counted = {each.uri: each for each in (await admin.statistics()).queues}
+        of_domain: dict[str, list[QueueStatistics]] = {}
+        for each in counted.values():
+            of_domain.setdefault(each.domain, []).append(each)
         domains: list[DomainInfo] = []
         for summary in await admin.domains():
             try:
@@ -213,16 +216,19 @@ class RemoteBroker:
         for domain in domains:
             limits = limits_of(domain.configuration)
             total = sum(each.messages for each in domain.queues), sum(each.bytes for each in domain.queues)
-            for queue in domain.queues:
-                known = counted.get(queue.uri)
-                quota = use_of((queue.messages, queue.bytes), total, limits)
+            stored = {queue.uri: (queue.messages, queue.bytes) for queue in domain.queues}
+            # A broker reports the contents of a domain without its empty queues.
+            empty = {each.uri: (0, 0) for each in of_domain.get(domain.name, ())}
+            for uri, (messages, size) in sorted({**empty, **stored}.items()):
+                known = counted.get(uri)
+                quota = use_of((messages, size), total, limits)
                 found.append(
                     Figures(
-                        queue.uri,
+                        uri,
                         domain.name,
                         domain.mode,
-                        queue.messages,
-                        queue.bytes,
+                        messages,
+                        size,
                         known.producers if known else 0,
                         known.consumers if known else 0,
                         known.posted if known else None,

@@ -121,7 +121,10 @@ class App(Registrar, Generic[S]):
             _checks.function("metrics", metrics, 0, plain=True)
         address = address_of(health) if health is not None else None
         if address is None and metrics is not None:
-            raise UsageError("metrics needs health='HOST:PORT', where the metrics are served")
+            raise UsageError(
+                "metrics needs health='HOST:PORT', where the metrics are served. If bmq run --health gives "
+                "the address, any address will do here, as health='127.0.0.1:0'"
+            )
         self._probe = Probe(address, self._health, metrics)
         self.state: S = checked_state(state)
         self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 import bmq
+from bmq.admin import Usage
 from bmq.admin.explanation import Explanation
 from tests.fakes.broker import Peer
 from tests.fakes.cluster import DOMAIN, ORDERS, OTHER, RecordedCluster
@@ -109,6 +110,17 @@ async def test_an_explanation_counts_lost_messages(cluster: RecordedCluster) -> 
         r"20 messages expired since the broker began to count: the time to live of \S+ s ", expired
     )
     assert rejected.startswith("1 message was deleted after too many deliveries")
+
+
+async def test_an_explanation_names_the_full_quota(cluster: RecordedCluster) -> None:
+    async with bmq.admin.connect(cluster.uris("node0")) as admin:
+        internals = await admin.queue(ORDERS).internals()
+        domain = await admin.domain(DOMAIN)
+    full, empty = Usage(401, 400, 0, 0), Usage(0, 0, 0, 0)
+    for queue, whole, named in ((empty, full, "domain"), (full, full, "queue"), (empty, empty, "")):
+        explanation = Explanation(replace(internals, usage=queue), replace(domain, usage=whole))
+        found = [each for each in explanation.head(()) if "at its quota" in each]
+        assert [each.split()[1] for each in found] == ([named] if named else [])
 
 
 async def test_an_application_has_no_more_messages_than_its_queue(cluster: RecordedCluster) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from bmq.console import Console
 from tests.console.conftest import Serve
-from tests.fakes.cluster import ORDERS, OTHER, RecordedCluster
+from tests.fakes.cluster import DOMAIN, ORDERS, OTHER, RecordedCluster
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,24 @@ async def test_figures_come_from_the_primary(
     async with http.get(console.url + "api/queue", params={"uri": ORDERS}) as response:
         words = (await response.json())["words"]
     assert "2 clients have it open" in words[0]
+
+
+async def test_an_empty_queue_stays_in_the_list(
+    serve: Serve, http: aiohttp.ClientSession, cluster: RecordedCluster
+) -> None:
+    # A real broker leaves empty queues out of the contents of a domain.
+    changed = []
+    for name in ("node0", "node1", "node2"):
+        answer = cluster[name].answers[f"DOMAINS DOMAIN {DOMAIN} INFOS"]
+        content = answer["domainInfo"]["capacityMeter"], answer["domainInfo"]["storageContent"]
+        changed.append((content[1], content[1]["storages"]))
+        content[1]["storages"] = [each for each in content[1]["storages"] if each["queueUri"] != OTHER]
+    live = await _live(http, await serve(cluster.uris("node0", "node1", "node2")))
+    for content, storages in changed:
+        content["storages"] = storages
+    figures = {each["uri"]: each for each in live["queues"]}
+    assert (figures[ORDERS]["messages"], figures[ORDERS]["mode"]) == (6, "priority")
+    assert (figures[OTHER]["messages"], figures[OTHER]["mode"]) == (0, "priority")
 
 
 async def test_the_page_shows_that_figures_cover_one_node(
