@@ -5,8 +5,9 @@
 
 Needs Prometheus (`apt-get install prometheus`), the extras cli and prometheus, and a broker with the test
 domains; without --broker, an embedded broker takes its place. --program is the executable of a real broker,
-for three nodes on loopback that lose their quorum; without it, the alert for a missing primary is left out.
-The causes run at the same time, with the intervals of a real installation, and last some eight minutes.
+for three nodes on loopback with a small domain, which then lose their quorum; without it, the alerts for a
+missing primary and for the domain's quota are left out. The causes run at the same time, with the intervals
+of a real installation, and last some twelve minutes.
 
 For each alert the script prints the cause, the seconds until Prometheus fired, the output of the command in
 the alert's annotation, the remedy, and the seconds until the alert was resolved. Every query of the
@@ -44,13 +45,17 @@ import bmq
 
 ROOT = Path(__file__).resolve().parent.parent
 PRIORITY = "bmq://bmq.test.mem.priority"
-GROWING, UNMATCHED, FULL, EXPIRING = (
-    f"{PRIORITY}/alerts.{name}" for name in ("growing", "unmatched", "full", "expiring")
+GROWING, UNMATCHED, FULL, EXPIRING, HELD = (
+    f"{PRIORITY}/alerts.{name}" for name in ("growing", "unmatched", "full", "expiring", "held")
 )
+DEAD = f"{PRIORITY}/alerts.dead"
+EXPIRED = "bmq://bmq.test.ttl.priority/alerts.expired"
 SMALL = "bmq://bmq.test.small.priority/alerts.quota"
+#: A domain of the cluster, for 20 messages in all of its queues.
+FEW = "bmq.test.few.priority"
 SCRAPE = 15.0
-#: Seconds in which an alert must fire, or be resolved.
-PATIENCE = 420.0
+#: Seconds in which an alert must fire, or be resolved. One alert waits for ten minutes.
+PATIENCE = 780.0
 
 
 @dataclass
@@ -118,16 +123,37 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
+class Narrow:
+    """An exporter beside the other one, with a limit of queues that a restart raises."""
+
+    def __init__(self, broker: str, folder: Path) -> None:
+        self.port = free_port()
+        self._broker, self._folder = broker, folder
+        self._running = contextlib.ExitStack()
+
+    def start(self, *options: str) -> None:
+        """Start the exporter, in place of a running one."""
+        self.stop()
+        words = [sys.executable, "-m", "bmq", "exporter", self._broker, "--listen", f"127.0.0.1:{self.port}"]
+        words += ["--interval", f"{SCRAPE:g}", *options]
+        self._running.enter_context(running(words, self._folder / "narrow.log"))
+
+    def stop(self) -> None:
+        """End the exporter."""
+        self._running.close()
+
+
 @contextlib.contextmanager
-def watching(brokers: list[str], folder: Path) -> Iterator[Prometheus]:
-    """Run an exporter and a Prometheus."""
+def watching(brokers: list[str], folder: Path, narrow: int) -> Iterator[Prometheus]:
+    """Run an exporter and a Prometheus, which scrapes a further exporter at the port *narrow*."""
     exporter, port = free_port(), free_port()
     config = folder / "prometheus.yml"
     config.write_text(
         f"global: {{scrape_interval: {SCRAPE:g}s, evaluation_interval: {SCRAPE:g}s}}\n"
         f"rule_files: ['{ROOT / 'docs' / 'assets' / 'alerts.yml'}']\n"
         "scrape_configs:\n- job_name: blazingmq\n"
-        f"  static_configs: [{{targets: ['127.0.0.1:{exporter}']}}]\n",
+        f"  static_configs: [{{targets: ['127.0.0.1:{exporter}']}}]\n"
+        f"- job_name: narrow\n  static_configs: [{{targets: ['127.0.0.1:{narrow}']}}]\n",
         encoding="utf-8",
     )
     words = [sys.executable, "-m", "bmq", "exporter", ",".join(brokers), "--listen", f"127.0.0.1:{exporter}"]
@@ -154,16 +180,28 @@ class Scene:
     prometheus: Prometheus
     courses: list[Course] = field(default_factory=list)
 
-    async def follow(self, course: Course, remedy: Callable[[], Awaitable[object]]) -> None:
-        """Wait for the alert, run its command, apply the remedy, and wait for the end."""
+    async def follow(
+        self,
+        course: Course,
+        remedy: Callable[[], Awaitable[object]],
+        together: asyncio.Barrier | None = None,
+    ) -> None:
+        """Wait for the alert, run its command, apply the remedy, and wait for the end.
+
+        Alerts with one cause wait for one another before the remedy.
+        """
         self.courses.append(course)
         began = time.monotonic()
         alert = await self._until(course, fires=True)
         if alert is None:
+            if together is not None:
+                await together.abort()
             return
         course.fired = time.monotonic() - began
         course.command = alert["annotations"]["command"]
         course.output = await asyncio.to_thread(self._run, course.command)
+        if together is not None:
+            await together.wait()
         began = time.monotonic()
         await remedy()
         if await self._until(course, fires=False) is None:
@@ -184,6 +222,8 @@ class Scene:
 
     def _run(self, command: str) -> str:
         words = shlex.split(command)[1:]
+        if words[0] == "exporter":
+            return ""  # runs until it is stopped
         if words[0] != "doctor":
             words += ["--broker", self.broker]
         done = subprocess.run(
@@ -295,6 +335,67 @@ async def expiring(scene: Scene, stack: contextlib.AsyncExitStack) -> None:
     await scene.follow(course, lambda: stack.enter_async_context(draining(other, EXPIRING)))
 
 
+async def expired(scene: Scene, stack: contextlib.AsyncExitStack) -> None:
+    session = await stack.enter_async_context(bmq.connect(scene.broker, process_name="shop"))
+    queue = await session.open_queue(EXPIRED, write=True)
+
+    async def post() -> None:
+        while True:
+            await queue.post(b"order")
+            await asyncio.sleep(1)
+
+    task = asyncio.create_task(post())
+    other = await stack.enter_async_context(bmq.connect(scene.broker, process_name="billing"))
+    course = Course(
+        "BmqMessagesExpired",
+        {"queue": EXPIRED},
+        "a post a second, and no consumer, in a domain with a time to live of two seconds",
+        "a consumer starts",
+    )
+    await scene.follow(course, lambda: stack.enter_async_context(draining(other, EXPIRED)))
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def held(scene: Scene, stack: contextlib.AsyncExitStack) -> None:
+    session = await stack.enter_async_context(bmq.connect(scene.broker, process_name="billing"))
+    queue = await session.open_queue(HELD, read=True, write=True)
+    await queue.post_many([b"order"] * 3)
+    messages = [await queue.receive() for _ in range(3)]
+
+    async def confirm() -> None:
+        for message in messages:
+            message.confirm()
+
+    course = Course(
+        "BmqConfirmationsMissing",
+        {"queue": HELD},
+        "three messages, and a consumer that confirms none",
+        "the consumer confirms",
+    )
+    await scene.follow(course, confirm)
+
+
+async def dead(scene: Scene, stack: contextlib.AsyncExitStack) -> None:
+    orders, letters = f"{PRIORITY}/alerts.orders", bmq.DeadLetter(DEAD)
+    app = bmq.App(scene.broker, process_name="billing")
+
+    @app.consumer(orders, retry=bmq.NoRetry(then=letters))
+    async def handle(message: bmq.Message) -> None:
+        raise ValueError("no address")
+
+    await stack.enter_async_context(app)
+    session = await stack.enter_async_context(bmq.connect(scene.broker, process_name="operator"))
+    await (await session.open_queue(orders, write=True)).post(b"order")
+    course = Course(
+        "BmqDeadLetters",
+        {"queue": DEAD},
+        "a handler fails, and its policy puts the message aside",
+        "the dead letter is confirmed",
+    )
+    await scene.follow(course, lambda: stack.enter_async_context(draining(session, DEAD)))
+
+
 async def down(scene: Scene, stack: contextlib.AsyncExitStack, port: int) -> None:
     course = Course(
         "BmqBrokerDown",
@@ -305,21 +406,74 @@ async def down(scene: Scene, stack: contextlib.AsyncExitStack, port: int) -> Non
     await scene.follow(course, lambda: stack.enter_async_context(bmq.broker.Broker(port=port)))
 
 
-async def leaderless(scene: Scene, cluster: RealCluster) -> None:
-    for node in (0, 1):
+async def left_out(scene: Scene, stack: contextlib.AsyncExitStack, narrow: Narrow) -> None:
+    session = await stack.enter_async_context(bmq.connect(scene.broker, process_name="shop"))
+    for number in range(3):
+        await session.open_queue(f"{PRIORITY}/alerts.many.{number}", write=True)
+    narrow.start("--max-queues", "2")
+    course = Course(
+        "BmqQueuesLeftOut",
+        {"job": "narrow"},
+        "an exporter with `--max-queues 2`, and a broker with more queues",
+        "the exporter starts again with `--max-queues 1000`",
+    )
+    await scene.follow(course, lambda: asyncio.to_thread(narrow.start, "--max-queues", "1000"))
+
+
+def small_domain(folder: Path) -> None:
+    """Give the nodes of the cluster a domain whose quota is smaller than the quotas of its queues."""
+    for path in folder.glob("node*/etc/domains/bmq.test.persistent.priority.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        parameters = content["definition"]["parameters"]
+        parameters["name"] = FEW
+        parameters["storage"]["domainLimits"]["messages"] = 20
+        path.with_name(f"{FEW}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+async def small(scene: Scene, stack: contextlib.AsyncExitStack) -> None:
+    """Fill the domain; the remedy consumes one of its two queues."""
+    session = await stack.enter_async_context(bmq.connect(scene.broker, process_name="shop"))
+    for name in ("orders", "returns"):
+        queue = await session.open_queue(f"bmq://{FEW}/{name}", write=True)
+        await queue.post_many([b"order"] * 9)
+    other = await stack.enter_async_context(bmq.connect(scene.broker, process_name="billing"))
+    course = Course(
+        "BmqDomainNearQuota",
+        {"domain": FEW},
+        "nine messages in each of two queues of a domain for 20",
+        "a consumer of one of the queues starts",
+    )
+    await scene.follow(course, lambda: stack.enter_async_context(draining(other, f"bmq://{FEW}/orders")))
+
+
+async def of_cluster(scene: Scene, stack: contextlib.AsyncExitStack, cluster: RealCluster) -> None:
+    """Fill the small domain, and then kill the primary and another node: the quota needs a primary."""
+    await small(scene, stack)
+    nodes = list(range(cluster.nodes))
+    nodes.remove(await cluster.primary())
+    scene.broker = cluster.ways["nodes"][nodes.pop()]
+    await leaderless(scene, cluster, [await cluster.primary(), *nodes])
+
+
+async def leaderless(scene: Scene, cluster: RealCluster, killed: list[int]) -> None:
+    for node in killed:
         await cluster.kill(node, signal.SIGKILL)
 
     async def revive() -> None:
-        for node in (0, 1):
+        for node in killed:
             await cluster.revive(node)
 
-    course = Course(
-        "BmqPartitionWithoutPrimary",
-        {"partition": "0"},
-        "two of three nodes are killed",
-        "both nodes start again",
+    async def revived() -> None:
+        """The other course starts the nodes."""
+
+    together = asyncio.Barrier(2)
+    cause, remedy = "two of three nodes are killed, the primary and another one", "both nodes start again"
+    await asyncio.gather(
+        scene.follow(
+            Course("BmqPartitionWithoutPrimary", {"partition": "0"}, cause, remedy), revive, together
+        ),
+        scene.follow(Course("BmqClusterWithoutLeader", {}, cause, remedy), revived, together),
     )
-    await scene.follow(course, revive)
 
 
 # queries
@@ -415,13 +569,18 @@ async def watch(broker: str, program: str | None, plots: Path | None) -> int:
             stack.push_async_callback(cluster.stop)
             await cluster.start()
             brokers += cluster.ways["nodes"]
-        prometheus = stack.enter_context(watching(brokers, folder))
+            small_domain(folder)
+        narrow = Narrow(broker, folder)
+        stack.callback(narrow.stop)
+        prometheus = stack.enter_context(watching(brokers, folder, narrow.port))
         scene = Scene(broker, prometheus)
-        causes = [each(scene, stack) for each in (growing, unmatched, full, quota, expiring)]
-        causes.append(down(scene, stack, port))
+        causes = [
+            each(scene, stack) for each in (growing, unmatched, full, quota, expiring, expired, held, dead)
+        ]
+        causes += [down(scene, stack, port), left_out(scene, stack, narrow)]
         if cluster is not None:
             elsewhere = Scene(cluster.ways["nodes"][2], prometheus, scene.courses)
-            causes.append(leaderless(elsewhere, cluster))
+            causes.append(of_cluster(elsewhere, stack, cluster))
         await asyncio.gather(*causes)
         found = await asyncio.to_thread(ask, prometheus, began)
     print("\n| alert | caused by | fired after | remedy | resolved after |\n| --- | --- | --- | --- | --- |")
