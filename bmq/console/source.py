@@ -73,7 +73,6 @@ class Figures:
         quota_of: whose quota this is: queue or domain.
         full: whether the quota is reached, and posts are refused.
         expired: messages whose time to live ended; None before the broker counts the queue.
-        pushed: deliveries so far, redeliveries included; None likewise.
         current: whether the numbers of openings are current; a broker's statistics show new queues late.
     """
 
@@ -91,7 +90,6 @@ class Figures:
     full: bool = False
     current: bool = False
     expired: int | None = None
-    pushed: int | None = None
 
 
 class Source(Protocol):
@@ -235,7 +233,6 @@ class RemoteBroker:
                         known.confirmed if known else None,
                         *quota,
                         expired=known.expired if known else None,
-                        pushed=known.pushed if known else None,
                     )
                 )
                 if not len(found) % _TURN:

@@ -34,13 +34,15 @@ _ASKED_AGAIN = 0.5
 _ASKING = 1 / 4
 _ASKING_LEAST = 1 / 20
 # The age of a queue's latest answer counts this many times for a queue whose messages do not move, and for a
-# queue without readers, with messages that were never delivered, or with a problem to be confirmed.
+# queue that grows without a confirmation, without readers, or with a problem to be confirmed.
 _STANDING = 20
 _SUSPECTED = 400
 # Seconds for which the page reports expired messages.
 _RECENTLY = 300.0
 # Share of the time that polling may take while pages follow, and while no page follows.
 _SHARE = 1 / 20
+# Seconds between two polls of a broker that does not answer, at most, while pages follow.
+_AGAIN = 5.0
 _SHARE_ALONE = 1 / 100
 # Errors with which a reachable broker refuses the console.
 _REFUSALS = (bmq.AuthenticationError, bmq.NegotiationError, bmq.RequestError, bmq.errors.AdminError)
@@ -65,6 +67,8 @@ class _Sight:
     # Expired messages, and the time of the last expiry; 0 without any in the last minutes.
     expired: int = 0
     expired_at: float = 0.0
+    # Whether messages came since the latest question, and none was confirmed meanwhile.
+    grown: bool = False
 
     def expire(self, before: int | None, now: int | None, at: float) -> None:
         """Count the messages that expired since the last poll, and forget old ones."""
@@ -90,8 +94,8 @@ class _Sight:
         age = now - self.asked
         if self.found is not None:
             return age
-        undelivered = max(figures.posted or 0, figures.messages) > (figures.pushed or 0)
-        if self.suspected is not None or not figures.consumers or (undelivered and not self.confirmed[-1]):
+        unread = not figures.consumers and figures.posted  # late statistics show a new queue with zeros
+        if self.suspected is not None or self.grown or unread:
             return age * _SUSPECTED
         return age if self.confirmed[-1] else age * _STANDING
 
@@ -171,6 +175,8 @@ class Watch:
                 self._rested = 0.0
                 await self._look_once()
                 took = loop.time() - started - self._rested
+                if self.error:  # a request that timed out must not hide the broker's return for minutes
+                    took = min(took, _AGAIN * _SHARE)
                 await self._pause(max(self._interval - took, took / _SHARE), took / _SHARE_ALONE)
         finally:
             self._ended = True
@@ -236,6 +242,10 @@ class Watch:
             before = self._before.get(queue.uri)
             each.posted.append(_rate(queue.posted, before.posted if before else None, elapsed))
             each.confirmed.append(_rate(queue.confirmed, before.confirmed if before else None, elapsed))
+            if each.confirmed[-1]:
+                each.grown = False
+            elif queue.messages > (each.depth[-1] if each.depth else 0):
+                each.grown = True
             each.depth.append(queue.messages)
             each.now = {
                 "uri": queue.uri,
@@ -321,6 +331,7 @@ class Watch:
     async def _ask(self, admin: Admin, uri: str, sight: _Sight, domain: DomainInfo) -> None:
         """Ask about the subscriptions of a queue."""
         sight.asked = _world.monotonic()
+        sight.grown = False
         try:
             asked = admin.queue(uri)
             if (await asked.standing()).gap:

@@ -273,16 +273,18 @@ def _sight(asked: float, *, confirmed: float = 0.0, suspected: bool = False) -> 
 
 
 def test_suspicious_queues_are_asked_about_first_and_all_in_the_end() -> None:
-    read = Figures("bmq://d/q", "d", "priority", 5, 5, consumers=1, posted=5, pushed=5)
-    undelivered = Figures("bmq://d/q", "d", "priority", 5, 5, consumers=1, posted=5, pushed=4)
-    unread = Figures("bmq://d/q", "d", "priority", 5, 5)
+    read = Figures("bmq://d/q", "d", "priority", 5, 5, consumers=1, posted=5)
+    unread = Figures("bmq://d/q", "d", "priority", 5, 5, posted=5)
+    late = Figures("bmq://d/q", "d", "priority", 5, 5, posted=0)
     moving, standing = _sight(90, confirmed=3), _sight(90)
     suspected, new = _sight(90, suspected=True), _sight(0)
     at = 100.0
     assert moving.urgency(read, at) < standing.urgency(read, at) < suspected.urgency(read, at)
     assert standing.urgency(unread, at) == suspected.urgency(read, at)
-    assert standing.urgency(undelivered, at) == suspected.urgency(read, at)
-    assert moving.urgency(undelivered, at) == moving.urgency(read, at)
+    assert standing.urgency(late, at) == standing.urgency(read, at)
+    grown = _sight(90)
+    grown.grown = True
+    assert grown.urgency(late, at) == suspected.urgency(read, at)
     assert new.urgency(read, 1000.0) > _sight(990).urgency(read, 1000.0)
     assert _sight(0, confirmed=3).urgency(read, 1000.0) > _sight(960).urgency(read, 1000.0), (
         "no queue starves"
