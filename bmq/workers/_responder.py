@@ -23,7 +23,7 @@ from bmq.client.queue import Queue
 from bmq.client.requests import deadline
 from bmq.codecs import Codec
 from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER, derived_guid
-from bmq.errors import Error, QueueClosed, UsageError
+from bmq.errors import Error, QueueClosed, RequestFailed, UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import BlockingCalls, Steps
@@ -199,7 +199,9 @@ class Responder:
 
     def _failed(self, message: Message, error: BaseException) -> PutMessage:
         """Return the reply for an error."""
-        self._log.warning(
+        self._log.log(
+            # A problem that the function chose is an answer.
+            logging.INFO if isinstance(error, RequestFailed) else logging.WARNING,
             type(error).__name__,
             "%s failed on request %s of %s: %s",
             self._name,
