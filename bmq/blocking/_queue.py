@@ -374,7 +374,17 @@ class Queue:
         return Messages(self._end, self._end.line)
 
     def receive(self, timeout: float | None = None) -> Message:
-        """Wait for the next message of the default subscription; see :meth:`Consumer.receive`."""
+        """Wait for the next message of the default subscription, as :meth:`Consumer.receive` does.
+
+        Args:
+            timeout: seconds to wait; None for no limit.
+
+        Raises:
+            TimedOut: no message arrived in time.
+            QueueClosed: the queue or the session was closed.
+
+        Interrupting the call (Ctrl-C) loses no message.
+        """
         return Message(self._end, self._end.line.receive(timeout))
 
     def receive_nowait(self) -> Message | None:
@@ -385,11 +395,27 @@ class Queue:
         return received_nowait(self._end, self._end.line)
 
     def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
-        """Wait for messages of the default subscription; see :meth:`Consumer.receive_many`."""
+        """Wait for the first message of the default subscription, then return all that have arrived.
+
+        Args:
+            max_messages: maximum number of messages to return.
+            timeout: seconds to wait for the first message; None for no limit.
+
+        Raises:
+            TimedOut: no message arrived in time.
+            QueueClosed: the queue or the session was closed.
+
+        Interrupting the call (Ctrl-C) loses no message.
+        """
         return received_many(self._end, self._end.line, max_messages, timeout)
 
     def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[MessageBatch]:
-        """Iterate over batches of the default subscription; see :meth:`Consumer.batches`."""
+        """Iterate over batches of messages of the default subscription, as :meth:`Consumer.batches` does.
+
+        Args:
+            max_messages: maximum number of messages of a batch.
+            max_wait: seconds to wait for a full batch, from the arrival of the first message.
+        """
         return Batches(self._end, self._end.line, self._queue, max_messages, max_wait)
 
     # typed values

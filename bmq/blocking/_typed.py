@@ -247,7 +247,7 @@ class TypedQueue(Generic[T]):
         return _Values(self.queue.__iter__(), self._shape)
 
     def receive(self, timeout: float | None = None) -> TypedMessage[T]:
-        """Wait for the next message, as :meth:`Queue.receive` does."""
+        """Wait up to ``timeout`` seconds for the next message, as :meth:`Queue.receive` does."""
         return TypedMessage(self.queue.receive(timeout), self._shape)
 
     def receive_nowait(self) -> TypedMessage[T] | None:
@@ -349,7 +349,7 @@ class TypedConsumer(Generic[T]):
         return _Values(self.consumer.__iter__(), self._shape)
 
     def receive(self, timeout: float | None = None) -> TypedMessage[T]:
-        """Wait for the next message, as :meth:`Consumer.receive` does."""
+        """Wait up to ``timeout`` seconds for the next message, as :meth:`Consumer.receive` does."""
         return TypedMessage(self.consumer.receive(timeout), self._shape)
 
     def receive_nowait(self) -> TypedMessage[T] | None:
@@ -435,7 +435,7 @@ class TypedGroup(Generic[T]):
         return _Values(self.group.__iter__(), self._shape)
 
     def receive(self, timeout: float | None = None) -> TypedMessage[T]:
-        """Wait for the next message, as :meth:`Group.receive` does."""
+        """Wait up to ``timeout`` seconds for the next message, as :meth:`Group.receive` does."""
         return TypedMessage(self.group.receive(timeout), self._shape)
 
     def receive_nowait(self) -> TypedMessage[T] | None:

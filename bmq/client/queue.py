@@ -516,7 +516,17 @@ class Queue(OpenQueue):
         return self._default_consumer().__aiter__()
 
     async def receive(self, timeout: float | None = None) -> Message:
-        """Wait for the next message of the default subscription; see :meth:`bmq.Consumer.receive`."""
+        """Wait for the next message of the default subscription, as :meth:`bmq.Consumer.receive` does.
+
+        Args:
+            timeout: seconds to wait; None for no limit.
+
+        Raises:
+            TimedOut: no message arrived in time.
+            QueueClosed: the queue or the session was closed.
+
+        Cancelling the call loses no message: a message not returned stays in line.
+        """
         return await self._default_consumer().receive(timeout)
 
     def receive_nowait(self) -> Message | None:
@@ -527,11 +537,27 @@ class Queue(OpenQueue):
         return self._default_consumer().receive_nowait()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
-        """Wait for messages of the default subscription; see :meth:`bmq.Consumer.receive_many`."""
+        """Wait for the first message of the default subscription, then return all that have arrived.
+
+        Args:
+            max_messages: maximum number of messages to return.
+            timeout: seconds to wait for the first message; None for no limit.
+
+        Raises:
+            TimedOut: no message arrived in time.
+            QueueClosed: the queue or the session was closed.
+
+        Cancelling the call loses no message: a message not returned stays in line.
+        """
         return await self._default_consumer().receive_many(max_messages, timeout)
 
     def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[MessageBatch]:
-        """Iterate over batches of the default subscription; see :meth:`bmq.Consumer.batches`."""
+        """Iterate over batches of messages of the default subscription, as :meth:`bmq.Consumer.batches` does.
+
+        Args:
+            max_messages: maximum number of messages of a batch.
+            max_wait: seconds to wait for a full batch, from the arrival of the first message.
+        """
         return self._default_consumer().batches(max_messages, max_wait)
 
     def _default_consumer(self) -> Consumer:

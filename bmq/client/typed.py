@@ -337,7 +337,7 @@ class TypedQueue(Generic[T]):
         return _Values(self.queue.__aiter__(), self._shape)
 
     async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
-        """Wait for the next message, as :meth:`bmq.Queue.receive` does."""
+        """Wait up to ``timeout`` seconds for the next message, as :meth:`bmq.Queue.receive` does."""
         return TypedMessage(await self.queue.receive(timeout), self._shape)
 
     def receive_nowait(self) -> TypedMessage[T] | None:
@@ -439,7 +439,7 @@ class TypedConsumer(Generic[T]):
         return _Values(self.consumer.__aiter__(), self._shape)
 
     async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
-        """Wait for the next message, as :meth:`bmq.Consumer.receive` does."""
+        """Wait up to ``timeout`` seconds for the next message, as :meth:`bmq.Consumer.receive` does."""
         return TypedMessage(await self.consumer.receive(timeout), self._shape)
 
     def receive_nowait(self) -> TypedMessage[T] | None:
@@ -528,7 +528,7 @@ class TypedGroup(Generic[T]):
         return _Values(self.group.__aiter__(), self._shape)
 
     async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
-        """Wait for the next message, as :meth:`bmq.groups.Group.receive` does."""
+        """Wait up to ``timeout`` seconds for the next message, as :meth:`bmq.groups.Group.receive` does."""
         return TypedMessage(await self.group.receive(timeout), self._shape)
 
     def receive_nowait(self) -> TypedMessage[T] | None:
