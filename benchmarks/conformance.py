@@ -2,8 +2,8 @@
 """Writes ``docs/conformance/``: the cases, and the results of the embedded broker and of another broker.
 
 ``make conform`` runs the suite against the embedded broker, and against the broker of ``BMQ_BROKER_URI`` if
-the variable is set. ``--domain KIND=NAME`` names domains of that broker. Without the variable, the page of the
-other broker stays.
+the variable is set. ``--domain KIND=NAME`` names domains of that broker. Without the variable, the page of
+the other broker stays.
 """
 
 from __future__ import annotations

@@ -142,6 +142,8 @@ class ConnectedClient:
         handle = self.handles.get(wanted.q_id)
         if handle is not None and handle.queue is not queue:
             return _status(_INVALID, "queueId is already in use for a different queue", -1)
+        if wanted.flags & QueueFlags.ADMIN:
+            return _status(_INVALID, "Invalid handle parameters specified", -1)
         app = queue.apps.get(info.app_id)
         readers = app.readers if app is not None else 0
         problem = _check_limits(queue.domain.config, wanted, readers, queue.writers)

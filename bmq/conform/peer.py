@@ -311,8 +311,9 @@ class Peer:
         except ProtocolError as error:
             raise Mismatch("an event of the protocol", f"an event that does not decode: {error}") from error
 
-    async def _until(self, found: Callable[[], T | None], expected: str, seconds: float = ANSWER) -> T:
+    async def _until(self, found: Callable[[], T | None], expected: str, seconds: float | None = None) -> T:
         """Read until a function returns a value other than None."""
+        seconds = ANSWER if seconds is None else seconds
         end = _world.monotonic() + seconds
         while (value := found()) is None:
             try:
@@ -323,7 +324,7 @@ class Peer:
                 raise Mismatch(expected, "the end of the connection") from None
         return value
 
-    async def event(self, event_type: EventType, seconds: float = ANSWER) -> Event:
+    async def event(self, event_type: EventType, seconds: float | None = None) -> Event:
         """Return the next event of a type that is neither CONTROL, PUSH nor ACK."""
 
         def found() -> Event | None:
@@ -381,10 +382,10 @@ class Peer:
         }
         return ClientIdentity(**(given | changes))
 
-    async def _next_control(self, expected: str, seconds: float = ANSWER) -> Event:
+    async def _next_control(self, expected: str, seconds: float | None = None) -> Event:
         return await self._until(lambda: self._controls.pop(0) if self._controls else None, expected, seconds)
 
-    async def response(self, seconds: float = ANSWER) -> BrokerResponse:
+    async def response(self, seconds: float | None = None) -> BrokerResponse:
         """Return the answer to an identity."""
         event = await self._next_control("a brokerResponse", seconds)
         message = _decoded(event, MessageKind.NEGOTIATION)
@@ -422,7 +423,7 @@ class Peer:
         """Send a control event with any JSON value."""
         self.send(pack_schema_event(EventType.CONTROL, Codec.JSON, orjson.dumps(value)))
 
-    async def answer(self, r_id: int, seconds: float = ANSWER) -> ControlBody:
+    async def answer(self, r_id: int, seconds: float | None = None) -> ControlBody:
         """Return the answer to a request."""
 
         def found() -> ControlBody | None:
@@ -437,7 +438,7 @@ class Peer:
 
         return await self._until(found, f"an answer to rId {r_id}", seconds)
 
-    async def ask(self, body: ControlBody, seconds: float = ANSWER) -> ControlBody:
+    async def ask(self, body: ControlBody, seconds: float | None = None) -> ControlBody:
         """Send a request, and return the answer."""
         return await self.answer(self.request(body), seconds)
 

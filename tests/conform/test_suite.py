@@ -27,6 +27,7 @@ from bmq.conform import (
     as_junit,
     as_markdown,
     choose,
+    peer,
     run_suite,
 )
 from bmq.conform.bench import KINDS, Address
@@ -39,7 +40,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 #: Cases of the level ``observed`` in which the embedded broker differs from a real one, explained in
 #: docs/conform.md.
-DIFFERENT = {"2.2.10", "3.1.17", "3.1.23", "3.3.28", "3.4.13"}
+DIFFERENT = {"2.2.10", "3.1.23", "3.3.28", "3.4.13"}
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,11 @@ def test_addresses_and_domains_are_checked() -> None:
 # ---- the embedded broker
 
 
-async def test_the_embedded_broker_conforms(embedded: bmq.broker.Broker) -> None:
+async def test_the_embedded_broker_conforms(
+    embedded: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A machine with other work is slow.
+    monkeypatch.setattr(peer, "ANSWER", 60.0)
     assert {case.level for case in all_cases() if case.number in DIFFERENT} == {Level.OBSERVED}
     # Not the cases that need much memory or wait for the expiry of a message.
     cases = tuple(
@@ -346,12 +351,12 @@ def test_the_command_judges_a_broker(
 def test_a_difference_is_explained_and_counts_only_when_strict(
     aside: BackgroundBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bmq_command("conform", "broker", aside.uri, "--only", "3.1.17") == 0
+    assert bmq_command("conform", "broker", aside.uri, "--only", "3.4.13") == 0
     out = capsys.readouterr().out
-    assert "3.1.17 observed differs" in out
-    assert "statement: docs/protocol.md#2-opening-a-queue" in out
+    assert "3.4.13 observed differs" in out
+    assert "statement: docs/protocol.md#11-parting" in out
     assert "1> CONTROL" in out
-    assert bmq_command("conform", "broker", aside.uri, "--only", "3.1.17", "--strict", "--json") == 1
+    assert bmq_command("conform", "broker", aside.uri, "--only", "3.4.13", "--strict", "--json") == 1
     assert json.loads(capsys.readouterr().out)["outcome"] == "failed"
 
 
