@@ -46,6 +46,8 @@ BEGIN, END = "<!-- begin: written by benchmarks/runbooks.py -->", "<!-- end -->"
 DOMAIN = "bmq://bmq.test.persistent.priority"
 #: Lines of the answer to STATUS that tell whether a cluster is healthy.
 _HEALTH = "Is Healthy|Node Status|Leader Node|Primary (Node|Status) *:"
+#: Number of messages in the queue without a consumer.
+_WAITING = 100
 #: Row of the table in the index: what caused the problem, what appeared, and the remedy.
 _ROW = "| [{title}]({name}.md) | {cause} | {sign} | {after:.1f} s | {remedy} | {verified:.1f} s |"
 #: Size of the file system of a node whose disk becomes full, in bytes; the files of the broker are sparse.
@@ -172,6 +174,16 @@ class Place:
             *("admin", "CLUSTERS", "CLUSTER", "bmq", "STATUS", "--broker", address), grep=_HEALTH
         )
         return re.search(r"Is Healthy\s*: Yes", text) is not None and text.count("E_AVAILABLE") == NODES
+
+    async def stored(self, address: str) -> None:
+        """Print what one node has stored of the waiting messages; a missing message fails the run."""
+        domain = f"{DOMAIN}.sc".removeprefix("bmq://")
+        text = await self.run(
+            *("admin", "CLUSTERS", "CLUSTER", "bmq", "STORAGE", "DOMAIN", domain, "QUEUE_STATUS"),
+            *("--broker", address),
+            grep="QueueUri|/waiting",
+        )
+        assert re.search(rf" {_WAITING} .*/waiting", text), text
 
     async def joined(self, uri: str, address: str) -> None:
         """Repeat both checks of a node until both succeed; add the last output only."""
@@ -537,6 +549,15 @@ async def _rotate_embedded(place: Place) -> None:
     traffic.report()
 
 
+async def _wait_for_later(place: Place) -> None:
+    """Post messages to a queue without a consumer: each node must have them at the end."""
+    place.say(f"# {_WAITING} messages wait in the queue {DOMAIN}.sc/waiting, which has no consumer")
+    async with bmq.connect(place.addresses) as session:
+        queue = await session.open_queue(f"{DOMAIN}.sc/waiting", write=True)
+        for number in range(_WAITING):
+            await queue.post(b"%d" % number)
+
+
 async def _replace(place: Place, cluster: RealCluster, traffic: Traffic, node: int, own: str) -> None:
     """Stop a node in an orderly way, start it, and wait until it has joined the cluster."""
     await cluster.kill(node, signal.SIGTERM)
@@ -562,6 +583,7 @@ async def rolling_restart(place: Place) -> None:
     traffic = Traffic(place, f"{DOMAIN}.sc/orders")
     async with traffic.running():
         await traffic.flows()
+        await _wait_for_later(place)
         place.say("# before: each node is examined")
         for address in cluster.ways["nodes"]:
             await place.run("doctor", own, "--broker", address)
@@ -569,6 +591,7 @@ async def rolling_restart(place: Place) -> None:
         for node in await _replicas_first(place, cluster):
             place.say(f"# node {node}: stop it with SIGTERM, start it, repeat both checks until they succeed")
             await _replace(place, cluster, traffic, node, own)
+            await place.stored(cluster.ways["nodes"][node])
     place.row = {
         "cause": "SIGTERM and start of each node under traffic",
         "sign": "longest pause of the producer",
@@ -671,6 +694,7 @@ async def full_disk(place: Place) -> None:
         traffic = Traffic(place, f"{DOMAIN}.sc/orders")
         async with traffic.running():
             await traffic.flows()
+            await _wait_for_later(place)
             for role in ("replica", "primary"):
                 primary = await cluster.primary()
                 node = primary if role == "primary" else (primary + 1) % NODES
@@ -706,6 +730,7 @@ async def full_disk(place: Place) -> None:
                 await place.joined(own, address)
                 await exporter(address, 1)
                 await traffic.flows()
+                await place.stored(address)
                 place.row = {
                     "cause": f"the disk of the {role} has no free block",
                     "sign": "SIGBUS ends the process; `bmq_broker_up` is 0",
@@ -734,7 +759,8 @@ async def _exporter(place: Place, stack: AsyncExitStack) -> Callable[[str, int],
 
     def metrics() -> str:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-            return page.read().decode()
+            text: str = page.read().decode()
+            return text
         return ""
 
     async def wait(address: str, value: int) -> None:
@@ -756,6 +782,7 @@ async def lost_quorum(place: Place) -> None:
     traffic = Traffic(place, f"{DOMAIN}.sc/orders")
     async with traffic.running():
         await traffic.flows()
+        await _wait_for_later(place)
         began = time.monotonic()
         for node in (0, 1):
             await cluster.kill(node, signal.SIGKILL)
@@ -775,6 +802,7 @@ async def lost_quorum(place: Place) -> None:
         place.say("# verify: each node is examined")
         for address in nodes:
             await place.joined(own, address)
+            await place.stored(address)
         place.row = {
             "cause": "two of three nodes are killed",
             "sign": "`bmq doctor QUEUE` fails at `open`",
