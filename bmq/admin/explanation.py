@@ -28,6 +28,8 @@ from bmq.wire.properties import PropertyInput
 
 __all__ = ["Explanation", "Obstacle", "Reader", "is_mover"]
 
+# Clients named in a sentence.
+_NAMED = 8
 _RESUMES = "delivery resumes when a fifth of the limit is free again"
 
 
@@ -193,7 +195,7 @@ class Explanation:
         )
         unconfirmed = self._unconfirmed(app)
         if not readers:
-            yield from self._nobody(unconfirmed, state)
+            yield from self._nobody(app, unconfirmed, state)
             return
         if unconfirmed:
             whose = ", ".join(
@@ -249,8 +251,18 @@ class Explanation:
             if pairs[0][1] is not None and all(rival is not None for _, rival in pairs)
         ]
 
-    def _nobody(self, unconfirmed: int, state: AppState | None) -> Iterator[str]:
-        yield "The queue has no consumers: no client has a subscription."
+    def _nobody(self, app: AppDepth, unconfirmed: int, state: AppState | None) -> Iterator[str]:
+        if app.app_id == "__default":
+            yield "The queue has no consumers: no client has a subscription."
+        else:
+            yield f"Application {app.app_id} has no consumers: no client has a subscription."
+            others = sorted(self._readers_of_others(app))
+            if others:
+                more = f" and {number(len(others) - _NAMED)} more" if len(others) > _NAMED else ""
+                yield (
+                    f"A consumer of {app.app_id} opens {self._internals.uri}?id={app.app_id}. Clients that "
+                    f"read other applications: {', '.join(others[:_NAMED])}{more}."
+                )
         if unconfirmed:
             yield f"{number(unconfirmed)} are still counted as delivered to clients that no longer subscribe."
         yield from self._again(state)
@@ -303,6 +315,16 @@ class Explanation:
             for subscription in stream.subscriptions
         ]
         return sorted(found, key=lambda reader: -reader.subscription.priority)
+
+    def _readers_of_others(self, app: AppDepth) -> set[str]:
+        """Name the clients with another application, each with its application."""
+        return {
+            f"{each.description} ({stream.app_id})"
+            for client in self._internals.clients
+            for each in client.behind or (client,)
+            for stream in each.streams
+            if stream.subscriptions and stream.app_id != app.app_id
+        }
 
     def _state(self, app: AppDepth) -> AppState | None:
         return next((each for each in self._internals.apps if each.app_id == app.app_id), None)

@@ -270,7 +270,7 @@ def _view(lines: list[_Line], broker: str, watch: _Watch, *, clients: bool) -> R
 def _clients(internals: Internals) -> RenderableType:
     rows = [
         (
-            client.description,
+            each.description + ("" if each is client else f" (behind {client.description})"),
             stream.app_id if stream.subscriptions else "",
             number(len(stream.subscriptions)),
             "" if stream.unconfirmed is None else number(stream.unconfirmed),
@@ -278,7 +278,8 @@ def _clients(internals: Internals) -> RenderableType:
             Text("full", style="bold red") if any(window.full for window in stream.windows) else "",
         )
         for client in internals.clients
-        for stream in client.streams
+        for each in client.behind or (client,)
+        for stream in each.streams
     ]
     return table(["client", "application", "subscriptions>", "unconfirmed>", "limit>", ""], rows)
 

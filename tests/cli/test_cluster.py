@@ -73,6 +73,14 @@ def test_explain_lists_readers_on_other_nodes(offline: Bmq, cluster: RecordedClu
     assert "node2" in ran.out
 
 
+def test_top_names_the_clients_behind_a_node(offline: Bmq, cluster: RecordedCluster) -> None:
+    alone = offline("top", ORDERS, "--count", "1", "-b", cluster.uris("node0"))
+    assert "(behind" not in alone.out
+    ran = offline("top", ORDERS, "--count", "1", "-b", cluster.uris(*ALL))
+    assert ran.status == 0
+    assert "(behind node2)" in ran.out
+
+
 def test_queues_lists_queues_unknown_to_a_node(offline: Bmq, cluster: RecordedCluster) -> None:
     ran = offline("queues", "-b", cluster.uris("node2"))
     assert ran.status == 1

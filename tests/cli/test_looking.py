@@ -190,6 +190,19 @@ def test_explain_shows_a_single_application(run: Bmq, bmq_new_queue_uri: NewUri)
     assert "foo, bar, baz" in ran.err
 
 
+def test_explain_names_the_readers_of_other_applications(
+    run: Bmq, aside: Aside, bmq_new_queue_uri: NewUri
+) -> None:
+    queue = bmq_new_queue_uri(FANOUT)
+    run("post", queue, "a")
+    wrong = aside.do(aside.session.open_queue(f"{queue}?id=foo", read=True))
+    aside.do(wrong.subscribe().open())
+    shown = run("explain", f"{queue}?id=bar").out
+    assert "Application bar has no consumers" in shown
+    assert f"A consumer of bar opens {queue}?id=bar. Clients that read other applications: " in shown
+    assert " (foo)." in shown
+
+
 def test_illegal_expression_of_another_client_is_shown(
     run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
 ) -> None:
