@@ -23,7 +23,7 @@ router = bmq.Router()
 
 @dataclass
 class Order:
-    """A message: JSON, with the customer as a property, so that consumers can select by customer."""
+    """A message: JSON. The customer is also a property, so that consumers can select by customer."""
 
     number: int
     customer: Annotated[int, bmq.Property("CustomerId")]
