@@ -170,8 +170,8 @@ class Line(Peer):
         if self.act is None or not self.act(request):
             self.reply(request)
 
-    async def _until(self, found: Callable[[], T | None], expected: str, seconds: float = ANSWER) -> T:
-        seconds = min(seconds, self._patience)
+    async def _until(self, found: Callable[[], T | None], expected: str, seconds: float | None = None) -> T:
+        seconds = self._patience if seconds is None else min(seconds, self._patience)
         end = _world.monotonic() + seconds
         while (value := found()) is None:
             if self._wrong is not None:
@@ -190,7 +190,7 @@ class Line(Peer):
         """Wait for a condition on what the client has sent."""
         await self._until(lambda: condition() or None, expected)
 
-    async def closed(self, seconds: float = ANSWER) -> None:
+    async def closed(self, seconds: float | None = None) -> None:
         """Expect that the client closes the connection."""
         await self._until(lambda: self._over or None, "the end of the connection", seconds)
 
@@ -222,7 +222,7 @@ class Line(Peer):
         while self._controls:
             self._serve(_decoded(self._controls.pop(0), MessageKind.CONTROL))
 
-    async def any_request(self, seconds: float = ANSWER) -> ControlMessage:
+    async def any_request(self, seconds: float | None = None) -> ControlMessage:
         """Return the next request."""
         message = _decoded(await self._next_control("a request", seconds), MessageKind.CONTROL)
         if not isinstance(message, ControlMessage):
