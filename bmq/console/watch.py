@@ -244,8 +244,8 @@ class Watch:
             each.confirmed.append(_rate(queue.confirmed, before.confirmed if before else None, elapsed))
             if each.confirmed[-1]:
                 each.grown = False
-            elif queue.messages > (each.depth[-1] if each.depth else 0):
-                each.grown = True
+            elif self._queues and queue.messages > (each.depth[-1] if each.depth else 0):
+                each.grown = True  # not in the first poll, in which every queue is new
             each.depth.append(queue.messages)
             each.now = {
                 "uri": queue.uri,
