@@ -18,6 +18,9 @@ from bmq.testing import BackgroundBroker
 ROOT = Path(__file__).parents[2]
 NAME = "Shop.Orders-2"
 
+# Spark starts slowly on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     outside = {name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"}
@@ -29,7 +32,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
     )
 
 
