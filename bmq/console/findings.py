@@ -95,7 +95,7 @@ def at_a_glance(figures: Figures, dead: DeadLetters, expired: int = 0) -> Iterat
             "messages again.",
         )
     elif figures.current and not figures.consumers and figures.mode != "broadcast":
-        yield _no_readers(several(figures.messages, "message"), "")
+        yield _no_readers(figures.messages, "")
 
 
 def inside(
@@ -139,7 +139,7 @@ def _of_app(
     )
     waiting = app.messages - held
     if not readers:
-        yield _no_readers(several(app.messages, "message"), name)
+        yield _no_readers(app.messages, name)
     elif waiting <= 0:
         if (
             oldest is not None
@@ -161,8 +161,7 @@ def _of_app(
             "limit",
             "warning",
             "Readers at their limit" + name,
-            f"{several(waiting, 'message')} wait: every subscription has reached its limit of unconfirmed "
-            "messages.",
+            f"{_waiting(waiting)}: every subscription has reached its limit of unconfirmed messages.",
             "Find out why the readers confirm slowly or never: the table of clients shows what each holds.",
         )
     elif any(not reader.full and not reader.subscription.expression for reader in readers):
@@ -172,7 +171,7 @@ def _of_app(
             "held",
             "warning",
             "Messages held back" + name,
-            f"{several(waiting, 'message')} wait, and some subscriptions are at their limit. The messages "
+            f"{_waiting(waiting)}, and some subscriptions are at their limit. The messages "
             "match only these, or nothing, or are behind a message that waits for these.",
             "Find out why these readers confirm slowly or never. Subscriptions that do not compete should "
             "have the same priority.",
@@ -184,18 +183,18 @@ def _of_app(
             "unmatched",
             "critical",
             "Nothing matches" + name,
-            f"{several(waiting, 'message')} wait although the readers have room: no subscription matches.",
+            f"{_waiting(waiting)} although the readers have room: no subscription matches.",
             "Compare the expressions below with the properties of a waiting message (Look inside). Then "
             "deploy a consumer with a matching expression, or one without an expression.",
         )
 
 
-def _no_readers(what: str, name: str) -> Finding:
+def _no_readers(count: int, name: str) -> Finding:
     return Finding(
         "unread",
         "critical",
         "No readers" + name,
-        f"{what} wait{name}, and no client reads.",
+        f"{_waiting(count)}{name}, and no client reads.",
         "Start the consumers. Until then the queue grows to its quota, and old messages expire.",
     )
 
@@ -220,3 +219,7 @@ def _quota(figures: Figures) -> Iterator[Finding]:
             "queue). At the quota, the broker refuses every post.",
             "Start or speed up the consumers, or raise the quota in the domain's configuration.",
         )
+
+
+def _waiting(count: int) -> str:
+    return several(count, "message") + (" waits" if count == 1 else " wait")
