@@ -284,5 +284,9 @@ class Faults:
             else:
                 rest.append(put)
         if self._posts is not None:
-            self._posts.add(handle.queue.uri, rest)
+            store = handle.queue.store
+            if not (store.usage.full() or store.domain.full()):
+                known, gone = store.messages, store.history.guids
+                new = {put[2]: put for put in rest if put[2] not in known and put[2] not in gone}
+                self._posts.add(handle.queue.uri, new.values())
         return rest

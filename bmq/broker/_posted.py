@@ -78,8 +78,8 @@ class Posts:
             self._kept.append(PostedMessage(queue_uri, guid_to_text(guid), payload, properties))
 
     def to(self, queue_uri: str) -> list[PostedMessage]:
-        """Return the posts to one queue, oldest first; a message posted again is included once."""
-        return list({each.guid: each for each in self._kept if each.queue_uri == queue_uri}.values())
+        """Return the posts to one queue, oldest first."""
+        return [each for each in self._kept if each.queue_uri == queue_uri]
 
     def queues(self) -> list[str]:
         """Return the queues with posts."""

@@ -648,3 +648,21 @@ async def test_a_test_opens_no_health_port() -> None:
             assert part.health_uri is None
         with pytest.raises(OSError, match="in use"):  # the app itself is unchanged
             await app.run(signals=False)
+
+
+async def test_posts_beyond_the_deduplication_window_are_posts_of_their_own() -> None:
+    """A test of an outbox must see that a message was stored twice."""
+    guid = "4" + "0" * 30 + "1"
+    async with TestApp(_shipping()) as test:
+        queue = await test.session.open_queue(SHIPPED, write=True, read=True)
+        for number in range(3):
+            await queue.post(b"x", guid=guid)
+            await queue.post(b"x", guid=guid)
+            if not number:  # this session knows the GUID from then on
+                (await queue.receive(timeout=5)).confirm()
+            else:
+                test.broker.queues[SHIPPED].purge()
+            await test.advance(302)
+        assert [each.guid for each in test.posted(SHIPPED)] == [guid] * 3
+        with pytest.raises(AssertionError):
+            test.assert_posted(SHIPPED, b"x", count=1)
