@@ -153,7 +153,7 @@ class Explanation:
             yield f"The oldest message arrived {age(came)} ago{ends} (GUID {oldest[0].guid})."
         if counted is not None and counted.expired:
             ttl = self._domain.configuration.get("messageTtl")
-            time = f" of {number(ttl)} s" if isinstance(ttl, int) and ttl > 0 else ""
+            time = f" (now {number(ttl)} s)" if isinstance(ttl, int) and ttl > 0 else ""
             yield (
                 f"{several(counted.expired, 'message')} expired since the broker began to count: the time to "
                 f"live{time} ended before every application had confirmed."
