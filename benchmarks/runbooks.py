@@ -69,6 +69,7 @@ class Place:
     def __init__(self, arguments: argparse.Namespace, work: Path) -> None:
         self._program = arguments.broker
         self.old = arguments.old_broker or arguments.broker
+        self._releases = {self.old: arguments.old_release, self._program: arguments.release}
         self._port = arguments.port or _free_port()
         self.work = work
         self._process: asyncio.subprocess.Process | None = None
@@ -174,6 +175,10 @@ class Place:
             *("admin", "CLUSTERS", "CLUSTER", "bmq", "STATUS", "--broker", address), grep=_HEALTH
         )
         return re.search(r"Is Healthy\s*: Yes", text) is not None and text.count("E_AVAILABLE") == NODES
+
+    def release(self, program: str) -> str:
+        """Return the release of a broker's program; by default what the program says of its version."""
+        return self._releases.get(program) or _version(program)
 
     async def stored(self, address: str) -> None:
         """Print what one node has stored of the waiting messages; a missing message fails the run."""
@@ -616,14 +621,14 @@ async def upgrade(place: Place) -> None:
     own = f"{DOMAIN}.sc/doctor"
     began = time.monotonic()
     traffic = Traffic(place, f"{DOMAIN}.sc/orders")
-    place.say(f"# old: {_version(place.old)}")
-    place.say(f"# new: {_version(new)}")
+    place.say(f"# old: {place.release(place.old)}")
+    place.say(f"# new: {place.release(new)}")
     if place.old == new:
         place.say("# both are the same program: this run shows the procedure, and nothing about two versions")
     async with traffic.running():
         await traffic.flows()
         for address in cluster.ways["nodes"]:
-            assert await place.status(address)
+            await place.joined(own, address)
         order = await _replicas_first(place, cluster)
         for position, node in enumerate(order):
             place.say(f"# node {node}: stop it with SIGTERM, and start the new program")
@@ -868,6 +873,8 @@ def main() -> None:
         "--broker", help="a real broker's program, for three nodes; an embedded broker if omitted"
     )
     parser.add_argument("--old-broker", help="program of an older release, for the upgrade")
+    parser.add_argument("--release", default="", help="name of the program's release, for the page")
+    parser.add_argument("--old-release", default="", help="name of the older release, for the page")
     parser.add_argument("--port", type=int, default=0, help="port of the embedded broker")
     parser.add_argument("--dry", action="store_true", help="leave the pages as they are")
     arguments = parser.parse_args()
