@@ -32,7 +32,7 @@ from bmq.conform import (
 from bmq.conform.bench import Address
 from bmq.conform.case import Level, Mismatch
 from bmq.conform.client_suite import AT_ONCE as CLIENTS_AT_ONCE
-from bmq.conform.peer import ANSWER
+from bmq.conform.connection import ANSWER
 from bmq.conform.report import explanation, group_rows
 from bmq.conform.run import AT_ONCE
 from bmq.errors import UsageError

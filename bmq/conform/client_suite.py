@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from bmq import _world
 from bmq.conform.case import Case, Mismatch
-from bmq.conform.peer import ANSWER
+from bmq.conform.connection import ANSWER
 from bmq.conform.program import Program, StartedProgram, Unsupported
 from bmq.conform.run import Outcome, Report, Result
 from bmq.conform.stage import Stage
@@ -45,7 +45,7 @@ async def run_client_suite(
         name: the client in the report.
         port: where the scripted broker listens, for one case at a time; 0 for a free port for each case.
         at_once: cases at the same time, from 1.
-        patience: seconds to wait for the client's next step.
+        patience: seconds to wait for the client's next step; above 8, the limits of the cases grow, too.
         on_result: called after each case.
 
     Raises:
@@ -85,7 +85,7 @@ async def _run(start: Start, case: Case, patience: float, port: int) -> Result:
         await stage.listen(port)
         stage.use(await start(stage.uri))
         await stage.done(stage.do("hello"), _START)
-        async with asyncio.timeout(case.seconds):
+        async with asyncio.timeout(case.seconds * max(1.0, patience / ANSWER)):
             await case.check(stage)
     except Unsupported as error:
         reason = f"the program cannot do this {error}".rstrip()

@@ -16,12 +16,11 @@ import orjson
 
 from bmq import _world
 from bmq.conform.case import Mismatch, fail
+from bmq.conform.connection import Connection, decoded
 from bmq.errors import ProtocolError
-from bmq.protocol.framing import Framer
 from bmq.wire.ack import AckMessage, decode_acks
-from bmq.wire.anatomy import summary
 from bmq.wire.constants import Compression, EventType, PushFlags, PutFlags
-from bmq.wire.control import Codec, decode_event, encode_event
+from bmq.wire.control import Codec, encode_event
 from bmq.wire.control.messages import (
     AuthenticationRequest,
     AuthenticationResponse,
@@ -50,11 +49,9 @@ from bmq.wire.control.messages import (
 from bmq.wire.event import (
     CODEC_SHIFT,
     HEADER_SIZE,
-    HEARTBEAT_RSP,
     Event,
     pack_event_header,
     pack_schema_event,
-    type_of,
 )
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.message import join_application_data, split_application_data
@@ -63,14 +60,12 @@ from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import encode_put
 
 __all__ = [
-    "ANSWER",
     "CLOSED",
     "JSON_FEATURES",
     "NO_ANSWER",
     "QUIET",
     "Peer",
     "Pushed",
-    "Traced",
     "confirm_event",
     "handle",
     "open_request",
@@ -78,8 +73,6 @@ __all__ = [
     "subscription",
 ]
 
-#: Seconds to wait for an expected answer.
-ANSWER = 8.0
 #: Seconds without an event that count as silence. A request is answered first, so that the broker has read
 #: all input before the silence begins.
 QUIET = 0.15
@@ -89,39 +82,11 @@ JSON_FEATURES = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
 #: Reactions to a request, beside the names of answers and statuses.
 NO_ANSWER, CLOSED = "no answer", "closed"
 
-_CHUNK = 1 << 16
-_MOST_TRACED = 200
-_MOST_BYTES = 64
-_MOST_TEXT = 300
 _SHORT = 4096
 #: A queue id that no case uses: the answer to a request for this queue shows that earlier input was read.
 _NOBODY = 4_000_000_000
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """An event, or other bytes, as shown in a report.
-
-    Attributes:
-        connection: number of the connection within the case.
-        sent: whether the suite sent the bytes.
-        size: number of bytes.
-        hex: the first bytes.
-        text: the event in words.
-    """
-
-    connection: int
-    sent: bool
-    size: int
-    hex: str
-    text: str
-
-    def __str__(self) -> str:
-        arrow = ">" if self.sent else "<"
-        more = "..." if self.size * 2 > len(self.hex) else ""
-        return f"{self.connection}{arrow} {self.text}\n     {self.hex}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,127 +178,44 @@ def confirm_event(*confirms: tuple[int, bytes, int], header: bytes = b"\x16\0\0\
     return pack_event_header(HEADER_SIZE + len(body), EventType.CONFIRM) + body
 
 
-class Peer:
-    """A connection of a case.
+class Peer(Connection):
+    """A connection of a case to the broker under test.
 
     Attributes:
-        number: number of the connection within the case.
         codec: encoding of the control messages sent.
         guids: source of GUIDs.
         kinds: types of all received events, in order.
         codecs: encodings of all received control messages, in order.
-        trace: events in both directions.
-        left_out: number of events that the trace does not contain.
     """
 
     def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.number = number
+        super().__init__(number, reader, writer)
         self.codec = Codec.JSON
         self.guids = GuidGenerator(_world.token_bytes(6))
         self.kinds: list[int] = []
         self.codecs: list[int] = []
         self._short: list[tuple[int, bytes]] = []
-        self.trace: list[Traced] = []
-        self.left_out = 0
-        self._reader = reader
-        self._writer = writer
-        self._framer = Framer()
         self._r_ids = itertools.count(1)
-        self._controls: list[Event] = []
-        self._others: list[Event] = []
         self._acks: list[AckMessage] = []
         self._pushes: list[Pushed] = []
-        self._over = False
 
-    # ---- bytes
-
-    def send(self, data: bytes) -> None:
-        """Send any bytes."""
-        self._note(data, sent=True)
-        self._writer.write(data)
-
-    async def send_piece(self, data: bytes) -> None:
-        """Send a part of an event in a packet of its own."""
-        self.send(data)
-        await self._writer.drain()
-        await asyncio.sleep(0)
-
-    def _note(self, data: bytes, *, sent: bool) -> None:
-        if len(self.trace) >= _MOST_TRACED:
-            self.left_out += 1
-            return
-        text = _in_words(data)
-        self.trace.append(Traced(self.number, sent, len(data), data[:_MOST_BYTES].hex(), text))
-
-    async def _read(self, seconds: float) -> None:
-        """Wait for the next bytes of the broker.
-
-        Raises:
-            TimeoutError: nothing arrived.
-            ConnectionError: the broker closed the connection.
-            Mismatch: the bytes are not an event of the protocol.
-        """
-        if self._over:
-            raise ConnectionResetError("the broker closed the connection")
-        try:
-            async with asyncio.timeout(seconds):
-                data = await self._reader.read(_CHUNK)
-        except ConnectionError:
-            data = b""
-        if not data:
-            self._over = True
-            raise ConnectionResetError("the broker closed the connection")
-        events, error = self._framer.feed(data)
-        for event in events:
-            self._note(event.data, sent=False)
-            self._take(event)
-        if error is not None:
-            raise Mismatch("events of the protocol", f"bytes without a valid event: {error}")
+    # ---- events
 
     def _take(self, event: Event) -> None:
         self.kinds.append(event.type)
         if len(event.data) <= _SHORT:
             self._short.append((event.type, event.data))
+        if event.type in (EventType.CONTROL, EventType.AUTHENTICATION):
+            self.codecs.append(event.type_specific >> CODEC_SHIFT)
         try:
-            match event.type:
-                case EventType.PUSH:
-                    self._pushes += map(Pushed, decode_pushes(event.data, event.body))
-                case EventType.ACK:
-                    self._acks += decode_acks(event.data, event.body)
-                case EventType.CONTROL | EventType.AUTHENTICATION:
-                    self.codecs.append(event.type_specific >> CODEC_SHIFT)
-                    self._controls.append(event)
-                case EventType.HEARTBEAT_REQ:
-                    self._others.append(event)
-                    self._writer.write(HEARTBEAT_RSP)
-                case _:
-                    self._others.append(event)
+            if event.type == EventType.PUSH:
+                self._pushes += map(Pushed, decode_pushes(event.data, event.body))
+            elif event.type == EventType.ACK:
+                self._acks += decode_acks(event.data, event.body)
+            else:
+                super()._take(event)
         except ProtocolError as error:
             raise Mismatch("an event of the protocol", f"an event that does not decode: {error}") from error
-
-    async def _until(self, found: Callable[[], T | None], expected: str, seconds: float | None = None) -> T:
-        """Read until a function returns a value other than None."""
-        seconds = ANSWER if seconds is None else seconds
-        end = _world.monotonic() + seconds
-        while (value := found()) is None:
-            try:
-                await self._read(max(0.001, end - _world.monotonic()))
-            except TimeoutError:
-                raise Mismatch(expected, f"nothing within {seconds:g} s") from None
-            except ConnectionError:
-                raise Mismatch(expected, "the end of the connection") from None
-        return value
-
-    async def event(self, event_type: EventType, seconds: float | None = None) -> Event:
-        """Return the next event of a type that is neither CONTROL, PUSH nor ACK."""
-
-        def found() -> Event | None:
-            for at, event in enumerate(self._others):
-                if event.type == event_type:
-                    return self._others.pop(at)
-            return None
-
-        return await self._until(found, f"an event of the type {event_type.name}", seconds)
 
     def bytes_of(self, event_type: EventType) -> list[bytes]:
         """The received events of a type, without events of more than 4,096 bytes."""
@@ -349,22 +231,6 @@ class Peer:
                 return
             except ConnectionError:
                 raise Mismatch("a connection", "its end") from None
-
-    async def closed(self, seconds: float = ANSWER) -> None:
-        """Expect that the broker closes the connection."""
-        end = _world.monotonic() + seconds
-        try:
-            while True:
-                await self._read(max(0.001, end - _world.monotonic()))
-        except TimeoutError:
-            raise Mismatch("the end of the connection", f"an open connection after {seconds:g} s") from None
-        except ConnectionError:
-            return
-
-    def drop(self) -> None:
-        """End the connection without a word."""
-        self._over = True
-        self._writer.transport.abort()
 
     # ---- negotiation
 
@@ -382,13 +248,10 @@ class Peer:
         }
         return ClientIdentity(**(given | changes))
 
-    async def _next_control(self, expected: str, seconds: float | None = None) -> Event:
-        return await self._until(lambda: self._controls.pop(0) if self._controls else None, expected, seconds)
-
     async def response(self, seconds: float | None = None) -> BrokerResponse:
         """Return the answer to an identity."""
         event = await self._next_control("a brokerResponse", seconds)
-        message = _decoded(event, MessageKind.NEGOTIATION)
+        message = decoded(event, MessageKind.NEGOTIATION)
         if not isinstance(message, BrokerResponse):
             raise fail("a brokerResponse", message)
         return message
@@ -402,7 +265,7 @@ class Peer:
         """Send credentials, and return the answer."""
         self.send(encode_event(AuthenticationRequest(mechanism=mechanism, data=data), self.codec))
         event = await self._next_control("an authenticationResponse")
-        message = _decoded(event, MessageKind.AUTHENTICATION)
+        message = decoded(event, MessageKind.AUTHENTICATION)
         if not isinstance(message, AuthenticationResponse):
             raise fail("an authenticationResponse", message)
         return message
@@ -428,7 +291,7 @@ class Peer:
 
         def found() -> ControlBody | None:
             for at, event in enumerate(self._controls):
-                message = _decoded(event, MessageKind.CONTROL)
+                message = decoded(event, MessageKind.CONTROL)
                 if isinstance(message, ControlMessage) and message.r_id == r_id:
                     del self._controls[at]
                     if message.body is None:
@@ -468,7 +331,7 @@ class Peer:
         def found() -> str | None:
             passed = False
             for event in self._controls:
-                message = _decoded(event, MessageKind.CONTROL)
+                message = decoded(event, MessageKind.CONTROL)
                 if not isinstance(message, ControlMessage):
                     continue
                 if message.r_id == r_id:
@@ -624,25 +487,6 @@ class Peer:
                 return
             except ConnectionError:
                 raise Mismatch("silence", "the end of the connection") from None
-
-
-def _in_words(data: bytes) -> str:
-    """An event in words, with the body of a control message in JSON."""
-    try:
-        text = " ".join(summary(data).split())
-    except (ProtocolError, ValueError, IndexError, KeyError):
-        return "bytes that are not an event"
-    if type_of(data) in (EventType.CONTROL, EventType.AUTHENTICATION) and data[8:9] == b"{":
-        body = data[8 : len(data) - data[-1]].decode("utf-8", "backslashreplace").replace("\\/", "/")
-        text += f" {body if len(body) <= _MOST_TEXT else body[:_MOST_TEXT] + '...'}"
-    return text
-
-
-def _decoded(event: Event, kind: MessageKind) -> Any:
-    try:
-        return decode_event(event, kind)
-    except ProtocolError as error:
-        raise Mismatch("a control message of the schema", f"one that does not decode: {error}") from error
 
 
 def _status(status: Status) -> str:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from bmq import _world
 from bmq.conform.bench import Address, Bench, Domains, Opener
 from bmq.conform.case import Case, Level, Mismatch
-from bmq.conform.peer import Traced
+from bmq.conform.connection import Traced
 from bmq.errors import Error, UsageError
 
 __all__ = ["Outcome", "Report", "Result", "run_suite"]

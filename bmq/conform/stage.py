@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 
 from bmq import _world
 from bmq.conform.case import Mismatch, fail
-from bmq.conform.peer import ANSWER, QUIET, Peer
+from bmq.conform.connection import ANSWER, Connection, decoded
+from bmq.conform.peer import QUIET
 from bmq.conform.program import Program, Unsupported
 from bmq.errors import ProtocolError
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import ConfirmMessage, decode_confirms
 from bmq.wire.constants import Compression, EventType, PushFlags
-from bmq.wire.control import Codec, decode_event, encode_event
+from bmq.wire.control import Codec, encode_event
 from bmq.wire.control.messages import (
     BrokerResponse,
     ClientIdentity,
@@ -44,7 +45,7 @@ from bmq.wire.control.messages import (
     Status,
     StatusCategory,
 )
-from bmq.wire.event import HEADER_SIZE, Event, pack_event_header
+from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.message import join_application_data
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding
@@ -115,7 +116,7 @@ class Opened:
         self.requests.append(body)
 
 
-class Line(Peer):
+class Line(Connection):
     """A connection of the client, from the broker's side.
 
     A task reads all the time: heartbeats are answered whatever the case does meanwhile.
@@ -134,6 +135,7 @@ class Line(Peer):
         self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: float
     ) -> None:
         super().__init__(number, reader, writer)
+        self.codec = Codec.JSON
         self._patience = patience
         self.serving = False
         self.act: Callable[[ControlMessage], bool] | None = None
@@ -153,7 +155,7 @@ class Line(Peer):
             while True:
                 await self._read(_FOREVER)
                 while self.serving and self._controls:
-                    self._serve(_decoded(self._controls.pop(0), MessageKind.CONTROL))
+                    self._serve(decoded(self._controls.pop(0), MessageKind.CONTROL))
                 self._news.set()
         except ConnectionError:
             self._over = True
@@ -210,7 +212,7 @@ class Line(Peer):
     async def introduction(self) -> ClientIdentity:
         """Return the client's introduction, its first message."""
         event = await self._next_control("a clientIdentity")
-        message = _decoded(event, MessageKind.NEGOTIATION)
+        message = decoded(event, MessageKind.NEGOTIATION)
         if not isinstance(message, ClientIdentity):
             raise fail("a clientIdentity", message)
         self.identified = message
@@ -220,11 +222,11 @@ class Line(Peer):
         """Answer requests as they arrive, those that wait included."""
         self.serving, self.act = True, act
         while self._controls:
-            self._serve(_decoded(self._controls.pop(0), MessageKind.CONTROL))
+            self._serve(decoded(self._controls.pop(0), MessageKind.CONTROL))
 
     async def any_request(self, seconds: float | None = None) -> ControlMessage:
         """Return the next request."""
-        message = _decoded(await self._next_control("a request", seconds), MessageKind.CONTROL)
+        message = decoded(await self._next_control("a request", seconds), MessageKind.CONTROL)
         if not isinstance(message, ControlMessage):
             raise fail("a control message", message)
         return message
@@ -560,13 +562,6 @@ def _success(body: ControlBody | None) -> ControlBody:
             return DisconnectResponse()
         case _:
             raise fail("a request of a client", body)
-
-
-def _decoded(event: Event, kind: MessageKind) -> Any:
-    try:
-        return decode_event(event, kind)
-    except ProtocolError as error:
-        raise Mismatch("a control message of the schema", f"one that does not decode: {error}") from error
 
 
 Played = Callable[[Stage], Awaitable[None]]

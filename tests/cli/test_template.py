@@ -132,7 +132,7 @@ def test_since_prints_later_messages_only(
     ran = run("tail", bmq_queue_uri, "--since", "1s", "--json", "--idle", "0.2", "--confirm")
     monkeypatch.undo()
     assert [each["data"] for each in ran.json] == ["new"]
-    assert "1 messages returned" in ran.err
+    assert "1 message returned" in ran.err
     ran = run("tail", bmq_queue_uri, "--since", "1d", "--json", "--idle", "0.2", "--confirm")
     assert [each["data"] for each in ran.json] == ["old"]
 

@@ -68,8 +68,8 @@ PLACES = {
     "protocol/client/events.py: Pushed.deliveries": "what is read in one turn of the event loop",
     "protocol/client/events.py: PushedColumns.deliveries": "what is read in one turn of the event loop",
     # Of one case, which has a deadline.
-    "conform/peer.py: Peer._controls": "what the broker under test sends until the deadline",
-    "conform/peer.py: Peer._others": "what the broker under test sends until the deadline",
+    "conform/connection.py: Connection._controls": "what the broker under test sends until the deadline",
+    "conform/connection.py: Connection._others": "what the broker under test sends until the deadline",
     "cli/conform_harness.py: Harness._messages": "what the suite has asked for, and not confirmed",
     # No messages.
     "testing/_sim_loop.py: Engine._heap": "events of a simulation",

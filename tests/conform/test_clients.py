@@ -36,7 +36,7 @@ async def failures(*numbers: str, command: list[str] | None = None, patience: fl
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 async def test_bmq_passes_every_case() -> None:
-    report = await run_client_suite(in_process, CASES, at_once=8)
+    report = await run_client_suite(in_process, CASES, at_once=8, patience=60.0)
     different = {
         each.case.number: (each.expected, each.received)
         for each in report.results

@@ -27,7 +27,7 @@ from bmq.conform import (
     as_junit,
     as_markdown,
     choose,
-    peer,
+    connection,
     run_suite,
 )
 from bmq.conform.bench import KINDS, Address
@@ -124,7 +124,7 @@ async def test_the_embedded_broker_conforms(
     embedded: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A machine with other work is slow.
-    monkeypatch.setattr(peer, "ANSWER", 60.0)
+    monkeypatch.setattr(connection, "ANSWER", 60.0)
     assert {case.level for case in all_cases() if case.number in DIFFERENT} == {Level.OBSERVED}
     # Not the cases that need much memory or wait for the expiry of a message.
     cases = tuple(

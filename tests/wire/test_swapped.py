@@ -56,6 +56,7 @@ def test_only_the_codecs_use_the_order_of_the_fields() -> None:
         f"{path.relative_to(PACKAGE)}:{node.lineno} .{node.attr}"
         for path in sorted(PACKAGE.rglob("*.py"))
         if path.relative_to(PACKAGE).as_posix() not in ("wire/codec.py", "wire/columns.py")
+        and "projects" not in path.parts  # templates of other programs
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in ("struct", "slots")
     ]

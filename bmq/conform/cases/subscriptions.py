@@ -326,8 +326,8 @@ async def _wins(bench: Bench) -> None:
     await peer.configure(0, subscription(5, "x >= 0", priority=5), subscription(10, "x == 0", priority=10))
     for x in (0, 1):
         peer.post(b"%d" % x, properties={"x": x})
-    got = {(each.payload, each.push.sub_ids) for each in await peer.pushes(2)}
-    check(got == {(b"0", (10,)), (b"1", (5,))}, True, f"deliveries {sorted(got)}:")
+    pairs = {(each.payload, each.push.sub_ids) for each in await peer.pushes(2)}
+    check(pairs == {(b"0", (10,)), (b"1", (5,))}, True, f"deliveries {sorted(pairs)}:")
 
 
 @GROUP.case(
