@@ -30,7 +30,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 BLOCK = re.compile(
-    r'^(<!-- not run: .+ -->\n\n)?^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE
+    r'^(<!-- not run: [^\n]+ -->\n\n)?^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE
 )
 PORTS = ("30114", "8080")
 #: The broker's address in documented programs.

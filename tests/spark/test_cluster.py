@@ -162,16 +162,25 @@ def test_executors_that_are_killed_lose_no_row(
 
 def executors() -> list[int]:
     """The executors of this process's local cluster."""
+    parents: dict[int, int] = {}
     found: list[int] = []
-    mine = {os.getpid()}
-    for entry in sorted((int(path.name), path) for path in Path("/proc").iterdir() if path.name.isdigit()):
-        try:
-            command = (entry[1] / "cmdline").read_bytes()
-            stat = (entry[1] / "stat").read_text()
-        except OSError:
-            continue
-        if int(stat[stat.rindex(")") :].split()[2]) in mine:
-            mine.add(entry[0])
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                command = (path / "cmdline").read_bytes()
+                stat = (path / "stat").read_text()
+            except OSError:
+                continue
+            parents[int(path.name)] = int(stat[stat.rindex(")") :].split()[2])
             if b"CoarseGrainedExecutorBackend" in command and b"java" in command.split(b"\0")[0]:
-                found.append(entry[0])
+                found.append(int(path.name))
+    return [each for each in sorted(found) if os.getpid() in ancestors(each, parents)]
+
+
+def ancestors(process: int, parents: dict[int, int]) -> list[int]:
+    """The processes above a process; a child may have a lower number than its parent."""
+    found: list[int] = []
+    while process in parents and process not in found:
+        found.append(process)
+        process = parents[process]
     return found
