@@ -58,7 +58,8 @@ def _level(call: ast.Call) -> str:
         return ""
     if name == "log" and call.args:
         named = re.findall(r"logging\.(\w+)", ast.unparse(call.args[0]))
-        return "WARNING" if not named else "" if named[0] in ("INFO", "DEBUG") else named[0]
+        grave = [each for each in named if each not in ("INFO", "DEBUG")]
+        return "WARNING" if not named else grave[0] if grave else ""
     return _LEVELS.get(name, "")
 
 

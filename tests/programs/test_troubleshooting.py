@@ -68,6 +68,7 @@ def test_lines_are_found_in_every_spelling(generate: ModuleType, tmp_path: Path)
         "logger.warning('%s is slow', a)\n"
         "self._limit.error('kind', 'broken: %s', a)\n"
         "logger.log(logging.INFO, 'only information')\n"
+        "logger.log(logging.INFO if fine else logging.WARNING, 'perhaps information')\n"
         "text = 'given a name: %s'\n"
         "log(logging.ERROR, text, a)\n"
         "warnings.warn(f'{self!r} was never closed', ResourceWarning)\n"
@@ -76,6 +77,7 @@ def test_lines_are_found_in_every_spelling(generate: ModuleType, tmp_path: Path)
     assert sys.modules["messages"].logged(tmp_path) == {
         "%s is slow": "WARNING",
         "broken: %s": "ERROR",
+        "perhaps information": "WARNING",
         "given a name: %s": "ERROR",
         "%s was never closed": "ResourceWarning",
     }
