@@ -61,6 +61,9 @@ from bmq.workers import PartlyFailed
 
 __all__ = ["PURGED_AT_ONCE", "Inbox", "Transaction"]
 
+# The key of a message's context that a handler with publish_to has while it runs: see bmq/workers.
+_PUBLISHES = "bmq.publish_to"
+
 logger = logging.getLogger("bmq.inbox")
 
 C = TypeVar("C")
@@ -398,7 +401,7 @@ class Inbox(ABC, Generic[C]):
 
         Raises:
             UsageError: the inbox is not started; or the task has a transaction of the inbox already; or the
-                block ended the transaction.
+                block ended the transaction; or the handler has ``publish_to``, whose post could be lost.
             PostError: the broker refused a message of :meth:`Transaction.post`. The effect is committed; the
                 next delivery posts the message again.
             Exception: the database failed. After an error of the commit, the effect may exist or not; the
@@ -406,7 +409,7 @@ class Inbox(ABC, Generic[C]):
 
         After a cancellation, effect and GUID are both committed or both not.
         """
-        return self._transaction([_checks.choice("message", message, Message)])
+        return self._transaction([_not_published(_checks.choice("message", message, Message))])
 
     def batch(self, messages: Iterable[Message]) -> AbstractAsyncContextManager[Transaction[C] | None]:
         """Return one transaction for the unhandled messages of a batch, or None if all were handled.
@@ -417,7 +420,9 @@ class Inbox(ABC, Generic[C]):
         continues after the commit. All else is as for :meth:`once`.
         """
         given: list[object] = _checks.items("messages", messages)
-        return self._transaction([_checks.choice("a message", each, Message) for each in given])
+        return self._transaction(
+            [_not_published(_checks.choice("a message", each, Message)) for each in given]
+        )
 
     @asynccontextmanager
     async def _transaction(self, messages: list[Message]) -> AsyncGenerator[Transaction[C] | None, None]:
@@ -695,6 +700,22 @@ class Inbox(ABC, Generic[C]):
     @abstractmethod
     async def _purge(self, connection: C, now: int, keep: int, limit: int) -> int:
         """Delete some keys older than ``keep`` milliseconds; return their number."""
+
+
+def _not_published(message: Message) -> Message:
+    """Return a message, unless its running handler posts the result after the transaction.
+
+    A refused post would fail the attempt after the commit. The next attempt would get None instead of a
+    transaction, and the handler would return nothing to be posted.
+    """
+    handler = message.context.get(_PUBLISHES)
+    if handler is not None:
+        raise UsageError(
+            f"{handler} has publish_to, and its result would be lost if the broker refused it after the "
+            "commit: post it by transaction.post, or use middlewares=[inbox.middleware] in place of once and "
+            "batch"
+        )
+    return message
 
 
 class _Undo(Exception):

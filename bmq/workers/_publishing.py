@@ -44,13 +44,15 @@ from bmq.workers._parameters import HANDLER, problem_of_result, target_of
 from bmq.workers._plan import Yielded
 from bmq.workers._results import Results
 
-__all__ = ["PUBLISHING", "KeyOf", "Output", "Publisher"]
+__all__ = ["PUBLISHES", "PUBLISHING", "KeyOf", "Output", "Publisher"]
 
 #: Returns the ordering key of an output's value.
 KeyOf: TypeAlias = Callable[[Any], Key]
 
 #: Role of a handler whose results are posted.
 PUBLISHING: Final = replace(HANDLER, yields=True)
+#: Key of a message's context while a handler runs whose results are posted; the value is the handler's name.
+PUBLISHES: Final = "bmq.publish_to"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +149,7 @@ class Publisher:
         """
         if self._batch:
             return await self._post_batch(attempt, call_next)
-        result = await call_next()
+        result = await self._called(attempt, call_next)
         results: list[Any] = result if isinstance(result, Yielded) else [result]
         for output, convert in self._outputs:
             items = [
@@ -159,10 +161,20 @@ class Publisher:
                 raise error
         return result
 
+    async def _called(self, attempt: Attempt, call_next: CallNext) -> Any:
+        """Call the handler, whose messages say meanwhile that its result is posted: see bmq.inbox."""
+        for message in attempt.messages:
+            message.context[PUBLISHES] = attempt.handler
+        try:
+            return await call_next()
+        finally:
+            for message in attempt.messages:
+                message.context.pop(PUBLISHES, None)
+
     async def _post_batch(self, attempt: Attempt, call_next: CallNext) -> Any:
         messages = attempt.messages
         try:
-            result: object = await call_next()
+            result: object = await self._called(attempt, call_next)
         except PartlyFailed as error:
             raise UsageError(
                 f"{attempt.handler} has raised PartlyFailed, which would lose the results of the other "

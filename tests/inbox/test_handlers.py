@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 import bmq
 import bmq.inbox
+from tests.waiting import eventually
 
 Inbox = bmq.inbox.SqlAlchemyInbox[AsyncConnection]
 
@@ -222,3 +223,55 @@ def test_a_handler_in_a_thread_has_no_connection() -> None:
     ):
         app.consumer("bmq://bmq.test.mem.priority/orders")(charge)
     app.consumer("bmq://bmq.test.mem.priority/orders")(report)
+
+
+async def test_a_published_result_is_not_lost_behind_a_commit(
+    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
+) -> None:
+    """A refused post after the commit would be repeated with nothing to post."""
+    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
+    app = bmq.App(bmq_broker.uri)
+    seen: list[str] = []
+
+    @app.consumer(queue.uri, retry=bmq.Backoff(every=0.001, retries=1, then="discard"))
+    @app.publish_to(output.uri)
+    async def book(number: int, message: bmq.Message) -> int | None:
+        try:
+            async with inbox.once(message) as transaction:
+                if transaction is None:
+                    return None
+                await effect(transaction.connection, number)
+        except bmq.UsageError as error:
+            seen.append(str(error))
+            raise
+        return number
+
+    async with running(app, inbox):
+        await queue.post(b"7")
+        await eventually(lambda: len(seen) == 2)
+    assert "book has publish_to" in seen[0]
+    assert "transaction.post" in seen[0]
+    assert await effects(engine) == []
+
+
+async def test_a_published_result_in_the_transaction_is_repeated(
+    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
+) -> None:
+    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
+    app = bmq.App(bmq_broker.uri)
+    calls: list[int] = []
+
+    @app.consumer(queue.uri, retry=bmq.Backoff(every=0.001, retries=5), middlewares=[inbox.middleware])
+    @app.publish_to(output.uri)
+    async def book(number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]) -> int:
+        calls.append(number)
+        await effect(connection, number)
+        if len(calls) == 1:
+            bmq_broker.faults.nack(count=1)
+        return number
+
+    async with running(app, inbox):
+        await queue.post(b"7")
+        assert (await output.receive(timeout=20)).data == b"7"
+    assert calls == [7, 7]
+    assert await effects(engine) == ["7"]
