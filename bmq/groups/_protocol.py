@@ -379,6 +379,8 @@ class Leader:
             self.phase = Phase.LEADING if crown.term == 1 else Phase.COLLECTING
             self.until = now + self._lease
             return None
+        if self.phase is not Phase.NONE and crown.who == who and crown.term < self.term:
+            return None  # an own claim that a later one has replaced; a new claim would follow for ever
         if self.phase in (Phase.COLLECTING, Phase.LEADING):
             if (crown.who, crown.term) == (who, self.term):
                 self.limit = max(self.limit, crown.fence)  # the renewed crown

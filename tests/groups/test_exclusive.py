@@ -11,7 +11,7 @@ import pytest
 
 import bmq
 from bmq.groups import Gained, GroupEvent, Lost, Reason
-from bmq.groups._protocol import Crown, Leader, Report
+from bmq.groups._protocol import Crown, Leader, Phase, Report
 from bmq.testing import FaultProxy
 from tests.waiting import eventually
 
@@ -216,3 +216,15 @@ async def test_neighbouring_keys_go_to_different_members(members: int) -> None:
     for first in range(128):
         keys = [owners[(first + step) % 128] for step in range(4 * members)]
         assert len(set(keys)) > members / 2, (first, keys)
+
+
+def test_a_second_crown_in_the_queue_ends_the_claims() -> None:
+    leader = Leader(4)
+    first = leader.crown("me", Crown("", 0, 1), 0.0)
+    second = leader.crown("me", Crown("other", 5, 9000), 0.0)
+    assert first is not None
+    assert second is not None
+    assert leader.crown("me", first, 0.0) is None
+    assert leader.phase is Phase.CLAIMING
+    assert leader.crown("me", second, 0.0) is None
+    assert leader.phase is Phase.COLLECTING
