@@ -69,7 +69,7 @@ async def test_queues_as_they_change(page: Page, console: Console, session: bmq.
     await page.type("#filter", "fanout")
     await page.until(f"{names} === 'prices'")
     await page.click("#queues td a")
-    await page.until(said("The queue has no consumers"))
+    await page.until(said("Application foo has no consumers"))
     await page.until(said("foo (1)"))
     assert page.complaints == []
     assert {urlsplit(url).netloc for url in page.asked_for} == {urlsplit(console.url).netloc}
