@@ -19,7 +19,7 @@ __all__ = ["Harness", "in_process", "serve"]
 
 
 class Harness:
-    """Does what the commands of the suite ask for, with a session of bmq.
+    """Executes the commands of the suite with a session of bmq.
 
     Args:
         uri: address of the broker.
@@ -43,7 +43,7 @@ class Harness:
         }
 
     async def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Do what a command asks for, and return the answer."""
+        """Execute a command, and return the answer."""
         arguments = {name: value for name, value in command.items() if name not in ("id", "do")}
         verb = self._verbs.get(command["do"])
         if verb is None:
@@ -58,7 +58,7 @@ class Harness:
             }
 
     async def end(self) -> None:
-        """End the session, whatever its state."""
+        """End the session in any state."""
         if self._session is not None:
             await self._session.close(timeout=0)
 
@@ -78,7 +78,7 @@ class Harness:
         opened = await self._open_session().open_queue(queue, read=read, write=write)
         self._queues[queue] = opened
         if read:
-            # Messages arrive from now on, and not only from the first command to receive one.
+            # The subscription starts with the answer to open, before the first command receive.
             self._consumers[queue] = await opened.subscribe()
         return {}
 
@@ -128,7 +128,7 @@ class _InProcess:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def do(self, verb: str, **arguments: Any) -> asyncio.Future[dict[str, Any]]:
-        """Do what a command asks for."""
+        """Execute a command."""
         number, future = self._answers.next()
         task = asyncio.create_task(self._do({"id": number, "do": verb, **arguments}))
         self._tasks[task] = None
@@ -139,7 +139,7 @@ class _InProcess:
         self._answers.arrived(command["id"], await self._harness.answer(command))
 
     async def end(self) -> None:
-        """End the session and whatever waits for it."""
+        """End the session, and cancel the waiting commands."""
         await self._harness.end()
         for task in list(self._tasks):
             task.cancel()
@@ -148,7 +148,7 @@ class _InProcess:
 
 
 async def serve(uri: str) -> None:
-    """Answer the commands of standard input until its end.
+    """Answer the commands of standard input until the end of the input.
 
     Args:
         uri: address of the broker.
@@ -168,7 +168,7 @@ async def serve(uri: str) -> None:
 
 
 async def _lines() -> AsyncIterator[str]:
-    """Yield the lines of standard input, read in a thread: Windows has no other way."""
+    """Yield the lines of standard input. A thread reads the lines, as Windows requires."""
     queue, loop = asyncio.Queue[str](), asyncio.get_running_loop()
 
     def read() -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables in which many rows differ only in their numbers.
 
-A member of a group has a subscription for each of its buckets: hundreds of rows that say the same.
+A member of a group has a subscription for each bucket: hundreds of rows with the same expression.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Row(NamedTuple):
 def folded(rows: Iterable[Row], count: tuple[str, int]) -> list[Row]:
     """Combine eight or more rows that differ only in numbers.
 
-    The combined row stands in the place of the first one, has the lowest and the highest of the numbers, and
-    says how many rows it stands for.
+    The combined row takes the place of the first row, and has the lowest number, the highest number and the
+    count of the rows.
 
     Args:
         rows: the rows.

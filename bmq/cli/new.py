@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq new``: a project from the files in ``bmq/cli/projects``, which are themselves programs with tests."""
+"""``bmq new``: a project from the files in ``bmq/cli/projects``; the files are programs with tests."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def files(kind: Kind, name: str, module: str) -> dict[Path, str]:
 
 
 def _filled(text: str, name: str, module: str) -> str:
-    """Return the text of a template without bmq's license, which is not the project's, and with its names."""
+    """Return the text of a template with the project's names, and without the license of bmq."""
     first, _, rest = text.partition("\n")
     if _LICENSE in first:
         text = rest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a case works with: new connections, and names of queues that nobody else uses."""
+"""The bench of a case: new connections, and unused names of queues."""
 
 from __future__ import annotations
 

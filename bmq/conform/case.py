@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case: its number, its level, what is sent, what is expected, and the function that checks it."""
+"""A case: number, level, sent input, expected reaction, and the function that checks the reaction."""
 
 from __future__ import annotations
 
