@@ -39,7 +39,7 @@ FEATURES = {
     "negotiation, heartbeats, opening and closing": ["conformance/test_session.py"],
     "posts, acknowledgements, properties, compression": ["conformance/test_messages.py"],
     "delivery, confirmations, redelivery": ["conformance/test_delivery.py"],
-    "property schemas": ["conformance/test_schema_ids.py"],
+    "property schemas": ["integration/features/test_schema_ids.py"],
     "queues for reading and for writing": ["integration/test_queues.py", "integration/test_sides.py"],
     "subscriptions and routing": [
         "integration/test_routing.py",
@@ -47,11 +47,11 @@ FEATURES = {
     ],
     "order of messages": ["integration/test_order.py"],
     "misuse refused with an error": ["integration/test_misuse.py"],
-    "admin commands": ["conformance/test_admin.py"],
-    "groups": ["conformance/test_groups.py"],
-    "delayed messages": ["conformance/test_delays.py"],
-    "durable retries": ["conformance/test_durable_retries.py"],
-    "requests and replies": ["conformance/test_requests.py"],
+    "admin commands": ["integration/features/test_admin.py"],
+    "groups": ["integration/features/test_groups.py"],
+    "delayed messages": ["integration/features/test_delays.py"],
+    "durable retries": ["integration/features/test_durable_retries.py"],
+    "requests and replies": ["integration/features/test_requests.py"],
     "messages beyond memory": ["conformance/test_spilling.py"],
 }
 

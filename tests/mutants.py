@@ -53,7 +53,7 @@ SUITES: dict[str, Sequence[str]] = {
     "integration": ["tests/integration"],
     "workers": ["tests/workers"],
     "groups": ["tests/groups"],
-    "delays": ["tests/conformance/test_delays.py", "tests/integration/test_delays.py"],
+    "delays": ["tests/integration/features/test_delays.py", "tests/integration/test_delays.py"],
     "broker": ["tests/broker"],
     "arrow": ["tests/arrow"],
     "spark": ["tests/spark"],

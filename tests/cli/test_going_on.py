@@ -23,7 +23,7 @@ import bmq
 from bmq.broker import Action, ActionKind
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Aside, Bmq
-from tests.conformance.conftest import HasUri
+from tests.integration.steps import HasUri
 
 FANOUT = "bmq.test.mem.fanout"
 PRIORITY = "bmq://bmq.test.mem.priority"

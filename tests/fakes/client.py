@@ -12,9 +12,11 @@ import itertools
 import secrets
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import AckMessage, decode_acks
@@ -50,7 +52,7 @@ from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import encode_put
 from tests.wire.messages import encode_confirms
 
-__all__ = ["EX", "Got", "RawClient", "SocketClient", "open_queue", "subscription"]
+__all__ = ["EX", "Got", "RawClient", "SocketClient", "dial", "open_queue", "subscription"]
 
 #: How long an answer is waited for.
 TIMEOUT = 20.0
@@ -317,3 +319,15 @@ class SocketClient(RawClient):
             await self._read()
         found, self._got = self._got[:count], self._got[count:]
         return [Got(push) for push in found]
+
+
+@asynccontextmanager
+async def dial(uri: str) -> AsyncIterator[SocketClient]:
+    """A new connection to a broker, without any traffic."""
+    address = urlsplit(uri)
+    client: SocketClient = await SocketClient.connect(address.hostname, address.port)
+    try:
+        yield client
+    finally:
+        client.drop()
+        await client.close()

@@ -17,6 +17,12 @@ Connect = Callable[..., Awaitable[bmq.Session]]
 NewUri = Callable[..., str]
 
 
+class HasUri(Protocol):
+    """A broker."""
+
+    uri: str
+
+
 class Receiver(Protocol):
     """A queue or a consumer."""
 

@@ -18,7 +18,7 @@ import bmq
 from bmq.client.typed import TypedConsumer, TypedGroup
 from bmq.otel import BinaryCodec, TextCodec
 from bmq.wire.message import split_application_data
-from tests.conformance.raw import dial, subscription
+from tests.fakes.client import dial, subscription
 from tests.integration.steps import TIMEOUT, Connect, NewUri
 from tests.otel.conftest import Service
 from tests.waiting import eventually
@@ -470,16 +470,16 @@ async def test_client_without_tracing_passes_traces_on(
     features = "PROTOCOL_ENCODING:JSON" + (";MPS:MESSAGE_PROPERTIES_EX" if new else "")
     async with dial(bmq_broker.uri) as between:
         await between.negotiate(features=features)
-        await between.open(first, 0, write=False)
+        await between.open(first, 0, read=True)
         await between.configure(0, subscription(1))
-        await between.open(second, 1, read=False)
+        await between.open(second, 1, write=True)
         await writing.post(b"x", properties={"n": 7})
-        got = await between.push()
+        [got] = await between.pushes(1)
         assert (got.push.schema_id != 0) is new
         properties, payload = split_application_data(
             got.push.data, has_properties=True, schema_id=got.push.schema_id, compression=0
         )
-        between.post(payload, 1, properties=dict(properties), new=new)
+        between.put(payload, q_id=1, properties=dict(properties), new=new)
         message = await reading.receive(timeout=TIMEOUT)
         assert message.properties["n"] == 7
         message.confirm()

@@ -16,7 +16,7 @@ from bmq.wire.constants import Compression, PutFlags
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.put import encode_put
 from bmq.workers import Failure
-from tests.conformance.raw import dial
+from tests.fakes.client import dial
 from tests.workers.stage import Stage, consuming, seen_by
 
 Fresh = Callable[..., str]
@@ -38,15 +38,14 @@ async def post_bytes(
     """Post application data unchanged, as no correct client would."""
     async with dial(broker_uri) as raw:
         await raw.negotiate()
-        await raw.open(queue)
+        await raw.open(queue, write=True)
         compression = Compression.ZLIB if zipped else Compression.NONE
         schema = int(bool(flags))
         put = encode_put(
             0, secrets.token_bytes(16), data, PutFlags.ACK_REQUESTED | flags, schema, compression
         )
         raw.put_encoded(put)
-        assert (await raw.ack()).status == 0
-        await raw.disconnect()
+        assert [ack.status for ack in await raw.acks(1)] == [0]
 
 
 def encoded(properties: Mapping[str, PropertyInput], **renamed: str) -> bytes:

@@ -16,7 +16,7 @@ import pytest
 import bmq
 from bmq.workers import Responder
 from bmq.workers._responder import middleware_of
-from tests.conformance.conftest import HasUri
+from tests.integration.steps import HasUri
 
 Connect = Callable[..., Awaitable[bmq.Session]]
 NewUri = Callable[..., str]

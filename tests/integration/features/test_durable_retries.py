@@ -13,8 +13,8 @@ import bmq
 from bmq.conventions import delay_queue_of
 from bmq.testing import FaultProxy
 from bmq.workers import Failure, SubscriberState, status
-from tests.conformance.conftest import HasUri
-from tests.conformance.test_delays import moving
+from tests.integration.features.test_delays import moving
+from tests.integration.steps import HasUri
 from tests.waiting import eventually
 from tests.workers.stage import consuming, seen_by
 

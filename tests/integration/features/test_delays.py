@@ -18,7 +18,7 @@ import bmq.admin
 from bmq.conventions import delay_queue_of, derived_guid
 from bmq.delays import DueMessages, Mover, check, longest_delay
 from bmq.testing import FaultProxy
-from tests.conformance.conftest import HasUri
+from tests.integration.steps import HasUri
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]

@@ -10,7 +10,8 @@ import pytest
 import bmq
 from bmq.groups import key_bucket, owners, priority_of
 from bmq.wire.control.messages import Subscription
-from tests.conformance.raw import Connect, Raw, subscription
+from tests.fakes.client import dial, subscription
+from tests.integration.steps import HasUri
 
 Sessions = Callable[..., Awaitable[bmq.Session]]
 BUCKETS = 16
@@ -128,11 +129,11 @@ async def test_leaving_member_returns_its_messages_before_new_ones(
 
 
 async def test_killed_member_returns_its_messages_before_new_ones(
-    client: Connect, writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]], bmq_queue_uri: str
+    bmq_broker: HasUri,
+    writer: bmq.Queue,
+    open_reader: Callable[[], Awaitable[bmq.Queue]],
+    bmq_queue_uri: str,
 ) -> None:
-    raw: Raw = await client()
-    await raw.open(bmq_queue_uri, write=False)
-    await raw.configure(0, *buckets("x"))
     keys = {key_bucket(f"key-{number}") % BUCKETS: f"key-{number}" for number in range(200)}
     assert len(keys) == BUCKETS
 
@@ -140,12 +141,15 @@ async def test_killed_member_returns_its_messages_before_new_ones(
         for number in numbers:
             await writer.post(b"%d" % number, key=keys[number % BUCKETS])
 
-    await post_keyed(range(100))
-    for _ in range(100):
-        await raw.push()
-    second = (await open_reader()).group(member="y")
-    joining = second.open()
-    await raw.close()  # no message was confirmed
+    async with dial(bmq_broker.uri) as raw:
+        await raw.negotiate()
+        await raw.open(bmq_queue_uri, read=True)
+        await raw.configure(0, *buckets("x"))
+        await post_keyed(range(100))
+        await raw.pushes(100)
+        second = (await open_reader()).group(member="y")
+        joining = second.open()
+    # The connection has ended; no message was confirmed.
     await joining
     await post_keyed(range(100, 200))
     taken = await take(second, 200)

@@ -13,7 +13,7 @@ import pytest
 import bmq
 from bmq.admin import Admin, Window
 from bmq.admin.commands import COMMANDS, find_command
-from tests.conformance.conftest import HasUri
+from tests.integration.steps import HasUri
 
 FANOUT = "bmq.test.mem.fanout"
 NewUri = Callable[..., str]

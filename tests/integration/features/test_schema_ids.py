@@ -7,7 +7,7 @@ A broker passes ids on, and marks a changed meaning with a bit. A redelivered or
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,8 +17,8 @@ from bmq.wire.constants import Compression, PutFlags
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
-from tests.conformance.raw import Raw
-from tests.integration.steps import Connect, take
+from tests.fakes.client import SocketClient, dial
+from tests.integration.steps import Connect, HasUri, take
 
 #: Some have names and values of equal lengths, and therefore equal headers; neighbours differ.
 SEQUENCES: list[dict[str, Any]] = [
@@ -33,22 +33,31 @@ INTRODUCED, KNOWN = 3, 2
 """The id 1 on the wire: as it is introduced, or once more for another sequence; and once it is known."""
 
 
-def post(raw: Raw, number: int, properties: dict[str, Any], schema_id: int) -> None:
+def post(raw: SocketClient, number: int, properties: dict[str, Any], schema_id: int) -> None:
     area = encode_properties(properties, new=True)
     data, used = join_application_data(b"%d" % number, area, new=True, compression=Compression.NONE)
     flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
     raw.put_encoded(encode_put(0, raw.guids.next(0), data, flags, schema_id, used))
 
 
-async def post_all(raw: Raw) -> list[dict[str, Any]]:
+async def post_all(raw: SocketClient) -> list[dict[str, Any]]:
     """Each sequence three times under one id, introduced again at each change of the sequence."""
     posted: list[dict[str, Any]] = []
     for properties in SEQUENCES:
         for schema_id in (INTRODUCED, KNOWN, KNOWN):
             post(raw, len(posted), properties, schema_id)
             posted.append(properties)
-    assert await raw.statuses(len(posted)) == [0] * len(posted)
+    assert [ack.status for ack in await raw.acks(len(posted))] == [0] * len(posted)
     return posted
+
+
+@pytest.fixture
+async def raw(bmq_broker: HasUri, bmq_queue_uri: str) -> AsyncIterator[SocketClient]:
+    """A producer, with the queue as qId 0."""
+    async with dial(bmq_broker.uri) as client:
+        await client.negotiate()
+        await client.open(bmq_queue_uri, write=True)
+        yield client
 
 
 def read(messages: list[bmq.Message]) -> dict[int, dict[str, Any]]:
@@ -58,10 +67,8 @@ def read(messages: list[bmq.Message]) -> dict[int, dict[str, Any]]:
 @pytest.mark.statement("4.15")
 @pytest.mark.parametrize("when", ["while it is read", "while it waits"])
 async def test_a_reused_schema_id_is_read_correctly(
-    client: Callable[..., Awaitable[Raw]], bmq_connect: Connect, bmq_queue_uri: str, when: str
+    raw: SocketClient, bmq_connect: Connect, bmq_queue_uri: str, when: str
 ) -> None:
-    raw = await client()
-    await raw.open(bmq_queue_uri, read=False)
     first = await bmq_connect()
     if when == "while it waits":
         posted = await post_all(raw)
@@ -82,10 +89,8 @@ async def test_a_reused_schema_id_is_read_correctly(
 
 @pytest.mark.statement("4.15")
 async def test_a_filter_follows_a_reused_schema_id(
-    client: Callable[..., Awaitable[Raw]], bmq_session: bmq.Session, bmq_queue_uri: str
+    raw: SocketClient, bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
-    raw = await client()
-    await raw.open(bmq_queue_uri, read=False)
     queue = await bmq_session.open_queue(
         bmq_queue_uri, read=True, subscriptions=["xy > 0", "exists(ab) && cd > 0", "exists(a)"]
     )
@@ -98,11 +103,9 @@ async def test_a_filter_follows_a_reused_schema_id(
 
 @pytest.mark.statement("4.15")
 async def test_properties_are_read_by_name_for_any_schema_id(
-    client: Callable[..., Awaitable[Raw]], bmq_session: bmq.Session, bmq_queue_uri: str
+    raw: SocketClient, bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
     """A producer breaks the rule: another sequence under a known id, without the mark."""
-    raw = await client()
-    await raw.open(bmq_queue_uri, read=False)
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, default_subscription=True)
     for number, properties in enumerate(SEQUENCES):
         post(raw, number, properties, KNOWN)
