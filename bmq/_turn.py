@@ -8,10 +8,12 @@ this turn is used up, and gives the loop back if so.
 
 Invariants:
 
-- At most one share begins in a turn of the loop, whatever the number of tasks: a thousand tasks woken
-  together take a thousand turns. Between two turns, the loop polls its sockets.
+- At most one share begins in a turn of the loop, whatever the number of tasks. Between two turns, the loop
+  polls its sockets.
 - Tasks whose share is used up continue in the order of their arrival. The cost of waking, cancelling and
   waiting does not depend on their number.
+- Waiting tasks continue together as long as their share lasts: the number woken in a turn doubles if time
+  was left over, and halves otherwise. A task woken too early keeps its place.
 - A task checks the share before it takes a message, so a cancellation loses no message.
 
 The loop does not announce a new turn. A callback scheduled at the beginning of a share runs in the next turn,
@@ -22,6 +24,7 @@ next, so a turn has at most two shares.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -30,6 +33,9 @@ from bmq import _world
 from bmq._waiting import WaitingLine
 
 __all__ = ["SHARE", "Turn", "turn_of"]
+
+# Tasks woken in one turn of the event loop.
+_MOST: Final = 1024
 
 #: Seconds of a turn of the event loop for received messages. A longer handler is not interrupted: the loop
 #: runs after that handler.
@@ -53,7 +59,7 @@ class Turn:
         until: end of the present share.
     """
 
-    __slots__ = ("_free", "_waiting", "clock", "until")
+    __slots__ = ("_begun", "_early", "_free", "_next", "_size", "_waiting", "_woken", "clock", "until")
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         # The function itself, because it is called for each message.
@@ -63,6 +69,13 @@ class Turn:
         # free.
         self._free = True
         self._waiting = WaitingLine()
+        # Tasks woken too early, by their places in the line, and the place of the next task.
+        self._early: list[tuple[int, asyncio.Future[None]]] = []
+        self._next = 0
+        # Tasks to wake in a turn, the woken tasks still to run, and whether one of them began a share.
+        self._size = 1
+        self._woken = 0
+        self._begun = False
 
     async def wait(self) -> None:
         """Wait for a share; return at once if the loop has turned since the last share began.
@@ -70,24 +83,48 @@ class Turn:
         Cancelling the call passes the share on.
         """
         if not self._free:
-            waiter = self._waiting.join()
+            self._next += 1
+            await self._woken_in_time(self._next)
+            if self._begun:
+                return
+        self._free = False
+        self._begun = True
+        self.until = self.clock() + SHARE
+        asyncio.get_running_loop().call_soon(self._turned)
+
+    async def _woken_in_time(self, place: int) -> None:
+        """Wait until this task is the first of the woken tasks, or time is left in their share."""
+        waiter = self._waiting.join()
+        while True:
             try:
                 await waiter
             except asyncio.CancelledError:
                 if self._waiting.leave(waiter):
-                    self._turned()
+                    self._woken -= 1
+                    if not self._woken and not self._begun:
+                        self._turned()
                 raise
-        self._free = False
-        self.until = self.clock() + SHARE
-        asyncio.get_running_loop().call_soon(self._turned)
+            self._woken -= 1
+            if not self._begun or self.clock() < self.until:
+                return
+            waiter = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._early, (place, waiter))
 
     def kept_since(self, began: float) -> bool:
         """Whether the event loop has certainly not turned since a time; a share must have begun before."""
         return not self._free and self.until - SHARE <= began
 
     def _turned(self) -> None:
-        """Give a share of the next turn to the task that has waited longest."""
-        self._free = not self._waiting.wake()
+        """Give a share of the next turn to the tasks that have waited longest."""
+        self._size = min(2 * self._size, _MOST) if self.clock() < self.until else max(1, self._size // 2)
+        self._begun = False
+        while self._early and self._woken < self._size:
+            _, waiter = heapq.heappop(self._early)
+            if not waiter.done():  # otherwise the task is cancelled
+                waiter.set_result(None)
+                self._woken += 1
+        self._woken += self._waiting.wake(self._size - self._woken)
+        self._free = not self._woken
 
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = WeakKeyDictionary()

@@ -11,6 +11,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+import math
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -655,6 +658,52 @@ async def test_one_of_many_woken_tasks_continues_in_a_turn_of_the_loop() -> None
         turns[0] += 1
     assert [number for number, _ in order] == list(range(50)), "first come, first served"
     assert len({turn for _, turn in order}) == 50
+
+
+@pytest.mark.parametrize("each", [SHARE / 1000, SHARE / 10, SHARE / 3, SHARE * 2])
+async def test_woken_tasks_fill_a_share_in_the_order_of_their_arrival(each: float) -> None:
+    clock = Handed()
+    turn = Turn(clock)
+    turns, order = [0], list[tuple[int, int]]()
+
+    async def handle(number: int) -> None:
+        if clock() >= turn.until:
+            await turn.wait()
+        order.append((number, turns[0]))
+        clock.now += each
+
+    clock.now = 1.0
+    handling = [asyncio.create_task(handle(number)) for number in range(500)]
+    while not all(task.done() for task in handling):
+        await asyncio.sleep(0)
+        turns[0] += 1
+    assert [number for number, _ in order] == list(range(500)), "first come, first served"
+    in_a_turn = Counter(turn for _, turn in order)
+    assert max(in_a_turn.values()) <= max(1, math.ceil(2 * SHARE / each)), "at most two shares in a turn"
+    assert turns[0] <= 40 + 8 * 500 * each / SHARE, "each share is used"
+
+
+async def test_cancelled_tasks_of_a_share_do_not_stop_the_others() -> None:
+    clock = Handed()
+    turn = Turn(clock)
+    rng = random.Random(7)
+    done = list[int]()
+
+    async def handle(number: int) -> None:
+        if clock() >= turn.until:
+            await turn.wait()
+        done.append(number)
+        clock.now += SHARE / 7
+
+    handling = [asyncio.create_task(handle(number)) for number in range(300)]
+    cancelled = set[int]()
+    while not all(task.done() for task in handling):
+        number = rng.randrange(300)
+        if handling[number].cancel():
+            cancelled.add(number)
+        await asyncio.sleep(0)
+    assert sorted({*done, *cancelled}) == list(range(300))
+    assert done == sorted(done)
 
 
 async def test_within_its_share_a_task_is_not_interrupted() -> None:

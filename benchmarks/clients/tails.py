@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Latency at a given rate, from a tick of ``pacer.py`` to the acknowledgement or to the own message.
+
+The post's payload is the tick. Each client reads ticks as a service reads requests: this one in its event
+loop, the official one in a thread. Takes a JSON object as its argument, and prints the times in nanoseconds
+beside what may explain them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import resource
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+TICK = 8
+PACER = str(Path(__file__).with_name("pacer.py"))
+clock = time.monotonic_ns
+
+
+def paced(job: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start the pacer."""
+    return subprocess.Popen(
+        [sys.executable, "-S", "-E", PACER, str(job["rate"]), str(job["count"])], stdout=subprocess.PIPE
+    )
+
+
+def ticks(data: bytes) -> list[bytes]:
+    """Divide what was read into ticks; a pipe keeps writes of this size together."""
+    return [data[at : at + TICK] for at in range(0, len(data), TICK)]
+
+
+def began(tick: bytes) -> int:
+    return int(struct.unpack("=q", tick)[0])
+
+
+class Collections:
+    """The pauses of the garbage collector."""
+
+    def __init__(self) -> None:
+        self.pauses: list[tuple[int, int]] = []
+        self._began = 0
+        gc.callbacks.append(self._called)
+
+    def _called(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = clock()
+        else:
+            self.pauses.append((self._began, clock()))
+
+
+async def ours(job: dict[str, Any]) -> dict[str, Any]:
+    import bmq
+
+    size, count, own = job["size"], job["count"], job["case"] == "own"
+    filler = bytes(size - TICK)
+    samples: list[tuple[int, int]] = []
+    turns: list[int] = []  # ticks read in one turn
+    done = asyncio.get_running_loop().create_future()
+
+    def answered(tick: bytes) -> None:
+        samples.append((began(tick), clock()))
+        if len(samples) == count:
+            done.set_result(None)
+
+    class Ticks(asyncio.Protocol):
+        left = b""
+
+        def data_received(self, data: bytes) -> None:
+            data = self.left + data
+            whole = len(data) // TICK * TICK
+            self.left = data[whole:]
+            turns.append(whole // TICK)
+            for tick in ticks(data[:whole]):
+                future = queue.post_nowait(tick + filler)
+                if not own:
+                    future.add_done_callback(lambda _, tick=tick: answered(tick))
+
+    async def receive() -> None:
+        async for message in queue:
+            answered(message.data[:TICK])
+            message.confirm()
+
+    async with bmq.connect(job["broker"], busy_poll=job["poll"]) as session:
+        queue = await session.open_queue(job["queue"], read=own, write=True)
+        reader = asyncio.ensure_future(receive()) if own else None
+        collections = Collections()
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        with paced(job) as pacer:
+            assert pacer.stdout is not None
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.connect_read_pipe(Ticks, pacer.stdout)
+            await done
+            transport.close()
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        if reader is not None:
+            reader.cancel()
+    return report(samples, before, usage, turns=turns, pauses=collections.pauses)
+
+
+def official(job: dict[str, Any]) -> dict[str, Any]:
+    import blazingmq
+
+    size, count, own = job["size"], job["count"], job["case"] == "own"
+    filler = bytes(size - TICK)
+    samples: list[tuple[int, int]] = []
+    done = threading.Event()
+
+    def answered(tick: bytes) -> None:
+        samples.append((began(tick), clock()))
+        if len(samples) == count:
+            done.set()
+
+    def on_message(message: Any, handle: Any) -> None:
+        answered(message.data[:TICK])
+        handle.confirm()
+
+    def ignored(ack: Any) -> None: ...
+
+    with blazingmq.Session(
+        lambda event: None, on_message=on_message if own else None, broker=job["broker"]
+    ) as session:
+        session.open_queue(job["queue"], read=own, write=True)
+        collections = Collections()
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        with paced(job) as pacer:
+            assert pacer.stdout is not None
+            posted = 0
+            while posted < count:
+                for tick in ticks(pacer.stdout.read1(TICK * 512)):
+                    acked = ignored if own else (lambda _, tick=tick: answered(tick))
+                    session.post(job["queue"], tick + filler, on_ack=acked)
+                    posted += 1
+            if not done.wait(60):
+                raise SystemExit(f"{count - len(samples)} answers never came")
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        session.close_queue(job["queue"])
+    return report(samples, before, usage, turns=[], pauses=collections.pauses)
+
+
+def report(
+    samples: list[tuple[int, int]],
+    before: Any,
+    after: Any,
+    *,
+    turns: list[int],
+    pauses: list[tuple[int, int]],
+) -> dict[str, Any]:
+    samples = samples[len(samples) // 20 :]  # without the start
+    times = sorted(end - begin for begin, end in samples)
+    slow = times[int(len(times) * 0.99)]
+    late = [(begin, end) for begin, end in samples if end - begin >= slow]
+    collected = sum(
+        any(begin < to and at < end and to - at > slow / 4 for at, to in pauses) for begin, end in late
+    )
+    return {
+        "p50": times[len(times) // 2],
+        "p99": slow,
+        "p999": times[int(len(times) * 0.999)],
+        "worst": times[-1],
+        "cpu_us": (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / len(samples) * 1e6,
+        "preempted": after.ru_nivcsw - before.ru_nivcsw,
+        "collections": len(pauses),
+        "longest_collection": max((to - at for at, to in pauses), default=0),
+        "slowest_hundredth": len(late),
+        "of_these_in_a_collection": collected,
+        "ticks_a_turn": sum(turns) / len(turns) if turns else 0,
+    }
+
+
+if __name__ == "__main__":
+    job = json.loads(sys.argv[1])
+    if job["client"] == "official":
+        result = official(job)
+    elif job["loop"] == "uvloop":
+        from bmq import run
+
+        result = run(ours(job))
+    else:
+        result = asyncio.run(ours(job))
+    print(json.dumps(result))
