@@ -22,6 +22,7 @@ from bmq.groups._events import Gained, Lost, Reason
 from bmq.groups._lane import Lane
 from bmq.groups._member import call
 from bmq.groups._protocol import Crown, Do, Effect, Leader, Member, Order, Phase, Report, SeatInput, SeatState
+from bmq.groups._strays import WIDEST_BYTES, WIDEST_MESSAGES
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
@@ -36,10 +37,16 @@ logger = logging.getLogger("bmq.groups")
 
 # The highest priority; a fence is subtracted.
 _TOP: Final = 2**30
+# An expression that matches nothing, above all buckets. A real broker stops delivery to the whole queue if a
+# message matches the first expression that the broker evaluates, and the window of this expression is full. A
+# bucket that changes hands has a window of 0.
+_NOTHING: Final = "exists(bmq_none) && bmq_none % 1 == 1"
 _MAILBOX, _LEADER, _CANDIDATE = 10, 2, 1
 _WIDE: Final = 100_000
 # Looks at messages in the application's hands, in seconds.
 _LOOK_EVERY: Final = 0.02
+# Seconds between two looks of a leader at the leases, at least.
+_SHORTEST_PAUSE: Final = 0.01
 # The first fence of a group counts the seconds since this time, so that the fences of a group that starts
 # anew with an empty control queue are higher than before.
 _EPOCH: Final = 1_735_689_600
@@ -59,7 +66,6 @@ class OwnedLane(Lane):
     def __init__(self, member: Shared, bucket: int, consumer: Consumer) -> None:
         super().__init__(member, bucket, consumer)
         self._number = bucket
-        self._width = consumer.options.max_unconfirmed_messages
         self._loaded = False
         self._allowed = asyncio.Event()
         self._effects: asyncio.Queue[Effect] = asyncio.Queue()
@@ -170,7 +176,11 @@ class OwnedLane(Lane):
             self.allow()
 
     async def _open_window(self) -> None:
-        await self.consumer.configure(max_unconfirmed_messages=self._width)
+        # A real broker passes over the messages behind a full window, and continues with newer ones: a window
+        # that is never full keeps the order. The session's limits on buffered messages bound the memory.
+        await self.consumer.configure(
+            max_unconfirmed_messages=WIDEST_MESSAGES, max_unconfirmed_bytes=WIDEST_BYTES
+        )
 
     async def _close_window(self) -> None:
         await self.consumer.configure(max_unconfirmed_messages=0)
@@ -232,6 +242,9 @@ class Coordinator:
         weight: share relative to the other members.
         lease: seconds until the buckets of a silent member are assigned again.
         lanes: the buckets.
+
+    Attributes:
+        ceiling: a subscription to nothing, with the highest priority.
     """
 
     def __init__(
@@ -252,6 +265,7 @@ class Coordinator:
         self._reporting: asyncio.Handle | None = None
         self._control: Queue | None = None
         self._candidate: Consumer | None = None
+        self.ceiling = queue.subscribe(_NOTHING, priority=_TOP, max_unconfirmed_messages=1)
         for lane in lanes:
             lane.coordinator = self
 
@@ -302,6 +316,7 @@ class Coordinator:
         """
         for lane in self._lanes:
             await lane.consumer.pause()  # a receiving call would subscribe
+        await self.ceiling.open()
         self._control = await self._queue.session.open_queue(self._control_uri, read=True, write=True)
         await self._begin(self._control)
 
@@ -361,14 +376,18 @@ class Coordinator:
     async def _live(self, control: Queue, mailbox: Consumer, candidate: Consumer) -> None:
         tasks = [self._loop.create_task(self._read(each)) for each in (mailbox, candidate)]
         try:
-            since = self._loop.time()
+            since = due = now = self._loop.time()
             while True:
-                self._report()
-                self._send(self._leader.tick(self._loop.time()))
-                if self._crown is not None and self._loop.time() - since >= 4 * self._lease:
-                    since = self._loop.time()
+                if now >= due:
+                    due = now + self._lease / 3
+                    self._report()
+                self._send(self._leader.tick(now))
+                if self._crown is not None and now - since >= 4 * self._lease:
+                    since = now
                     self._post(self._leader.renewed(self._member.who), "")
-                await asyncio.sleep(self._lease / 3)
+                pause = min(due, self._leader.deadline()) - now
+                await asyncio.sleep(max(pause, _SHORTEST_PAUSE))
+                now = self._loop.time()
         finally:
             for task in tasks:
                 task.cancel()

@@ -201,6 +201,8 @@ class Group:
             self._coordinator = Coordinator(queue, control_uri, self.member, weight, lease, owned)
         self._own = [lane.consumer for lane in self._lanes]
         self._own += [lane.consumer for lane in self._stray_lanes]
+        if self._coordinator is not None:
+            self._own.append(self._coordinator.ceiling)
         # The lanes' expressions, for messages from the subscription to everything else.
         self._selects = [
             Expression(str(each), strict=False) for each in subscriptions_for(expression) if each
@@ -478,7 +480,7 @@ class Group:
                 f"queue {self.queue.uri} has other subscriptions, which would compete with the group: open "
                 "the queue in a separate session for the group"
             )
-        if self._window < _NARROW:
+        if self._window < _NARROW and self._coordinator is None:
             logger.warning(
                 "a window of %d messages for each bucket of %s fills quickly: a real broker then puts "
                 "messages aside, delivers slowly, and may lose the order in the bucket; %d is the default",

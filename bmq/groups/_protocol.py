@@ -35,6 +35,7 @@ loss stops the bucket.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -456,6 +457,14 @@ class Leader:
             if now - known.heard >= self._lease:
                 self._remove(who)
         return self._orders(self._assign())
+
+    def deadline(self) -> float:
+        """Return the earliest time at which :meth:`tick` may change something."""
+        if self.phase is Phase.COLLECTING:
+            return self.until
+        if self.phase is Phase.LEADING:
+            return min((known.heard for known in self.known.values()), default=math.inf) + self._lease
+        return math.inf
 
     def _remove(self, who: str) -> None:
         self.known.pop(who, None)

@@ -12,6 +12,7 @@ import pytest
 import bmq
 from bmq.groups import Gained, GroupEvent, Lost, Reason
 from bmq.groups._protocol import Crown, Leader, Phase, Report
+from bmq.subscriptions import Expression
 from bmq.testing import FaultProxy
 from tests.waiting import eventually
 
@@ -164,6 +165,36 @@ async def test_a_member_without_an_answer_hands_out_nothing_after_its_lease(
             await eventually(lambda: len(group.owned) == 6)
             for _ in range(11):
                 (await group.receive(timeout=10)).confirm()
+
+
+async def test_no_window_of_a_bucket_is_ever_full(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    """A real broker loses the order of the messages behind a full window."""
+    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    async with queue.group("k", max_unconfirmed_messages=2, **OPTIONS) as group:
+        await eventually(lambda: len(group.owned) == 6)
+        await post(writer, 0, 60)
+        await eventually(lambda: group.stats().waiting == 60)
+        taken = [int((await group.receive(timeout=10)).data) for _ in range(60)]
+        assert [n for n in taken if n % 6 == 1] == list(range(1, 60, 6))
+
+
+async def test_a_subscription_to_nothing_stands_above_all_buckets(
+    bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    """A real broker stops the whole queue if the first expression that it evaluates has a window of 0."""
+    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    async with queue.group("k", **OPTIONS) as group:
+        await eventually(lambda: len(group.owned) == 6)
+        first, second, *_ = sorted(queue.consumers, key=lambda each: -each.options.priority)
+        assert first.options.priority > second.options.priority
+        assert first.options.max_unconfirmed_messages > 0
+        (text,) = first.expressions
+        assert not any(
+            Expression(text, strict=False).matches({"k": 0, "bmq_none": each}) for each in (0, 1, -1, "")
+        )
+    assert not queue.consumers
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,24 @@ async def test_each_bucket_goes_to_the_highest_priority(
         assert in_order(taken)
 
 
+@pytest.mark.parametrize("window", [0, 1])
+async def test_a_full_window_below_an_unmatched_expression_stops_no_other_subscription(
+    writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]], window: int
+) -> None:
+    """Without the unmatched expression, a real broker delivers nothing to the second bucket."""
+    queue = await open_reader()
+    await queue.subscribe("exists(bmq_none)", priority=3, max_unconfirmed_messages=1).open()
+    full = await queue.subscribe("k % 2 == 0", priority=2, max_unconfirmed_messages=1).open()
+    await full.configure(max_unconfirmed_messages=window)
+    other = await queue.subscribe("k % 2 == 1", priority=1, max_unconfirmed_messages=100).open()
+    await post(writer, range(20))
+    assert [int((await other.receive(timeout=10)).data) for _ in range(10)] == list(range(1, 20, 2))
+    assert full.buffered == window
+    if not window:
+        await full.configure(max_unconfirmed_messages=100)
+        assert [int((await full.receive(timeout=10)).data) for _ in range(10)] == list(range(0, 20, 2))
+
+
 async def test_leaving_member_returns_its_messages_before_new_ones(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
