@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import bmq
-from bmq.conform import Domains, Outcome, Report, all_cases, as_markdown, run_suite
+from bmq.conform import Domains, Outcome, Report, all_cases, as_markdown, client_cases, run_suite
 from bmq.conform.bench import Address
 from bmq.conform.report import catalogue_markdown
 
@@ -37,7 +37,7 @@ async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--domain", action="append", default=[], metavar="KIND=NAME")
     names = dict(text.split("=", 1) for text in parser.parse_args().domain)
-    (PAGES / "cases.md").write_text(catalogue_markdown(all_cases()), encoding="utf-8")
+    (PAGES / "cases.md").write_text(catalogue_markdown((*all_cases(), *client_cases())), encoding="utf-8")
     async with bmq.broker.Broker() as broker:
         report = await run_suite(Address.parse(broker.uri), all_cases())
     write("embedded.md", "The embedded broker", report)

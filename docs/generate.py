@@ -12,6 +12,7 @@ import ast
 import inspect
 import io
 import re
+import sys
 import textwrap
 import tokenize
 import tomllib
@@ -31,6 +32,7 @@ from diagram import Edge, state_diagram
 from included import include
 from messages import logged
 from reference import Reference
+from specification import anchor, contents, declarations, declared_machines, numbered, untested
 
 import bmq
 import bmq.admin
@@ -54,6 +56,7 @@ import bmq.taskiq
 import bmq.typed
 import bmq.types
 from bmq.client._line import ConsumerLife
+from bmq.conform import all_cases, client_cases
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
 from bmq.groups._protocol import Seat
 from bmq.protocol.broker.session import BrokerSession
@@ -62,10 +65,18 @@ from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore, Service
 from bmq.protocol.client.subscription_set import SubscriptionSet
 from bmq.wire import constants, layout
+from bmq.wire.ack import encode_acks
 from bmq.wire.anatomy import read_control
-from bmq.wire.constants import EventType, PropertyType
+from bmq.wire.confirm import encode_queue_confirms, pack_confirms
+from bmq.wire.constants import EventType, PropertyType, PutFlags
 from bmq.wire.control import Codec, Message, MessageKind, encode_event, encode_json, messages
-from bmq.wire.control.messages import CHOICES, AdminCommand, AdminCommandResponse, ControlMessage
+from bmq.wire.control.messages import (
+    CHOICES,
+    AdminCommand,
+    AdminCommandResponse,
+    ControlMessage,
+    Disconnect,
+)
 from bmq.wire.control.schema import (
     ArrayKind,
     BooleanKind,
@@ -79,8 +90,12 @@ from bmq.wire.control.schema import (
     Structure,
     selection_name,
 )
-from bmq.wire.event import read_event
-from bmq.wire.properties import PropertyValue, encode_properties
+from bmq.wire.crc import crc32c
+from bmq.wire.event import pack_event_header, read_event
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
+from bmq.wire.push import encode_push
+from bmq.wire.put import encode_put_event
 from bmq.workers._life import Life
 
 ROOT = Path(__file__).parent.parent
@@ -180,29 +195,43 @@ def meanings() -> dict[str, dict[str, str]]:
 
 def layouts() -> str:
     """Every structure: purpose, bits, and a table of fields."""
-    remarks = notes(layout)
-    parts = []
-    for name, declaration in layout.LAYOUTS.items():
-        fields = layout_fields(declaration)
-        rows = [
-            (
-                str(number),
-                f"{f.start // 8}",
-                f"{f.start % 8}",
-                str(f.bits),
-                f"`{f.name}`",
-                f.kind,
-                meanings()[name][f.name],
-            )
-            for number, f in enumerate(fields, 1)
-        ]
-        parts += [
-            f"## {name}",
-            f"{_code(remarks.get(name, ''))} {sum(f.bits for f in fields) // 8} bytes.".strip(),
+    return "\n\n".join(structure(name, "##") for name in layout.LAYOUTS)
+
+
+def structure(name: str, level: str = "###") -> str:
+    """One structure: purpose, bits, and a table of fields."""
+    fields = layout_fields(layout.LAYOUTS[name])
+    rows = [
+        (
+            str(number),
+            f"{f.start // 8}",
+            f"{f.start % 8}",
+            str(f.bits),
+            f"`{f.name}`",
+            f.kind,
+            meanings()[name][f.name],
+        )
+        for number, f in enumerate(fields, 1)
+    ]
+    remark = _code(notes(layout).get(name, ""))
+    return "\n\n".join(
+        [
+            f"{level} {name}",
+            f"{remark} {sum(f.bits for f in fields) // 8} bytes.".strip(),
             bit_diagram(fields),
             _table(("#", "byte", "bit", "bits", "field", "type", "meaning"), rows),
         ]
-    return "\n\n".join(parts)
+    )
+
+
+def numbers(*names: str) -> str:
+    """Some enumerations in the fields of structures."""
+    return "\n\n".join(_enumeration(getattr(constants, name)) for name in names)
+
+
+def control_numbers(*names: str) -> str:
+    """Some enumerations in control messages."""
+    return "\n\n".join(_enumeration(getattr(messages, name)) for name in names)
 
 
 def enumerations() -> str:
@@ -216,17 +245,20 @@ def control_enumerations() -> str:
 
 
 def _enumerations(module: ModuleType, kinds: Any) -> str:
-    parts = []
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, kinds) and value.__module__ == module.__name__:
-            rows = [(str(member.value), f"`{member.name}`") for member in value.__members__.values()]
-            unit = "bit" if issubclass(value, IntFlag) else "value"
-            parts += [
-                f"### {value.__name__}",
-                _code(inspect.getdoc(value) or ""),
-                _table((unit, "name"), rows),
-            ]
-    return "\n\n".join(parts)
+    found = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, kinds) and value.__module__ == module.__name__
+    ]
+    return "\n\n".join(_enumeration(value) for value in found)
+
+
+def _enumeration(kind: type[Enum]) -> str:
+    rows = [(str(member.value), f"`{member.name}`") for member in kind.__members__.values()]
+    unit = "bit" if issubclass(kind, IntFlag) else "value"
+    return "\n\n".join(
+        [f"### {kind.__name__}", _code(inspect.getdoc(kind) or ""), _table((unit, "name"), rows)]
+    )
 
 
 def event(name: str, line: str, kind: str = "CONTROL") -> str:
@@ -250,6 +282,7 @@ def both_encodings() -> str:
     return "\n\n".join(parts)
 
 
+@cache
 def _examples() -> dict[type, Message]:
     """A message of each kind: the first in the recordings, otherwise a message made here."""
     found: dict[type, Message] = {
@@ -306,34 +339,123 @@ def control_messages() -> str:
     parts: list[str] = []
     examples = _examples()
     told: set[type] = set()
-    choices = {**CHOICES, MessageKind.CONTROL: ControlMessage.MEMBERS[1].kind}
     inner: list[type[Structure]] = []
-    for kind in (MessageKind.NEGOTIATION, MessageKind.AUTHENTICATION, MessageKind.CONTROL):
-        for number, cls in cast("ChoiceKind", choices[kind]).by_id.items():
-            told.add(cls)
-            message = examples[cls]
-            text = encode_json(message).decode()
-            whole = encode_event(message, Codec.BER)
-            block = textwrap.indent(f"```text\n{drawn(annotate(whole, kind))}\n```", "    ")
-            said = (
-                _code(inspect.getdoc(cls) or "")
-                .partition("\n\n")[0]
-                .replace(":class:", "")
-                .replace("\n", " ")
-            )
-            parts += [
-                f"## {selection_name(cls)}",
-                f"{said} Selection {number} of {kind.value}.",
-                _members_of(cls),
-                f"```json\n{_wrapped(text)}\n```",
-                f'??? note "The same in BER, byte by byte"\n\n{block}',
-            ]
-            inner += [t for t in _nested(cls) if t not in inner]
+    for kind, number, cls in _selections():
+        told.add(cls)
+        whole = encode_event(examples[cls], Codec.BER)
+        block = textwrap.indent(f"```text\n{drawn(annotate(whole, kind))}\n```", "    ")
+        parts += [
+            _message(kind, number, cls, "##"),
+            f'??? note "The same in BER, byte by byte"\n\n{block}',
+        ]
+        inner += [t for t in _nested(cls) if t not in inner]
     parts.append("## Structures\n\nThe structures inside the messages above.")
     for cls in inner:
         if cls not in told:
             parts += [f"### {cls.__name__}", _members_of(cls)]
     return "\n\n".join(parts)
+
+
+def _selections() -> Iterator[tuple[MessageKind, int, type[Structure]]]:
+    choices = {**CHOICES, MessageKind.CONTROL: ControlMessage.MEMBERS[1].kind}
+    for kind in (MessageKind.NEGOTIATION, MessageKind.AUTHENTICATION, MessageKind.CONTROL):
+        for number, cls in cast("ChoiceKind", choices[kind]).by_id.items():
+            yield kind, number, cls
+
+
+def _message(kind: MessageKind, number: int, cls: type[Structure], level: str) -> str:
+    said = _code(inspect.getdoc(cls) or "").partition("\n\n")[0].replace(":class:", "").replace("\n", " ")
+    return "\n\n".join(
+        [
+            f"{level} {selection_name(cls)}",
+            f"{said} Selection {number} of {kind.value}.",
+            _members_of(cls),
+            f"```json\n{_wrapped(encode_json(_examples()[cls]).decode())}\n```",
+        ]
+    )
+
+
+def message(name: str) -> str:
+    """One control message: the members, and an example in JSON."""
+    kind, number, cls = next(found for found in _selections() if selection_name(found[2]) == name)
+    return _message(kind, number, cls, "###")
+
+
+def control_structure(*names: str) -> str:
+    """Structures inside control messages."""
+    return "\n\n".join(f"### {name}\n\n{_members_of(getattr(messages, name))}" for name in names)
+
+
+@cache
+def cases_by_statement() -> dict[str, list[str]]:
+    """The cases of each statement of the protocol, in the order of their numbers."""
+    found: dict[str, list[str]] = {}
+    for case in (*all_cases(), *client_cases()):
+        found.setdefault(case.statement, []).append(case.number)
+    return found
+
+
+def client_machines() -> str:
+    """The state machines of a minimal client."""
+    parts = []
+    for machine in declared_machines():
+        edges = [Edge(state, event, target) for state, event, _, target, _ in machine["transitions"]]
+        rows = [
+            (f"`{state}`", event, action, f"`{target}`", f"[{number}](#{anchor(number)})")
+            for state, event, action, target, number in machine["transitions"]
+        ]
+        meanings_of = [(f"`{state}`", text) for state, text in machine["states"].items()]
+        title = f"{machine['name']}; the table below has the same content"
+        parts += [
+            f"### {machine['name']}",
+            machine["text"],
+            state_diagram(list(machine["states"]), edges, title),
+            _table(("state", "meaning"), meanings_of),
+            _table(("state", "event", "action", "next state", "statement"), rows),
+        ]
+    return "\n\n".join(parts)
+
+
+def vectors() -> str:
+    """Events and parts of events as hexadecimal digits, from this library's codecs."""
+    guid = bytes.fromhex("40000100000000003039cd8101020304")
+    properties: dict[str, PropertyInput] = {"alpha": PropertyValue(PropertyType.INT32, 7), "beta": "hi"}
+    new, old = (encode_properties(properties, new=each) for each in (True, False))
+    flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
+    push = encode_push(0, guid, b"hello\3\3\3", encode_sub_queue_ids((1,)))
+    events = {
+        "PUT, qId 0, payload hello": encode_put_event(0, (guid, b"hello", PutFlags.ACK_REQUESTED, 0, 0)),
+        "PUT with both properties in the new encoding": encode_put_event(
+            0, (guid, new + b"hello", flags, 1, 0)
+        ),
+        "ACK with the status 0": encode_acks([(0, 0, guid, 0)]),
+        "ACK with the status 5": encode_acks([(5, 0, guid, 0)]),
+        "PUSH with the sId 1, payload hello": pack_event_header(8 + len(push), EventType.PUSH) + push,
+        "CONFIRM, qId 0, subQueueId 0": pack_confirms([encode_queue_confirms(0, [guid], 0)]),
+        "disconnect in JSON": encode_event(ControlMessage(3, Disconnect()), Codec.JSON),
+        "disconnect in BER": encode_event(ControlMessage(3, Disconnect()), Codec.BER),
+    }
+    areas = {
+        "alpha = INT32 7 and beta = STRING hi in the new encoding": new,
+        "The same properties in the old encoding": old,
+    }
+    texts = (b"", b"a", b"hello", b"123456789")
+    checksums = [(f"`{text.decode()}`" if text else "no bytes", f"`{crc32c(text):08x}`") for text in texts]
+    return "\n\n".join(
+        [
+            *(
+                f"{title}:\n\n```text\n{_wrapped_words(data)}\n```"
+                for title, data in {**areas, **events}.items()
+            ),
+            _table(("bytes", "CRC-32C"), checksums),
+        ]
+    )
+
+
+def _wrapped_words(data: bytes) -> str:
+    """Hexadecimal words, ten in a line; words are counted from the beginning."""
+    words = [data[at : at + 4].hex() for at in range(0, len(data), 4)]
+    return "\n".join(" ".join(words[at : at + 10]) for at in range(0, len(words), 10))
 
 
 def _nested(cls: type[Structure]) -> Iterator[type[Structure]]:
@@ -681,6 +803,16 @@ GENERATED: dict[str, Callable[..., str]] = {
     "control-messages": control_messages,
     "control-enumerations": control_enumerations,
     "machines": machines,
+    "structure": structure,
+    "numbers": numbers,
+    "control-numbers": control_numbers,
+    "control-structure": control_structure,
+    "message": message,
+    "protocol-contents": contents,
+    "client-machines": client_machines,
+    "declarations": lambda: declarations(Path(layout.__file__), layout.LAYOUTS),
+    "vectors": vectors,
+    "untested": lambda: untested(cases_by_statement()),
     "errors": errors,
     "statuses": statuses,
     "api-index": api_index,
@@ -698,6 +830,8 @@ ROOT_PAGES = {"changelog.md": "CHANGELOG.md", "security-policy.md": "SECURITY.md
 
 def fill(markdown: str) -> str:
     """Replace every marker. A marker without a generator is an error."""
+    if "<!-- generated: protocol-contents -->" in markdown:
+        markdown = numbered(markdown, cases_by_statement())
 
     def generated(match: re.Match[str]) -> str:
         try:
@@ -742,3 +876,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         heading, newline, rest = markdown.partition("\n\n")
         markdown = f'{heading}\n\n<p class="also">Related terms: {also}</p>{newline}{rest}'
     return fill(markdown)
+
+
+def complete(name: str) -> str:
+    """The whole text of a page for readers without a browser: generated parts, and no pictures."""
+    page = (Path(__file__).parent / f"{name}.md").read_text(encoding="utf-8").partition("\n---\n\n")
+    text = fill(page[2] or page[0])
+    return re.sub(r'\n<(svg|table) class="(?:bits|states)".*?</\1>\n', "", text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    print(complete(sys.argv[1]))

@@ -2,7 +2,7 @@
 """A conformance suite for brokers: numbered cases over raw bytes, for any broker of the protocol.
 
 The command ``bmq conform`` runs the suite. A :class:`~bmq.conform.case.Case` states what is sent, what is
-expected, and which part of ``docs/protocol.md`` requires the behaviour.
+expected, and which statement of ``docs/protocol.md`` the case checks.
 """
 
 from bmq.conform.bench import KINDS, Bench, Domains

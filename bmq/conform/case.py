@@ -74,7 +74,7 @@ class Case:
         number: stable number, for example ``3.2.7``: group, section, place.
         title: the behaviour, in a sentence.
         level: the weight.
-        statement: the heading of ``docs/protocol.md`` that describes the behaviour, as an anchor.
+        statement: the number of the statement of ``docs/protocol.md`` that the case checks.
         sends: what is sent.
         expects: what is expected.
         check: the function; raises :class:`Mismatch`.

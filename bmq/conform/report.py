@@ -150,7 +150,7 @@ def explanation(result: Result) -> Iterator[str]:
     yield f"expects:   {case.expects}"
     yield f"expected:  {result.expected}"
     yield f"received:  {result.received}"
-    yield f"statement: docs/protocol.md#{case.statement}"
+    yield f"statement: {case.statement} (docs/protocol.md#{_anchor('s', case.statement)})"
     for each in result.trace:
         yield from f"  {each}".splitlines()
 
@@ -217,7 +217,9 @@ def catalogue_markdown(cases: Iterable[Case]) -> str:
     lines = [
         "# Cases",
         "",
-        "Every case of `bmq conform broker`: what the suite sends, and what the broker has to do.",
+        "Every case of `bmq conform`: what the suite sends, what it expects, and the statement of the",
+        "[protocol](../protocol.md) that the case checks. Groups below 20 are for brokers, the others for",
+        "clients.",
     ]
     group = 0
     for case in cases:
@@ -231,7 +233,13 @@ def catalogue_markdown(cases: Iterable[Case]) -> str:
                 "| --- | --- | --- | --- | --- |",
             ]
         lines.append(
-            f"| {case.number} {_cell(case.title)} | {case.level} | {_cell(case.sends)} | "
-            f"{_cell(case.expects)} | [{case.statement}](../protocol.md#{case.statement}) |"
+            f'| <a id="{_anchor("c", case.number)}"></a>{case.number} {_cell(case.title)} | {case.level} | '
+            f"{_cell(case.sends)} | {_cell(case.expects)} | "
+            f"[{case.statement}](../protocol.md#{_anchor('s', case.statement)}) |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _anchor(kind: str, number: str) -> str:
+    """The anchor of a case or a statement on its page."""
+    return f"{kind}-{number.replace('.', '-')}"

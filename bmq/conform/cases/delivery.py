@@ -16,9 +16,6 @@ __all__ = ["GROUP"]
 
 GROUP = Cases(5, "Delivery")
 
-_DELIVERY = "6-delivery"
-_CONFIRMATION = "7-confirmation"
-_SUBSCRIBING = "3-subscribing"
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 _PRIORITY = ("priority",)
 
@@ -44,7 +41,7 @@ async def _reader(bench: Bench, uri: str, **limits: Any) -> Peer:
     "A delivery has the qId, the sId and the GUID",
     sends="a PUT with qId 3, a subscription with sId 11",
     expects="a PUSH with qId 3, the option with 11, no flags, and the GUID",
-    statement=_DELIVERY,
+    statement="13.2",
     domains=_PRIORITY,
 )
 async def _shape(bench: Bench) -> None:
@@ -61,7 +58,7 @@ async def _shape(bench: Bench) -> None:
     "A new sId counts from the answer on",
     sends="configureStream with another sId, and a PUT",
     expects="a PUSH with the new sId",
-    statement=_DELIVERY,
+    statement="8.4",
     domains=_PRIORITY,
 )
 async def _new_id(bench: Bench) -> None:
@@ -76,7 +73,7 @@ async def _new_id(bench: Bench) -> None:
     "The answer to configureStream comes before its messages",
     sends="a PUT, and later configureStream",
     expects="configureStreamResponse, then the PUSH",
-    statement=_SUBSCRIBING,
+    statement="8.3",
     domains=_PRIORITY,
 )
 async def _answer_first(bench: Bench) -> None:
@@ -94,7 +91,7 @@ async def _answer_first(bench: Bench) -> None:
     "Messages keep the order of one producer",
     sends="100 PUT",
     expects="100 deliveries in the same order",
-    statement="4-posting",
+    statement="13.10",
     domains=_PRIORITY,
 )
 async def _order(bench: Bench) -> None:
@@ -109,7 +106,7 @@ async def _order(bench: Bench) -> None:
     "A queue without subscriptions delivers nothing",
     sends="openQueue and a PUT without configureStream",
     expects="no PUSH",
-    statement=_SUBSCRIBING,
+    statement="8.1",
     domains=_PRIORITY,
 )
 async def _no_subscription(bench: Bench) -> None:
@@ -124,7 +121,7 @@ async def _no_subscription(bench: Bench) -> None:
     "A producer receives nothing",
     sends="configureStream on a queue opened for writing, and a PUT",
     expects="success, and no PUSH",
-    statement=_SUBSCRIBING,
+    statement="13.9",
     level=_O,
     domains=_PRIORITY,
 )
@@ -141,7 +138,7 @@ async def _producer(bench: Bench) -> None:
     "A suspended consumer receives nothing",
     sends="configureStream without subscriptions, as an SDK does on an unhealthy host, and a PUT",
     expects="an ACK, no PUSH until the next configureStream",
-    statement=_SUBSCRIBING,
+    statement="8.5",
     domains=_PRIORITY,
 )
 async def _suspended(bench: Bench) -> None:
@@ -162,7 +159,7 @@ async def _suspended(bench: Bench) -> None:
     "Delivery stops at the limit of messages",
     sends="20 PUT with maxUnconfirmedMessages 10",
     expects="10 deliveries",
-    statement=_DELIVERY,
+    statement="8.20",
     domains=_PRIORITY,
 )
 async def _limit(bench: Bench) -> None:
@@ -178,7 +175,7 @@ async def _limit(bench: Bench) -> None:
     "Delivery resumes below 80 percent of the limit",
     sends="CONFIRM of one message, then of another, with a limit of 10",
     expects="no delivery after the first, two after the second",
-    statement=_DELIVERY,
+    statement="8.24",
     level=_O,
     domains=_PRIORITY,
 )
@@ -199,7 +196,7 @@ async def _resume(bench: Bench) -> None:
     "A limit of 1 delivers one message at a time",
     sends="3 PUT with maxUnconfirmedMessages 1, and a CONFIRM for each delivery",
     expects="each message after the confirmation of the previous one",
-    statement=_DELIVERY,
+    statement="8.20",
     domains=_PRIORITY,
 )
 async def _one(bench: Bench) -> None:
@@ -218,7 +215,7 @@ async def _one(bench: Bench) -> None:
     "Delivery stops at the limit of bytes",
     sends="PUT of 60, 60 and 1 bytes with maxUnconfirmedBytes 100",
     expects="two deliveries",
-    statement=_DELIVERY,
+    statement="8.20",
     domains=_PRIORITY,
 )
 async def _bytes(bench: Bench) -> None:
@@ -234,7 +231,7 @@ async def _bytes(bench: Bench) -> None:
     "A message may exceed the limit of bytes",
     sends="a PUT of 1,000 bytes with maxUnconfirmedBytes 10",
     expects="the delivery",
-    statement=_DELIVERY,
+    statement="8.20",
     domains=_PRIORITY,
 )
 async def _large(bench: Bench) -> None:
@@ -248,7 +245,7 @@ async def _large(bench: Bench) -> None:
     "A limit of 0 delivers nothing",
     sends="a PUT with maxUnconfirmedMessages 0",
     expects="no PUSH",
-    statement=_DELIVERY,
+    statement="8.21",
     domains=_PRIORITY,
 )
 async def _zero(bench: Bench) -> None:
@@ -262,7 +259,7 @@ async def _zero(bench: Bench) -> None:
     "A higher limit resumes delivery",
     sends="3 PUT with a limit of 1, then configureStream with a limit of 10",
     expects="the other two messages",
-    statement=_SUBSCRIBING,
+    statement="8.23",
     domains=_PRIORITY,
 )
 async def _higher(bench: Bench) -> None:
@@ -279,7 +276,7 @@ async def _higher(bench: Bench) -> None:
     "A lower limit counts the unconfirmed messages",
     sends="3 PUT with a limit of 3, then a limit of 2 and a PUT",
     expects="no PUSH while 3 messages are unconfirmed",
-    statement=_SUBSCRIBING,
+    statement="8.23",
     domains=_PRIORITY,
 )
 async def _lower(bench: Bench) -> None:
@@ -297,7 +294,7 @@ async def _lower(bench: Bench) -> None:
     "Limits belong to each subscription",
     sends="two subscriptions with a limit of 1 each, two PUT for each",
     expects="one delivery for each subscription",
-    statement=_SUBSCRIBING,
+    statement="8.22",
     domains=_PRIORITY,
 )
 async def _each(bench: Bench) -> None:
@@ -317,7 +314,7 @@ async def _each(bench: Bench) -> None:
     "A confirmed message is gone",
     sends="a CONFIRM, then closeQueue; a consumer in another session",
     expects="no delivery",
-    statement=_CONFIRMATION,
+    statement="14.1",
     domains=_PRIORITY,
 )
 async def _gone(bench: Bench) -> None:
@@ -337,7 +334,7 @@ async def _gone(bench: Bench) -> None:
     "One event confirms many messages",
     sends="a CONFIRM event of 20 messages; a consumer in another session",
     expects="no delivery",
-    statement=_CONFIRMATION,
+    statement="14.8",
     domains=_PRIORITY,
 )
 async def _many(bench: Bench) -> None:
@@ -358,7 +355,7 @@ async def _many(bench: Bench) -> None:
     "Another session may confirm a message",
     sends="a CONFIRM from a session that did not receive the message",
     expects="no second delivery after the first session has closed its queue",
-    statement=_CONFIRMATION,
+    statement="14.10",
     level=_O,
     domains=_PRIORITY,
 )
@@ -377,21 +374,21 @@ _Confirm = Callable[[bytes], bytes]
 
 
 #: Confirmations that confirm nothing: number, level, what, the event from the GUID, whether it confirms.
-_CONFIRMS: list[tuple[int, str, Level, str, _Confirm, bool]] = [
-    (4, "A confirmation of an unknown GUID is ignored", _M, "a CONFIRM of another GUID", lambda g: confirm_event((0, b"\x41" * 16, 0)), False),
-    (5, "A confirmation with an unknown qId is ignored", _M, "a CONFIRM with qId 77", lambda g: confirm_event((77, g, 0)), False),
-    (6, "A confirmation with an unknown subQueueId is ignored", _M, "a CONFIRM with subQueueId 5", lambda g: confirm_event((0, g, 5)), False),
-    (7, "A confirmation with the sId is ignored", _M, "a CONFIRM with the sId of the PUSH as subQueueId", lambda g: confirm_event((0, g, 1)), False),
-    (8, "A GUID of zeros is ignored", _M, "a CONFIRM of zeros", lambda g: confirm_event((0, bytes(16), 0)), False),
-    (9, "A CONFIRM event without messages is ignored", _M, "a CONFIRM event with a header alone", lambda g: confirm_event(), False),
-    (10, "A CONFIRM event without a header is ignored", _M, "an empty CONFIRM event", lambda g: pack_event_header(HEADER_SIZE, EventType.CONFIRM), False),
-    (11, "A ConfirmHeader of 0 words is ignored", _O, "a CONFIRM event with headerWords 0", lambda g: confirm_event((0, g, 0), header=b"\x06\0\0\0"), False),
-    (12, "A ConfirmMessage of 0 words is ignored", _O, "a CONFIRM event with perMessageWords 0", lambda g: confirm_event((0, g, 0), header=b"\x10\0\0\0"), False),
-    (13, "Reserved bytes are skipped", _M, "a CONFIRM event with other reserved bytes", lambda g: confirm_event((0, g, 0), header=b"\x16\xff\xff\xff"), True),
-    (14, "A longer header is skipped", _M, "a CONFIRM event with headerWords 2", lambda g: confirm_event((0, g, 0), header=b"\x26\0\0\0\0\0\0\0"), True),
-    (15, "The same message may be confirmed twice", _M, "a CONFIRM event with the GUID twice", lambda g: confirm_event((0, g, 0), (0, g, 0)), True),
-    (16, "A good confirmation follows an ignored one", _M, "a CONFIRM event with an unknown GUID first", lambda g: confirm_event((0, b"\x41" * 16, 0), (0, g, 0)), True),
-    (17, "A truncated confirmation is ignored", _M, "a CONFIRM event of 16 bytes", lambda g: pack_event_header(HEADER_SIZE + 16, EventType.CONFIRM) + b"\x16\0\0\0" + bytes(4) + g[:8], False),
+_CONFIRMS: list[tuple[int, str, str, Level, str, _Confirm, bool]] = [
+    (4, "14.5", "A confirmation of an unknown GUID is ignored", _M, "a CONFIRM of another GUID", lambda g: confirm_event((0, b"\x41" * 16, 0)), False),
+    (5, "14.5", "A confirmation with an unknown qId is ignored", _M, "a CONFIRM with qId 77", lambda g: confirm_event((77, g, 0)), False),
+    (6, "14.5", "A confirmation with an unknown subQueueId is ignored", _M, "a CONFIRM with subQueueId 5", lambda g: confirm_event((0, g, 5)), False),
+    (7, "14.5", "A confirmation with the sId is ignored", _M, "a CONFIRM with the sId of the PUSH as subQueueId", lambda g: confirm_event((0, g, 1)), False),
+    (8, "14.5", "A GUID of zeros is ignored", _M, "a CONFIRM of zeros", lambda g: confirm_event((0, bytes(16), 0)), False),
+    (9, "14.6", "A CONFIRM event without messages is ignored", _M, "a CONFIRM event with a header alone", lambda g: confirm_event(), False),
+    (10, "14.6", "A CONFIRM event without a header is ignored", _M, "an empty CONFIRM event", lambda g: pack_event_header(HEADER_SIZE, EventType.CONFIRM), False),
+    (11, "14.7", "A ConfirmHeader of 0 words is ignored", _O, "a CONFIRM event with headerWords 0", lambda g: confirm_event((0, g, 0), header=b"\x06\0\0\0"), False),
+    (12, "14.7", "A ConfirmMessage of 0 words is ignored", _O, "a CONFIRM event with perMessageWords 0", lambda g: confirm_event((0, g, 0), header=b"\x10\0\0\0"), False),
+    (13, "1.7", "Reserved bytes are skipped", _M, "a CONFIRM event with other reserved bytes", lambda g: confirm_event((0, g, 0), header=b"\x16\xff\xff\xff"), True),
+    (14, "1.8", "A longer header is skipped", _M, "a CONFIRM event with headerWords 2", lambda g: confirm_event((0, g, 0), header=b"\x26\0\0\0\0\0\0\0"), True),
+    (15, "14.5", "The same message may be confirmed twice", _M, "a CONFIRM event with the GUID twice", lambda g: confirm_event((0, g, 0), (0, g, 0)), True),
+    (16, "14.5", "A good confirmation follows an ignored one", _M, "a CONFIRM event with an unknown GUID first", lambda g: confirm_event((0, b"\x41" * 16, 0), (0, g, 0)), True),
+    (17, "14.6", "A truncated confirmation is ignored", _M, "a CONFIRM event of 16 bytes", lambda g: pack_event_header(HEADER_SIZE + 16, EventType.CONFIRM) + b"\x16\0\0\0" + bytes(4) + g[:8], False),
 ]  # fmt: skip
 
 
@@ -413,14 +410,14 @@ def _confirm_check(event: _Confirm, confirms: bool) -> Check:
     return run
 
 
-for _number, _title, _level, _sends, _event, _confirms in _CONFIRMS:
+for _number, _statement, _title, _level, _sends, _event, _confirms in _CONFIRMS:
     GROUP.add(
         f"5.3.{_number}",
         _title,
         _confirm_check(_event, _confirms),
         sends=f"{_sends}; then a consumer in another session",
         expects="no second delivery" if _confirms else "the message again in the other session",
-        statement=_CONFIRMATION,
+        statement=_statement,
         level=_level,
         domains=_PRIORITY,
     )
@@ -434,7 +431,7 @@ for _number, _title, _level, _sends, _event, _confirms in _CONFIRMS:
     "Unconfirmed messages of a closed queue are delivered again",
     sends="closeQueue with 5 unconfirmed messages; a consumer in another session",
     expects="the 5 messages, in order, with the flag OUT_OF_ORDER",
-    statement=_DELIVERY,
+    statement="13.12",
     domains=_PRIORITY,
 )
 async def _again(bench: Bench) -> None:
@@ -455,7 +452,7 @@ async def _again(bench: Bench) -> None:
     "Unconfirmed messages of a lost connection are delivered at once",
     sends="the end of a connection with an unconfirmed message; another consumer is connected",
     expects="the message in the other session",
-    statement=_DELIVERY,
+    statement="13.12",
     domains=_PRIORITY,
 )
 async def _lost(bench: Bench) -> None:
@@ -472,7 +469,7 @@ async def _lost(bench: Bench) -> None:
     "Confirmed messages are not delivered again",
     sends="the end of a connection with the first and the third of 4 messages confirmed",
     expects="the second and the fourth message in the other session",
-    statement=_DELIVERY,
+    statement="14.1",
     domains=_PRIORITY,
 )
 async def _gaps(bench: Bench) -> None:
@@ -494,7 +491,7 @@ async def _gaps(bench: Bench) -> None:
     "Delivered messages stay with a consumer that is deconfigured",
     sends="configureStream without subscriptions with an unconfirmed message; another consumer is connected",
     expects="no PUSH in the other session before closeQueue",
-    statement=_DELIVERY,
+    statement="13.16",
     level=_O,
     domains=_PRIORITY,
 )
@@ -514,7 +511,7 @@ async def _deconfigured(bench: Bench) -> None:
     "A message of three lost connections is dropped",
     sends="three consumers that lose their connections, in a domain with maxDeliveryAttempts 3",
     expects="three deliveries, then only new messages",
-    statement=_DELIVERY,
+    statement="13.15",
     level=_O,
     domains=("attempts",),
 )
@@ -539,7 +536,7 @@ async def _attempts(bench: Bench) -> None:
     "Closed queues do not count as attempts",
     sends="five times open, receive and close, in a domain with maxDeliveryAttempts 3",
     expects="five deliveries",
-    statement=_DELIVERY,
+    statement="13.15",
     level=_O,
     domains=("attempts",),
 )
@@ -560,7 +557,7 @@ async def _graceful(bench: Bench) -> None:
     "A first delivery has no flag",
     sends="a PUT with a waiting consumer",
     expects="a PUSH without OUT_OF_ORDER",
-    statement=_DELIVERY,
+    statement="13.7",
     level=_S,
     domains=_PRIORITY,
 )

@@ -16,8 +16,6 @@ __all__ = ["GROUP"]
 
 GROUP = Cases(2, "Events and heartbeats")
 
-_RULES = "ground-rules"
-_HEARTBEATS = "9-heartbeats"
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 
 
@@ -39,41 +37,41 @@ _IGNORED = NO_ANSWER
 
 # ---- 2.1 event headers
 
-_EVENTS: list[tuple[int, str, Level, str, bytes, str]] = [
-    (1, "A length of 2 closes the connection", _M, "an event with the length 2", b"\0\0\0\2\x41\2\0\0", "closed"),
-    (2, "A length of 0 closes the connection", _M, "an event with the length 0", bytes(8), "closed"),
-    (3, "A length of 4 closes the connection", _M, "an event with the length 4", b"\0\0\0\4\x41\2\0\0", "closed"),
+_EVENTS: list[tuple[int, str, str, Level, str, bytes, str]] = [
+    (1, "2.10", "A length of 2 closes the connection", _M, "an event with the length 2", b"\0\0\0\2\x41\2\0\0", "closed"),
+    (2, "2.10", "A length of 0 closes the connection", _M, "an event with the length 0", bytes(8), "closed"),
+    (3, "2.10", "A length of 4 closes the connection", _M, "an event with the length 4", b"\0\0\0\4\x41\2\0\0", "closed"),
     (
-        4,
+        4, "2.10",
         "The fragment bit closes the connection",
         _M,
         "an event with the fragment bit",
         b"\x80\0\0\x08\x4b\2\0\0",
         "closed",
     ),
-    (5, "A length of 5 is ignored", _O, "an event with the length 5", b"\0\0\0\5\x41", _IGNORED),
-    (6, "A length of 7 is ignored", _O, "an event with the length 7", b"\0\0\0\7\x41\2\0", _IGNORED),
-    (7, "An event without a type is ignored", _M, "an event of the type 0", _header(8, 0, specific=0), _IGNORED),
-    (8, "An event of an unknown type is ignored", _M, "an event of the type 40", _header(8, 40), _IGNORED),
-    (9, "An event of the cluster is ignored", _O, "an ELECTOR event", _header(8, 7, specific=0), _IGNORED),
-    (10, "A REJECT event is ignored", _O, "a REJECT event", _header(12, 13) + b"\x16\0\0\0", _IGNORED),
-    (11, "A PUSH event of a client is ignored", _O, "a PUSH event without a message", _header(8, 4), _IGNORED),
-    (12, "An ACK event of a client is ignored", _O, "an ACK event", _header(12, 5) + b"\x16\0\0\0", _IGNORED),
-    (13, "A header of 0 words is ignored", _O, "an event with headerWords 0", _header(8, 11, words=0), _IGNORED),
-    (14, "A header longer than the event is ignored", _O, "headerWords 9 of 8 bytes", _header(8, 11, words=9), _IGNORED),
+    (5, "2.11", "A length of 5 is ignored", _O, "an event with the length 5", b"\0\0\0\5\x41", _IGNORED),
+    (6, "2.11", "A length of 7 is ignored", _O, "an event with the length 7", b"\0\0\0\7\x41\2\0", _IGNORED),
+    (7, "2.7", "An event without a type is ignored", _M, "an event of the type 0", _header(8, 0, specific=0), _IGNORED),
+    (8, "2.7", "An event of an unknown type is ignored", _M, "an event of the type 40", _header(8, 40), _IGNORED),
+    (9, "2.9", "An event of the cluster is ignored", _O, "an ELECTOR event", _header(8, 7, specific=0), _IGNORED),
+    (10, "2.9", "A REJECT event is ignored", _O, "a REJECT event", _header(12, 13) + b"\x16\0\0\0", _IGNORED),
+    (11, "2.9", "A PUSH event of a client is ignored", _O, "a PUSH event without a message", _header(8, 4), _IGNORED),
+    (12, "2.9", "An ACK event of a client is ignored", _O, "an ACK event", _header(12, 5) + b"\x16\0\0\0", _IGNORED),
+    (13, "2.11", "A header of 0 words is ignored", _O, "an event with headerWords 0", _header(8, 11, words=0), _IGNORED),
+    (14, "2.11", "A header longer than the event is ignored", _O, "headerWords 9 of 8 bytes", _header(8, 11, words=9), _IGNORED),
     (
-        15,
+        15, "1.8",
         "A longer header is skipped",
         _M,
         "a request with headerWords 3",
         _json(_ASK, words=3, extra=bytes(4)),
         _READ,
     ),
-    (16, "The reserved byte is skipped", _M, "a request with another reserved byte",
+    (16, "1.7", "The reserved byte is skipped", _M, "a request with another reserved byte",
      _json(_ASK)[:7] + b"\xff" + _json(_ASK)[8:], _READ),
-    (17, "Unknown bits beside the codec are skipped", _O, "a request with more bits in typeSpecific",
+    (17, "2.12", "Unknown bits beside the codec are skipped", _O, "a request with more bits in typeSpecific",
      _json(_ASK)[:6] + b"\x3f" + _json(_ASK)[7:], _READ),
-    (18, "Another protocol version is read", _O, "a request with the version 2 in the header",
+    (18, "2.12", "Another protocol version is read", _O, "a request with the version 2 in the header",
      _json(_ASK)[:4] + b"\x81" + _json(_ASK)[5:], _READ),
 ]  # fmt: skip
 
@@ -93,57 +91,57 @@ def _meaning(reaction: str) -> str:
     return "no answer; the session works" if reaction == _IGNORED else f"the answer {reaction}"
 
 
-for _number, _title, _level, _sends, _data, _reaction in _EVENTS:
+for _number, _statement, _title, _level, _sends, _data, _reaction in _EVENTS:
     GROUP.add(
         f"2.1.{_number}",
         _title,
         _reads(_data, _reaction),
         sends=_sends,
         expects=_meaning(_reaction),
-        statement=_RULES,
+        statement=_statement,
         level=_level,
     )
 
 # ---- 2.2 bodies of control events
 
-_BODIES: list[tuple[int, str, Level, str, bytes, str]] = [
-    (1, "A body that is not JSON is ignored", _M, "text", _json(b"this is not JSON"), _IGNORED),
-    (2, "An empty body is ignored", _M, "only padding", _json(b""), _IGNORED),
-    (3, "A request without a choice is ignored", _M, '{"rId":77}', _json(b'{"rId":77}'), _IGNORED),
-    (4, "A request without rId is ignored", _M, "an openQueue without rId",
+_BODIES: list[tuple[int, str, str, Level, str, bytes, str]] = [
+    (1, "3.29", "A body that is not JSON is ignored", _M, "text", _json(b"this is not JSON"), _IGNORED),
+    (2, "3.29", "An empty body is ignored", _M, "only padding", _json(b""), _IGNORED),
+    (3, "3.29", "A request without a choice is ignored", _M, '{"rId":77}', _json(b'{"rId":77}'), _IGNORED),
+    (4, "3.29", "A request without rId is ignored", _M, "an openQueue without rId",
      _json(b'{"openQueue":{"handleParameters":{}}}'), _IGNORED),
-    (5, "An unknown request is ignored", _M, "the request makeCoffee", _json(b'{"rId":77,"makeCoffee":{}}'), _IGNORED),
-    (6, "A JSON array is ignored", _O, "[]", _json(b"[]"), _IGNORED),
-    (7, "A truncated body is ignored", _O, "the first half of a request", _json(_ASK[:40]), _IGNORED),
-    (8, "An unknown member is skipped", _M, "a request with a further member",
+    (5, "3.29", "An unknown request is ignored", _M, "the request makeCoffee", _json(b'{"rId":77,"makeCoffee":{}}'), _IGNORED),
+    (6, "3.14", "A JSON array is ignored", _O, "[]", _json(b"[]"), _IGNORED),
+    (7, "3.29", "A truncated body is ignored", _O, "the first half of a request", _json(_ASK[:40]), _IGNORED),
+    (8, "3.9", "An unknown member is skipped", _M, "a request with a further member",
      _json(_ASK[:-1] + b',"colour":"blue"}'), _READ),
-    (9, "White space is skipped", _M, "a request with spaces and newlines", _json(b" \n\t" + _ASK + b" \n"), _READ),
-    (10, "A number in quotes is accepted as rId", _O, 'a request with rId "77"', _json(_ASK.replace(b"77", b'"77"')), _READ),
-    (11, "A negative rId is answered with the same number", _O, "a request with rId -77", _json(_ASK.replace(b":77", b":-77")), _IGNORED),
-    (12, "An rId beyond 32 bits is ignored", _O, "a request with rId 2**40",
+    (9, "3.8", "White space is skipped", _M, "a request with spaces and newlines", _json(b" \n\t" + _ASK + b" \n"), _READ),
+    (10, "3.13", "A number in quotes is accepted as rId", _O, 'a request with rId "77"', _json(_ASK.replace(b"77", b'"77"')), _READ),
+    (11, "3.30", "A negative rId is answered with the same number", _O, "a request with rId -77", _json(_ASK.replace(b":77", b":-77")), _IGNORED),
+    (12, "3.12", "An rId beyond 32 bits is ignored", _O, "a request with rId 2**40",
      _json(_ASK.replace(b":77", b":1099511627776")), _IGNORED),
-    (13, "Deep nesting is ignored", _O, "a request with 5,000 nested arrays",
+    (13, "3.14", "Deep nesting is ignored", _O, "a request with 5,000 nested arrays",
      _json(b'{"rId":77,"x":' + b"[" * 5000 + b"]" * 5000 + b"}"), _IGNORED),
-    (14, "Members may come in any order", _M, "a request with rId as the last member",
+    (14, "3.8", "Members may come in any order", _M, "a request with rId as the last member",
      _json(b"{" + _ASK[10:-1] + b',"rId":77}'), _READ),
-    (15, "JSON marked as BER is ignored", _O, "a request in JSON with the codec BER",
+    (15, "3.22", "JSON marked as BER is ignored", _O, "a request in JSON with the codec BER",
      pack_schema_event(EventType.CONTROL, Codec.BER, _ASK), _IGNORED),
-    (16, "An unknown codec is ignored", _O, "a request in JSON with the codec 5",
+    (16, "3.22", "An unknown codec is ignored", _O, "a request in JSON with the codec 5",
      pack_schema_event(EventType.CONTROL, 5, _ASK), _IGNORED),
-    (17, "Random BER is ignored", _O, "a CONTROL event in BER of random bytes",
+    (17, "3.22", "Random BER is ignored", _O, "a CONTROL event in BER of random bytes",
      pack_schema_event(EventType.CONTROL, Codec.BER, bytes(range(30, 90))), _IGNORED),
-    (18, "BER with an indefinite length without an end is ignored", _O, "30 80 in BER",
+    (18, "3.22", "BER with an indefinite length without an end is ignored", _O, "30 80 in BER",
      pack_schema_event(EventType.CONTROL, Codec.BER, b"\x30\x80"), _IGNORED),
 ]  # fmt: skip
 
-for _number, _title, _level, _sends, _data, _reaction in _BODIES:
+for _number, _statement, _title, _level, _sends, _data, _reaction in _BODIES:
     GROUP.add(
         f"2.2.{_number}",
         _title,
         _reads(_data, _reaction),
         sends=f"a CONTROL event: {_sends}",
         expects=_meaning(_reaction),
-        statement=_RULES,
+        statement=_statement,
         level=_level,
     )
 
@@ -153,7 +151,7 @@ for _number, _title, _level, _sends, _data, _reaction in _BODIES:
     "A client may send BER after a negotiation in JSON",
     sends="a request in BER on a connection that negotiated in JSON",
     expects="an answer",
-    statement="1-negotiation",
+    statement="3.2",
     level=_O,
 )
 async def _ber_request(bench: Bench) -> None:
@@ -170,7 +168,7 @@ async def _ber_request(bench: Bench) -> None:
     "A heartbeat request is answered",
     sends="HEARTBEAT_REQ",
     expects="HEARTBEAT_RSP",
-    statement=_HEARTBEATS,
+    statement="6.1",
 )
 async def _heartbeat(bench: Bench) -> None:
     peer = await bench.client()
@@ -183,7 +181,7 @@ async def _heartbeat(bench: Bench) -> None:
     "A heartbeat response is a header alone",
     sends="HEARTBEAT_REQ",
     expects="the eight bytes 00 00 00 08 4c 02 00 00",
-    statement=_HEARTBEATS,
+    statement="6.2",
 )
 async def _heartbeat_bytes(bench: Bench) -> None:
     peer = await bench.client()
@@ -196,7 +194,7 @@ async def _heartbeat_bytes(bench: Bench) -> None:
     "Each heartbeat request is answered",
     sends="five HEARTBEAT_REQ in one write",
     expects="five HEARTBEAT_RSP",
-    statement=_HEARTBEATS,
+    statement="6.1",
 )
 async def _heartbeats(bench: Bench) -> None:
     peer = await bench.client()
@@ -210,7 +208,7 @@ async def _heartbeats(bench: Bench) -> None:
     "A heartbeat response without a request is ignored",
     sends="HEARTBEAT_RSP",
     expects="no answer; the session works",
-    statement=_HEARTBEATS,
+    statement="6.3",
 )
 async def _stray_response(bench: Bench) -> None:
     peer = await bench.client()
@@ -223,7 +221,7 @@ async def _stray_response(bench: Bench) -> None:
     "Heartbeats are answered between messages",
     sends="PUT events with HEARTBEAT_REQ between them",
     expects="all acknowledgements and all responses",
-    statement=_HEARTBEATS,
+    statement="6.1",
     domains=("priority",),
 )
 async def _between(bench: Bench) -> None:
@@ -244,7 +242,7 @@ async def _between(bench: Bench) -> None:
     "Events may be cut anywhere",
     sends="a PUT event in pieces of 5 bytes",
     expects="an acknowledgement, and the message",
-    statement=_RULES,
+    statement="2.4",
     domains=("priority",),
 )
 async def _pieces(bench: Bench) -> None:
@@ -262,7 +260,7 @@ async def _pieces(bench: Bench) -> None:
     "Many events may arrive in one write",
     sends="100 PUT events and a CONFIRM event in one write",
     expects="100 acknowledgements, in order",
-    statement=_RULES,
+    statement="2.4",
     domains=("priority",),
 )
 async def _many(bench: Bench) -> None:
@@ -278,7 +276,7 @@ async def _many(bench: Bench) -> None:
     "A lost connection in the middle of an event harms nobody",
     sends="half of a PUT event, then the end of the connection",
     expects="nothing is stored; other sessions work",
-    statement=_RULES,
+    statement="2.6",
     domains=("priority",),
 )
 async def _half(bench: Bench) -> None:
@@ -298,7 +296,7 @@ async def _half(bench: Bench) -> None:
     "A broker pads its answers",
     sends="requests with answers of different lengths",
     expects="1 to 4 bytes of padding, each with the number of padding bytes",
-    statement=_RULES,
+    statement="2.16",
     domains=("priority",),
 )
 async def _padding(bench: Bench) -> None:
@@ -322,7 +320,7 @@ async def _padding(bench: Bench) -> None:
     "A disconnect is answered",
     sends="disconnect",
     expects="disconnectResponse",
-    statement="11-parting",
+    statement="15.8",
 )
 async def _disconnect(bench: Bench) -> None:
     peer = await bench.client()
@@ -338,7 +336,7 @@ async def _parted(peer: Peer) -> str:
     "Nothing follows the answer to a disconnect",
     sends="disconnect, then an openQueue",
     expects="no answer to the openQueue",
-    statement="11-parting",
+    statement="15.8",
     domains=("priority",),
 )
 async def _after_disconnect(bench: Bench) -> None:
@@ -353,7 +351,7 @@ async def _after_disconnect(bench: Bench) -> None:
     "A disconnect with open queues is answered",
     sends="disconnect with an open queue and an unconfirmed message",
     expects="disconnectResponse; the message is delivered to another client",
-    statement="11-parting",
+    statement="15.8",
     domains=("priority",),
 )
 async def _disconnect_open(bench: Bench) -> None:
@@ -374,7 +372,7 @@ async def _disconnect_open(bench: Bench) -> None:
     "No message arrives after the answer to a disconnect",
     sends="disconnect with a subscription; another client posts",
     expects="no PUSH after disconnectResponse",
-    statement="11-parting",
+    statement="15.8",
     domains=("priority",),
 )
 async def _push_after_disconnect(bench: Bench) -> None:

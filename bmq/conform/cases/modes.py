@@ -13,10 +13,6 @@ __all__ = ["GROUP"]
 
 GROUP = Cases(7, "Fanout and broadcast")
 
-_OPENING = "2-opening-a-queue"
-_SUBSCRIBING = "3-subscribing"
-_DELIVERY = "6-delivery"
-_CONFIRMATION = "7-confirmation"
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 _FANOUT = ("fanout",)
 _BROADCAST = ("broadcast",)
@@ -42,7 +38,7 @@ async def _join(peer: Peer, uri: str, app: str, sub_id: int = 1, s_id: int = 0) 
     "Each application receives each message",
     sends="readers foo, bar and baz, a PUT",
     expects="one delivery to each",
-    statement=_DELIVERY,
+    statement="13.17",
     domains=_FANOUT,
 )
 async def _each(bench: Bench) -> None:
@@ -59,7 +55,7 @@ async def _each(bench: Bench) -> None:
     "A message waits for an application without a reader",
     sends="a PUT, a reader of foo, and later a reader of bar",
     expects="the message for both",
-    statement=_DELIVERY,
+    statement="13.17",
     domains=_FANOUT,
 )
 async def _waits(bench: Bench) -> None:
@@ -76,7 +72,7 @@ async def _waits(bench: Bench) -> None:
     "Each application confirms for itself",
     sends="a CONFIRM of foo; readers of foo and bar afterwards",
     expects="the message for bar, not for foo",
-    statement=_CONFIRMATION,
+    statement="14.4",
     domains=_FANOUT,
 )
 async def _confirms(bench: Bench) -> None:
@@ -96,7 +92,7 @@ async def _confirms(bench: Bench) -> None:
     "Two applications of one session receive one PUSH",
     sends="foo with sId 10 and bar with sId 20 in one session, a PUT",
     expects="one PUSH with both sIds",
-    statement=_DELIVERY,
+    statement="13.19",
     level=_O,
     domains=_FANOUT,
 )
@@ -114,7 +110,7 @@ async def _one_push(bench: Bench) -> None:
     "Two applications of one session receive each message",
     sends="foo and bar in one session, a PUT",
     expects="PUSH messages with both sIds together",
-    statement=_DELIVERY,
+    statement="13.17",
     domains=_FANOUT,
 )
 async def _both(bench: Bench) -> None:
@@ -133,7 +129,7 @@ async def _both(bench: Bench) -> None:
     "A reader without an application is refused",
     sends="openQueue for reading without subIdInfo",
     expects="the status E_UNKNOWN -1",
-    statement=_OPENING,
+    statement="7.21",
     domains=_FANOUT,
 )
 async def _no_app(bench: Bench) -> None:
@@ -147,7 +143,7 @@ async def _no_app(bench: Bench) -> None:
     "A producer with an application is refused",
     sends="openQueue for writing with subIdInfo",
     expects="the status E_INVALID_ARGUMENT",
-    statement=_OPENING,
+    statement="7.22",
     domains=_FANOUT,
 )
 async def _writer_app(bench: Bench) -> None:
@@ -161,7 +157,7 @@ async def _writer_app(bench: Bench) -> None:
     "An unknown application opens, and receives nothing",
     sends="a reader of the application nobody, a PUT",
     expects="openQueueResponse, an ACK with the status 0, no PUSH",
-    statement=_OPENING,
+    statement="7.24",
     level=_O,
     domains=_FANOUT,
 )
@@ -178,7 +174,7 @@ async def _unknown_app(bench: Bench) -> None:
     "Readers of one application share its messages",
     sends="two readers of foo, 10 PUT",
     expects="each message once",
-    statement=_DELIVERY,
+    statement="13.17",
     domains=_FANOUT,
 )
 async def _share(bench: Bench) -> None:
@@ -195,7 +191,7 @@ async def _share(bench: Bench) -> None:
     "An application leaves, and the other stays",
     sends="closeQueue of foo with isFinal false, then a PUT",
     expects="a PUSH with the sId of bar alone",
-    statement="11-parting",
+    statement="15.3",
     domains=_FANOUT,
 )
 async def _leaves(bench: Bench) -> None:
@@ -213,7 +209,7 @@ async def _leaves(bench: Bench) -> None:
     "Each application has limits of its own",
     sends="foo with a limit of 1 and bar with a limit of 10, 5 PUT",
     expects="one delivery to foo, five to bar",
-    statement=_SUBSCRIBING,
+    statement="8.22",
     domains=_FANOUT,
 )
 async def _limits(bench: Bench) -> None:
@@ -234,7 +230,7 @@ async def _limits(bench: Bench) -> None:
     "A confirmation needs the subId of the application",
     sends="a CONFIRM of foo with subQueueId 0; a reader of foo in another session",
     expects="the message again",
-    statement=_CONFIRMATION,
+    statement="14.5",
     domains=_FANOUT,
 )
 async def _wrong_sub(bench: Bench) -> None:
@@ -253,7 +249,7 @@ async def _wrong_sub(bench: Bench) -> None:
     "Expressions belong to an application",
     sends="foo with `x == 1`, bar without an expression, PUT with x = 1 and x = 2",
     expects="one delivery to foo, two to bar",
-    statement=_SUBSCRIBING,
+    statement="8.27",
     domains=_FANOUT,
 )
 async def _expression(bench: Bench) -> None:
@@ -276,7 +272,7 @@ async def _expression(bench: Bench) -> None:
     "Each consumer receives each message",
     sends="two consumers, 3 PUT",
     expects="three deliveries to each",
-    statement=_DELIVERY,
+    statement="13.20",
     domains=_BROADCAST,
 )
 async def _everybody(bench: Bench) -> None:
@@ -300,7 +296,7 @@ async def _listener(bench: Bench, uri: str, **limits: Any) -> Peer:
     "A message without consumers is acknowledged and gone",
     sends="a PUT without consumers, then a consumer",
     expects="an ACK with the status 0, no PUSH",
-    statement=_DELIVERY,
+    statement="13.20",
     domains=_BROADCAST,
 )
 async def _nobody(bench: Bench) -> None:
@@ -315,7 +311,7 @@ async def _nobody(bench: Bench) -> None:
     "Limits do not stop broadcast",
     sends="a consumer with a limit of 1, 5 PUT",
     expects="five deliveries",
-    statement=_DELIVERY,
+    statement="13.22",
     level=_O,
     domains=_BROADCAST,
 )
@@ -332,7 +328,7 @@ async def _no_limits(bench: Bench) -> None:
     "Only the highest priority receives broadcast",
     sends="consumers with the priorities 2, 2 and 1, a PUT",
     expects="deliveries to the first two",
-    statement=_SUBSCRIBING,
+    statement="13.22",
     level=_O,
     domains=_BROADCAST,
 )
@@ -350,7 +346,7 @@ async def _highest(bench: Bench) -> None:
     "A lost connection redelivers nothing",
     sends="a consumer that loses its connection with an unconfirmed message; another consumer",
     expects="one delivery to the other consumer",
-    statement=_DELIVERY,
+    statement="13.21",
     domains=_BROADCAST,
 )
 async def _no_redelivery(bench: Bench) -> None:
@@ -368,7 +364,7 @@ async def _no_redelivery(bench: Bench) -> None:
     "A confirmation of a broadcast message is ignored",
     sends="a CONFIRM, and a PUT",
     expects="the next message",
-    statement=_CONFIRMATION,
+    statement="14.12",
     domains=_BROADCAST,
 )
 async def _confirm(bench: Bench) -> None:
@@ -385,7 +381,7 @@ async def _confirm(bench: Bench) -> None:
     "An application of a broadcast queue is refused",
     sends="openQueue for reading with subIdInfo",
     expects="the status E_UNKNOWN -1",
-    statement=_OPENING,
+    statement="7.22",
     domains=_BROADCAST,
 )
 async def _app_refused(bench: Bench) -> None:
@@ -402,7 +398,7 @@ async def _app_refused(bench: Bench) -> None:
     "An application receives what its subscription admits",
     sends="foo with `x == 1` and bar with `x == 2` in the domain, PUT with x = 1, 2 and 3",
     expects="x = 1 to foo, x = 2 to bar",
-    statement=_SUBSCRIBING,
+    statement="13.23",
     domains=("app-fanout",),
 )
 async def _admits(bench: Bench) -> None:
@@ -421,7 +417,7 @@ async def _admits(bench: Bench) -> None:
     "An application without a subscription receives all",
     sends="a reader of baz, PUT with x = 1 and without properties",
     expects="both messages",
-    statement=_SUBSCRIBING,
+    statement="13.23",
     domains=("app-fanout",),
 )
 async def _unfiltered(bench: Bench) -> None:
@@ -437,7 +433,7 @@ async def _unfiltered(bench: Bench) -> None:
     "A message that no subscription admits is acknowledged and gone",
     sends="PUT with x = -1, without properties and with x = 1 in a domain with `x > 0`",
     expects="three ACK messages with the status 0, and the third message",
-    statement=_SUBSCRIBING,
+    statement="13.23",
     domains=("app-priority",),
 )
 async def _gone(bench: Bench) -> None:
@@ -455,7 +451,7 @@ async def _gone(bench: Bench) -> None:
     "The expression of the consumer applies as well",
     sends="a consumer with `y == 1` in a domain with `x > 0`, PUT with all combinations",
     expects="only the message that both admit",
-    statement=_SUBSCRIBING,
+    statement="13.23",
     domains=("app-priority",),
 )
 async def _both_apply(bench: Bench) -> None:

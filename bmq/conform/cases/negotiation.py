@@ -20,10 +20,6 @@ __all__ = ["GROUP"]
 
 GROUP = Cases(1, "Negotiation")
 
-_NEGOTIATION = "1-negotiation"
-_AUTHENTICATION = "10-authentication"
-_PROPERTIES = "8-properties"
-
 
 # ---- 1.1 identities
 
@@ -33,7 +29,7 @@ _PROPERTIES = "8-properties"
     "A JSON client is accepted",
     sends="a clientIdentity in JSON with PROTOCOL_ENCODING:JSON",
     expects="a brokerResponse with E_SUCCESS from a broker",
-    statement=_NEGOTIATION,
+    statement="4.3",
 )
 async def _json_client(bench: Bench) -> None:
     response = await (await bench.dial()).negotiate()
@@ -46,7 +42,7 @@ async def _json_client(bench: Bench) -> None:
     "The answer has version 1 of the protocol",
     sends="a clientIdentity with protocolVersion 1",
     expects="protocolVersion 1",
-    statement=_NEGOTIATION,
+    statement="4.4",
 )
 async def _version(bench: Bench) -> None:
     check((await (await bench.dial()).negotiate()).protocol_version, 1, "protocolVersion")
@@ -57,7 +53,7 @@ async def _version(bench: Bench) -> None:
     "The broker offers both encodings of control messages",
     sends="a clientIdentity",
     expects="PROTOCOL_ENCODING with BER and JSON among the features",
-    statement=_NEGOTIATION,
+    statement="4.22",
 )
 async def _encodings(bench: Bench) -> None:
     check(sorted(await _features(bench, "PROTOCOL_ENCODING")), ["BER", "JSON"], "PROTOCOL_ENCODING")
@@ -68,7 +64,7 @@ async def _encodings(bench: Bench) -> None:
     "The broker offers the new encoding of properties",
     sends="a clientIdentity",
     expects="MPS:MESSAGE_PROPERTIES_EX among the features",
-    statement=_PROPERTIES,
+    statement="4.23",
     level=Level.SHOULD,
 )
 async def _mps(bench: Bench) -> None:
@@ -81,7 +77,7 @@ async def _mps(bench: Bench) -> None:
     "The broker offers subscriptions",
     sends="a clientIdentity",
     expects="SUBSCRIPTIONS:CONFIGURE_STREAM among the features",
-    statement="3-subscribing",
+    statement="4.24",
     level=Level.SHOULD,
 )
 async def _subscriptions(bench: Bench) -> None:
@@ -94,7 +90,7 @@ async def _subscriptions(bench: Bench) -> None:
     "The answer has an interval of heartbeats",
     sends="a clientIdentity",
     expects="heartbeatIntervalMs above 0, and maxMissedHeartbeats of 0 or more",
-    statement="9-heartbeats",
+    statement="4.4",
 )
 async def _heartbeats(bench: Bench) -> None:
     response = await (await bench.dial()).negotiate()
@@ -148,27 +144,27 @@ _E = "E_SUCCESS"
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 
 #: Number, title, level, changes, members left out, reaction.
-_IDENTITIES: list[tuple[int, str, Level, dict[str, Any], tuple[str, ...], str]] = [
-    (1, "A client without a type is disconnected", _M, {"clientType": "E_UNKNOWN"}, (), "closed"),
-    (2, "An unknown client type is disconnected", _O, {"clientType": "E_TCPTOASTER"}, (), "closed"),
-    (3, "An unknown language is disconnected", _O, {"sdkLanguage": "E_PYTHON"}, (), "closed"),
-    (4, "An admin client is accepted", _M, {"clientType": "E_TCPADMIN"}, (), _E),
-    (5, "A Java client is accepted", _M, {"sdkLanguage": "E_JAVA"}, (), _E),
-    (6, "An unknown member is skipped", _M, {"colour": "blue", "size": {"a": [1]}}, (), _E),
-    (7, "An unknown feature is skipped", _M, {"features": JSON_FEATURES + ";NEW:A,B"}, (), _E),
-    (8, "No features are needed", _S, {"features": ""}, (), _E),
-    (9, "Odd features are skipped", _O, {"features": ";;:;,PROTOCOL_ENCODING"}, (), _E),
-    (10, "userAgent is optional", _M, {}, ("userAgent",), _E),
-    (11, "guidInfo is optional", _M, {}, ("guidInfo",), _E),
-    (12, "sessionId is optional", _M, {}, ("sessionId",), _E),
-    (13, "sdkLanguage is optional", _O, {"sdkVersion": 999999}, ("sdkLanguage",), _E),
-    (14, "A text in place of a number is disconnected", _O, {"pid": "many"}, (), "closed"),
-    (15, "A number in place of a text is disconnected", _O, {"processName": 7}, (), "closed"),
-    (16, "A number beyond 32 bits is disconnected", _O, {"pid": 2**40}, (), "closed"),
-    (17, "A negative process id is accepted", _O, {"pid": -1}, (), _E),
-    (18, "A long process name is accepted", _O, {"processName": "x" * 5000}, (), _E),
-    (19, "A text in Unicode is accepted", _O, {"processName": "préfixe-\u65e5\u672c"}, (), _E),
-    (20, "A GUID basis of a wrong length is accepted", _O, {"guidInfo": {"clientId": "0A"}}, (), _E),
+_IDENTITIES: list[tuple[int, str, str, Level, dict[str, Any], tuple[str, ...], str]] = [
+    (1, "4.6", "A client without a type is disconnected", _M, {"clientType": "E_UNKNOWN"}, (), "closed"),
+    (2, "4.9", "An unknown client type is disconnected", _O, {"clientType": "E_TCPTOASTER"}, (), "closed"),
+    (3, "4.9", "An unknown language is disconnected", _O, {"sdkLanguage": "E_PYTHON"}, (), "closed"),
+    (4, "4.5", "An admin client is accepted", _M, {"clientType": "E_TCPADMIN"}, (), _E),
+    (5, "4.5", "A Java client is accepted", _M, {"sdkLanguage": "E_JAVA"}, (), _E),
+    (6, "3.9", "An unknown member is skipped", _M, {"colour": "blue", "size": {"a": [1]}}, (), _E),
+    (7, "4.25", "An unknown feature is skipped", _M, {"features": JSON_FEATURES + ";NEW:A,B"}, (), _E),
+    (8, "4.26", "No features are needed", _S, {"features": ""}, (), _E),
+    (9, "4.27", "Odd features are skipped", _O, {"features": ";;:;,PROTOCOL_ENCODING"}, (), _E),
+    (10, "4.7", "userAgent is optional", _M, {}, ("userAgent",), _E),
+    (11, "4.7", "guidInfo is optional", _M, {}, ("guidInfo",), _E),
+    (12, "4.7", "sessionId is optional", _M, {}, ("sessionId",), _E),
+    (13, "4.10", "sdkLanguage is optional", _O, {"sdkVersion": 999999}, ("sdkLanguage",), _E),
+    (14, "4.9", "A text in place of a number is disconnected", _O, {"pid": "many"}, (), "closed"),
+    (15, "4.9", "A number in place of a text is disconnected", _O, {"processName": 7}, (), "closed"),
+    (16, "4.9", "A number beyond 32 bits is disconnected", _O, {"pid": 2**40}, (), "closed"),
+    (17, "4.10", "A negative process id is accepted", _O, {"pid": -1}, (), _E),
+    (18, "4.10", "A long process name is accepted", _O, {"processName": "x" * 5000}, (), _E),
+    (19, "4.10", "A text in Unicode is accepted", _O, {"processName": "préfixe-\u65e5\u672c"}, (), _E),
+    (20, "4.10", "A GUID basis of a wrong length is accepted", _O, {"guidInfo": {"clientId": "0A"}}, (), _E),
 ]
 
 
@@ -181,7 +177,7 @@ def _identity_check(body: bytes, reaction: str) -> Check:
     return run
 
 
-for _number, _title, _level, _changes, _without, _reaction in _IDENTITIES:
+for _number, _statement, _title, _level, _changes, _without, _reaction in _IDENTITIES:
     _text = ", ".join([*(f"{name} {str(value)[:60]!r}" for name, value in _changes.items()), *_without])
     GROUP.add(
         f"1.2.{_number}",
@@ -189,7 +185,7 @@ for _number, _title, _level, _changes, _without, _reaction in _IDENTITIES:
         _identity_check(_identity(_changes, _without), _reaction),
         sends=f"a clientIdentity {'without ' if _without and not _changes else 'with '}{_text}",
         expects="the connection is closed" if _reaction == "closed" else f"a brokerResponse with {_reaction}",
-        statement=_NEGOTIATION,
+        statement=_statement,
         level=_level,
     )
 
@@ -208,18 +204,28 @@ def _control(body: bytes, codec: int = Codec.JSON) -> bytes:
     return pack_schema_event(EventType.CONTROL, codec, body)
 
 
-_FIRST: list[tuple[int, str, Level, str, bytes, str]] = [
+_FIRST: list[tuple[int, str, str, Level, str, bytes, str]] = [
     (
         1,
+        "4.12",
         "A body that is not JSON ends the connection",
         _O,
         "a CONTROL event with text",
         _control(b"hello"),
         "closed",
     ),
-    (2, "An empty body ends the connection", _O, "a CONTROL event without a body", _control(b""), "closed"),
+    (
+        2,
+        "4.12",
+        "An empty body ends the connection",
+        _O,
+        "a CONTROL event without a body",
+        _control(b""),
+        "closed",
+    ),
     (
         3,
+        "4.11",
         "A request before the negotiation ends the connection",
         _M,
         "an openQueue as the first event",
@@ -228,6 +234,7 @@ _FIRST: list[tuple[int, str, Level, str, bytes, str]] = [
     ),
     (
         4,
+        "4.11",
         "Messages before the negotiation end the connection",
         _M,
         "a PUT event as the first event",
@@ -236,6 +243,7 @@ _FIRST: list[tuple[int, str, Level, str, bytes, str]] = [
     ),
     (
         5,
+        "4.12",
         "JSON marked as BER ends the connection",
         _O,
         "a clientIdentity in JSON with the codec BER",
@@ -244,6 +252,7 @@ _FIRST: list[tuple[int, str, Level, str, bytes, str]] = [
     ),
     (
         6,
+        "4.12",
         "An unknown codec ends the connection",
         _O,
         "a clientIdentity in JSON with the codec 7",
@@ -252,6 +261,7 @@ _FIRST: list[tuple[int, str, Level, str, bytes, str]] = [
     ),
     (
         7,
+        "4.12",
         "A brokerResponse ends the connection",
         _O,
         "a brokerResponse as the first event",
@@ -260,14 +270,14 @@ _FIRST: list[tuple[int, str, Level, str, bytes, str]] = [
     ),
 ]
 
-for _number, _title, _level, _sends, _data, _reaction in _FIRST:
+for _number, _statement, _title, _level, _sends, _data, _reaction in _FIRST:
     GROUP.add(
         f"1.3.{_number}",
         _title,
         _first_check(_data, _reaction),
         sends=_sends,
         expects="the connection is closed" if _reaction == "closed" else f"a brokerResponse with {_reaction}",
-        statement=_NEGOTIATION,
+        statement=_statement,
         level=_level,
     )
 
@@ -277,7 +287,7 @@ for _number, _title, _level, _sends, _data, _reaction in _FIRST:
     "An identity may arrive byte by byte",
     sends="a clientIdentity, one byte at a time",
     expects="a brokerResponse with E_SUCCESS",
-    statement="ground-rules",
+    statement="2.4",
 )
 async def _byte_by_byte(bench: Bench) -> None:
     peer = await bench.dial()
@@ -292,7 +302,7 @@ async def _byte_by_byte(bench: Bench) -> None:
     "Requests may follow the identity at once",
     sends="a clientIdentity and an openQueue in one write",
     expects="both answers, in order",
-    statement=_NEGOTIATION,
+    statement="4.15",
     level=Level.OBSERVED,
     domains=("priority",),
 )
@@ -311,7 +321,7 @@ async def _pipelined(bench: Bench) -> None:
     "A BER client is answered in BER",
     sends="a clientIdentity in BER with PROTOCOL_ENCODING:BER,JSON",
     expects="a brokerResponse in BER",
-    statement=_NEGOTIATION,
+    statement="3.3",
 )
 async def _ber(bench: Bench) -> None:
     peer = await bench.dial()
@@ -325,7 +335,7 @@ async def _ber(bench: Bench) -> None:
     "A JSON client is answered in JSON",
     sends="a clientIdentity in JSON with PROTOCOL_ENCODING:JSON",
     expects="a brokerResponse in JSON",
-    statement=_NEGOTIATION,
+    statement="3.3",
 )
 async def _json(bench: Bench) -> None:
     peer = await bench.client()
@@ -337,7 +347,7 @@ async def _json(bench: Bench) -> None:
     "Requests in JSON with features of BER are answered in BER",
     sends="a clientIdentity in JSON with PROTOCOL_ENCODING:BER, and an openQueue in JSON",
     expects="answers in BER",
-    statement=_NEGOTIATION,
+    statement="3.3",
     level=Level.OBSERVED,
     domains=("priority",),
 )
@@ -353,7 +363,7 @@ async def _mixed(bench: Bench) -> None:
     "A BER client opens, configures and closes a queue",
     sends="openQueue, configureStream, closeQueue in BER",
     expects="the three answers, in BER",
-    statement="2-opening-a-queue",
+    statement="3.2",
     domains=("priority",),
 )
 async def _ber_queue(bench: Bench) -> None:
@@ -371,7 +381,7 @@ async def _ber_queue(bench: Bench) -> None:
     "A client without MPS receives the old encoding of properties",
     sends="a PUT in the new encoding, and a consumer without MESSAGE_PROPERTIES_EX",
     expects="a PUSH with schemaId 0 and the same properties",
-    statement=_PROPERTIES,
+    statement="12.7",
     domains=("priority",),
 )
 async def _old_encoding(bench: Bench) -> None:
@@ -391,7 +401,7 @@ async def _old_encoding(bench: Bench) -> None:
     "A second identity does not end the session",
     sends="a clientIdentity after the negotiation",
     expects="no answer; the session works",
-    statement=_NEGOTIATION,
+    statement="4.16",
     level=Level.OBSERVED,
 )
 async def _second(bench: Bench) -> None:
@@ -408,7 +418,7 @@ async def _second(bench: Bench) -> None:
     "An outdated C++ client is refused with a reason",
     sends="a clientIdentity with E_CPP and sdkVersion 1",
     expects="E_NOT_SUPPORTED with a text",
-    statement=_NEGOTIATION,
+    statement="4.14",
     level=Level.OBSERVED,
 )
 async def _outdated(bench: Bench) -> None:
@@ -423,7 +433,7 @@ async def _outdated(bench: Bench) -> None:
     "A refused client has no session",
     sends="a clientIdentity with E_CPP and sdkVersion 1, then a request",
     expects="no answer to the request",
-    statement=_NEGOTIATION,
+    statement="4.14",
     level=Level.OBSERVED,
 )
 async def _outdated_request(bench: Bench) -> None:
@@ -437,7 +447,7 @@ async def _outdated_request(bench: Bench) -> None:
     "A client without guidInfo negotiates",
     sends="a clientIdentity with an empty clientId",
     expects="a brokerResponse with E_SUCCESS",
-    statement=_NEGOTIATION,
+    statement="4.30",
 )
 async def _no_guid(bench: Bench) -> None:
     await bench.client(guid_info=GuidInfo(client_id="", nano_seconds_from_epoch=0))
@@ -451,7 +461,7 @@ async def _no_guid(bench: Bench) -> None:
     "An anonymous client negotiates",
     sends="authenticationRequest ANONYMOUS, then a clientIdentity",
     expects="E_SUCCESS without lifetimeMs, then a brokerResponse with E_SUCCESS",
-    statement=_AUTHENTICATION,
+    statement="5.3",
     level=Level.SHOULD,
 )
 async def _anonymous(bench: Bench) -> None:
@@ -467,7 +477,7 @@ async def _anonymous(bench: Bench) -> None:
     "An unknown mechanism is refused",
     sends="authenticationRequest with the mechanism NO_SUCH",
     expects="E_REFUSED, and the end of the connection",
-    statement=_AUTHENTICATION,
+    statement="5.4",
 )
 async def _mechanism(bench: Bench) -> None:
     peer = await bench.dial()
@@ -481,7 +491,7 @@ async def _mechanism(bench: Bench) -> None:
     "Credentials may be in BER",
     sends="authenticationRequest ANONYMOUS in BER",
     expects="an authenticationResponse with E_SUCCESS",
-    statement=_AUTHENTICATION,
+    statement="3.4",
     level=Level.SHOULD,
 )
 async def _ber_credentials(bench: Bench) -> None:
@@ -495,7 +505,7 @@ async def _ber_credentials(bench: Bench) -> None:
     "Credentials that do not decode end the connection",
     sends="an AUTHENTICATION event with text",
     expects="the connection is closed",
-    statement=_AUTHENTICATION,
+    statement="5.6",
     level=Level.OBSERVED,
 )
 async def _bad_credentials(bench: Bench) -> None:
@@ -509,7 +519,7 @@ async def _bad_credentials(bench: Bench) -> None:
     "A session may authenticate again",
     sends="authenticationRequest ANONYMOUS after the negotiation",
     expects="E_SUCCESS; the session works",
-    statement=_AUTHENTICATION,
+    statement="5.8",
     level=Level.OBSERVED,
 )
 async def _again(bench: Bench) -> None:
@@ -528,7 +538,7 @@ async def _again(bench: Bench) -> None:
     "An admin client gets the list of commands",
     sends="adminCommand HELP from a client of the type E_TCPADMIN",
     expects="an adminCommandResponse with commands for domains",
-    statement=_NEGOTIATION,
+    statement="17.1",
     level=Level.SHOULD,
 )
 async def _help(bench: Bench) -> None:
@@ -543,7 +553,7 @@ async def _help(bench: Bench) -> None:
     "An unknown admin command is answered",
     sends="adminCommand MAKE COFFEE",
     expects="an adminCommandResponse with a text",
-    statement=_NEGOTIATION,
+    statement="17.1",
     level=Level.SHOULD,
 )
 async def _unknown_command(bench: Bench) -> None:

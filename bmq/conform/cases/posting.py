@@ -19,9 +19,6 @@ __all__ = ["GROUP"]
 
 GROUP = Cases(4, "Posting")
 
-_POSTING = "4-posting"
-_ACK = "5-acknowledgement"
-_PROPERTIES = "8-properties"
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 _PRIORITY = ("priority",)
 
@@ -90,44 +87,44 @@ _UNKNOWN_OPTION = b"\x7c\x00\x00\x02abcd"
 _PACKED = zlib.compress(b"payload" * 20)
 
 #: Number, title, level, what is sent, the event from a GUID, reaction.
-_HEADERS: list[tuple[int, str, Level, str, _Event, str]] = [
-    (1, "A post is acknowledged and delivered", _M, "a PUT with ACK_REQUESTED", lambda g: put_event(_put(g)), _STORED),
-    (2, "A post without ACK_REQUESTED is not acknowledged", _M, "a PUT without flags", lambda g: put_event(_put(g, flags=0)), _SILENT),
-    (3, "The unused flag 4 is skipped", _O, "a PUT with the flags 5", lambda g: put_event(_put(g, flags=5)), _STORED),
-    (4, "The unused flag 8 is skipped", _O, "a PUT with the flags 9", lambda g: put_event(_put(g, flags=9)), _STORED),
-    (5, "A post to an unknown queue is refused", _M, "a PUT with qId 99", lambda g: put_event(_put(g, q_id=99)), _REFUSED),
-    (6, "A refusal comes without ACK_REQUESTED, too", _M, "a PUT with qId 99 without flags", lambda g: put_event(_put(g, q_id=99, flags=0)), _REFUSED),
-    (7, "A negative queue id is refused", _O, "a PUT with qId -5", lambda g: put_event(_put(g, q_id=-5)), _REFUSED),
-    (8, "A GUID of zeros is refused", _M, "a PUT with a GUID of zeros", lambda g: put_event(_put(bytes(16))), _REFUSED),
-    (9, "A wrong checksum is accepted", _O, "a PUT with another CRC32-C", lambda g: put_event(_put(g, crc=1)), _STORED),
-    (10, "A post without data is ignored", _M, "a PUT with nothing but padding", lambda g: put_event(_put(g, b"")), _NOTHING),
-    (11, "A longer header is skipped", _M, "a PUT with headerWords 10", lambda g: put_event(_put(g, more=bytes(4))), _STORED),
-    (12, "A header without schemaId is read", _O, "a PUT with headerWords 8", lambda g: put_event(_put(g, cut=32)), _STORED),
-    (13, "A header of 0 words is ignored", _M, "a PUT with headerWords 0", lambda g: put_event(_put(g, header_words=0)), _NOTHING),
-    (14, "A header of 1 word is ignored", _M, "a PUT with headerWords 1", lambda g: put_event(_put(g, header_words=1)), _NOTHING),
-    (15, "A header longer than the message is ignored", _M, "a PUT with headerWords 31", lambda g: put_event(_put(g, header_words=31)), _NOTHING),
-    (16, "A message longer than its event is ignored", _M, "a PUT with messageWords 1000", lambda g: put_event(_put(g, words=1000)), _NOTHING),
-    (17, "A message of 0 words is ignored", _M, "a PUT with messageWords 0", lambda g: put_event(_put(g, words=0)), _NOTHING),
-    (18, "A message shorter than its header is ignored", _M, "a PUT with messageWords 5", lambda g: put_event(_put(g, words=5)), _NOTHING),
-    (19, "Options longer than the message are ignored", _M, "a PUT with optionsWords 1000", lambda g: put_event(_put(g, option_words=1000)), _NOTHING),
-    (20, "A group option is skipped", _O, "a PUT with the option MSG_GROUP_ID", lambda g: put_event(_put(g, options=_OPTION)), _STORED),
-    (21, "An unknown option is skipped", _O, "a PUT with an option of the type 31", lambda g: put_event(_put(g, options=_UNKNOWN_OPTION)), _STORED),
-    (22, "Padding of 0 bytes is ignored", _M, "a PUT whose last byte is 0", lambda g: put_event(_put(g, b"payl", pad=bytes(4))), _NOTHING),
-    (23, "Padding of 5 bytes is ignored", _M, "a PUT whose last byte is 5", lambda g: put_event(_put(g, b"payl", pad=b"\5\5\5\5")), _NOTHING),
-    (24, "Only the last byte of the padding counts", _O, "a PUT with the padding 00 00 00 04", lambda g: put_event(_put(g, b"payl", pad=b"\0\0\0\4")), _STORED),
-    (25, "Reserved bytes are skipped", _M, "a PUT with other reserved bytes", lambda g: put_event(_put(g, reserved=b"\xff\xff")), _STORED),
-    (26, "A compressed payload is stored", _M, "a PUT compressed by zlib", lambda g: put_event(_put(g, _PACKED, compression=1)), _STORED),
-    (27, "A payload that does not decompress is stored", _O, "a PUT with compression 1 and other bytes", lambda g: put_event(_put(g, compression=1)), _STORED),
-    (28, "An unknown compression is ignored", _O, "a PUT with compression 7", lambda g: put_event(_put(g, compression=7)), _NOTHING),
-    (29, "A schema id without properties is ignored", _O, "a PUT with schemaId 1 without properties", lambda g: put_event(_put(g, schema_id=1)), _NOTHING),
-    (30, "GUIDs with the version bits 00 are accepted", _S, "a PUT with a GUID of the version 0", lambda g: put_event(_put(g)), _STORED),
-    (31, "GUIDs with the version bits 10 are accepted", _S, "a PUT with a GUID of the version 2", lambda g: put_event(_put(g)), _STORED),
-    (32, "GUIDs with the version bits 11 are accepted", _S, "a PUT with a GUID of the version 3", lambda g: put_event(_put(g)), _STORED),
-    (33, "Bytes after the last message are ignored", _O, "a PUT event with four more bytes", lambda g: put_event(_put(g), bytes(4)), _STORED),
-    (34, "An event without messages is ignored", _M, "a PUT event with a header alone", lambda g: put_event(), _NOTHING),
-    (35, "A good message before a malformed one is stored", _M, "two messages, the second with messageWords 0", lambda g: put_event(_put(g), _put(bytes(15) + b"\1", words=0)), _STORED),
-    (36, "A malformed message ends its event", _O, "two messages, the first with messageWords 0", lambda g: put_event(_put(bytes(15) + b"\1", words=0), _put(g)), _NOTHING),
-    (37, "A refused message does not end its event", _M, "two messages, the first with qId 99", lambda g: put_event(_put(bytes(15) + b"\1", q_id=99), _put(g)), "ACK 5, ACK 0, delivered"),
+_HEADERS: list[tuple[int, str, str, Level, str, _Event, str]] = [
+    (1, "11.1", "A post is acknowledged and delivered", _M, "a PUT with ACK_REQUESTED", lambda g: put_event(_put(g)), _STORED),
+    (2, "11.1", "A post without ACK_REQUESTED is not acknowledged", _M, "a PUT without flags", lambda g: put_event(_put(g, flags=0)), _SILENT),
+    (3, "10.24", "The unused flag 4 is skipped", _O, "a PUT with the flags 5", lambda g: put_event(_put(g, flags=5)), _STORED),
+    (4, "10.24", "The unused flag 8 is skipped", _O, "a PUT with the flags 9", lambda g: put_event(_put(g, flags=9)), _STORED),
+    (5, "10.23", "A post to an unknown queue is refused", _M, "a PUT with qId 99", lambda g: put_event(_put(g, q_id=99)), _REFUSED),
+    (6, "11.2", "A refusal comes without ACK_REQUESTED, too", _M, "a PUT with qId 99 without flags", lambda g: put_event(_put(g, q_id=99, flags=0)), _REFUSED),
+    (7, "10.23", "A negative queue id is refused", _O, "a PUT with qId -5", lambda g: put_event(_put(g, q_id=-5)), _REFUSED),
+    (8, "10.23", "A GUID of zeros is refused", _M, "a PUT with a GUID of zeros", lambda g: put_event(_put(bytes(16))), _REFUSED),
+    (9, "10.7", "A wrong checksum is accepted", _O, "a PUT with another CRC32-C", lambda g: put_event(_put(g, crc=1)), _STORED),
+    (10, "10.20", "A post without data is ignored", _M, "a PUT with nothing but padding", lambda g: put_event(_put(g, b"")), _NOTHING),
+    (11, "1.8", "A longer header is skipped", _M, "a PUT with headerWords 10", lambda g: put_event(_put(g, more=bytes(4))), _STORED),
+    (12, "10.24", "A header without schemaId is read", _O, "a PUT with headerWords 8", lambda g: put_event(_put(g, cut=32)), _STORED),
+    (13, "10.20", "A header of 0 words is ignored", _M, "a PUT with headerWords 0", lambda g: put_event(_put(g, header_words=0)), _NOTHING),
+    (14, "10.20", "A header of 1 word is ignored", _M, "a PUT with headerWords 1", lambda g: put_event(_put(g, header_words=1)), _NOTHING),
+    (15, "10.20", "A header longer than the message is ignored", _M, "a PUT with headerWords 31", lambda g: put_event(_put(g, header_words=31)), _NOTHING),
+    (16, "10.20", "A message longer than its event is ignored", _M, "a PUT with messageWords 1000", lambda g: put_event(_put(g, words=1000)), _NOTHING),
+    (17, "10.20", "A message of 0 words is ignored", _M, "a PUT with messageWords 0", lambda g: put_event(_put(g, words=0)), _NOTHING),
+    (18, "10.20", "A message shorter than its header is ignored", _M, "a PUT with messageWords 5", lambda g: put_event(_put(g, words=5)), _NOTHING),
+    (19, "10.20", "Options longer than the message are ignored", _M, "a PUT with optionsWords 1000", lambda g: put_event(_put(g, option_words=1000)), _NOTHING),
+    (20, "10.24", "A group option is skipped", _O, "a PUT with the option MSG_GROUP_ID", lambda g: put_event(_put(g, options=_OPTION)), _STORED),
+    (21, "10.24", "An unknown option is skipped", _O, "a PUT with an option of the type 31", lambda g: put_event(_put(g, options=_UNKNOWN_OPTION)), _STORED),
+    (22, "2.17", "Padding of 0 bytes is ignored", _M, "a PUT whose last byte is 0", lambda g: put_event(_put(g, b"payl", pad=bytes(4))), _NOTHING),
+    (23, "2.17", "Padding of 5 bytes is ignored", _M, "a PUT whose last byte is 5", lambda g: put_event(_put(g, b"payl", pad=b"\5\5\5\5")), _NOTHING),
+    (24, "2.18", "Only the last byte of the padding counts", _O, "a PUT with the padding 00 00 00 04", lambda g: put_event(_put(g, b"payl", pad=b"\0\0\0\4")), _STORED),
+    (25, "1.7", "Reserved bytes are skipped", _M, "a PUT with other reserved bytes", lambda g: put_event(_put(g, reserved=b"\xff\xff")), _STORED),
+    (26, "10.14", "A compressed payload is stored", _M, "a PUT compressed by zlib", lambda g: put_event(_put(g, _PACKED, compression=1)), _STORED),
+    (27, "10.15", "A payload that does not decompress is stored", _O, "a PUT with compression 1 and other bytes", lambda g: put_event(_put(g, compression=1)), _STORED),
+    (28, "10.15", "An unknown compression is ignored", _O, "a PUT with compression 7", lambda g: put_event(_put(g, compression=7)), _NOTHING),
+    (29, "10.21", "A schema id without properties is ignored", _O, "a PUT with schemaId 1 without properties", lambda g: put_event(_put(g, schema_id=1)), _NOTHING),
+    (30, "10.11", "GUIDs with the version bits 00 are accepted", _S, "a PUT with a GUID of the version 0", lambda g: put_event(_put(g)), _STORED),
+    (31, "10.11", "GUIDs with the version bits 10 are accepted", _S, "a PUT with a GUID of the version 2", lambda g: put_event(_put(g)), _STORED),
+    (32, "10.11", "GUIDs with the version bits 11 are accepted", _S, "a PUT with a GUID of the version 3", lambda g: put_event(_put(g)), _STORED),
+    (33, "10.24", "Bytes after the last message are ignored", _O, "a PUT event with four more bytes", lambda g: put_event(_put(g), bytes(4)), _STORED),
+    (34, "10.20", "An event without messages is ignored", _M, "a PUT event with a header alone", lambda g: put_event(), _NOTHING),
+    (35, "10.22", "A good message before a malformed one is stored", _M, "two messages, the second with messageWords 0", lambda g: put_event(_put(g), _put(bytes(15) + b"\1", words=0)), _STORED),
+    (36, "10.21", "A malformed message ends its event", _O, "two messages, the first with messageWords 0", lambda g: put_event(_put(bytes(15) + b"\1", words=0), _put(g)), _NOTHING),
+    (37, "10.23", "A refused message does not end its event", _M, "two messages, the first with qId 99", lambda g: put_event(_put(bytes(15) + b"\1", q_id=99), _put(g)), "ACK 5, ACK 0, delivered"),
 ]  # fmt: skip
 
 
@@ -146,14 +143,14 @@ def _header_check(number: int, event: _Event, reaction: str) -> Check:
 #: Cases with a first byte of their own in the GUID.
 _VERSIONS = {30: b"\x01", 31: b"\x81", 32: b"\xc1"}
 
-for _number, _title, _level, _sends, _event, _expected in _HEADERS:
+for _number, _statement, _title, _level, _sends, _event, _expected in _HEADERS:
     GROUP.add(
         f"4.1.{_number}",
         _title,
         _header_check(_number, _event, _expected),
         sends=f"{_sends}, and a good PUT",
         expects=_expected,
-        statement=_POSTING,
+        statement=_statement,
         level=_level,
         domains=_PRIORITY,
     )
@@ -184,7 +181,7 @@ for _number, (_size, _heavy) in enumerate(
         _size_check(_size),
         sends=f"a PUT of {_size:,} bytes",
         expects="an ACK with the status 0, and a PUSH with the same bytes",
-        statement=_POSTING,
+        statement="10.3",
         domains=_PRIORITY,
         heavy=_heavy,
     )
@@ -195,7 +192,7 @@ for _number, (_size, _heavy) in enumerate(
     "The messages of one event are stored in order",
     sends="a PUT event of 20 messages",
     expects="20 ACK messages and 20 deliveries in the order of the event",
-    statement=_POSTING,
+    statement="10.8",
     domains=_PRIORITY,
 )
 async def _in_order(bench: Bench) -> None:
@@ -212,7 +209,7 @@ async def _in_order(bench: Bench) -> None:
     "An event may post to several queues",
     sends="a PUT event with messages for qId 0 and qId 1",
     expects="each message in its queue",
-    statement=_POSTING,
+    statement="10.8",
     domains=_PRIORITY,
 )
 async def _several_queues(bench: Bench) -> None:
@@ -231,7 +228,7 @@ async def _several_queues(bench: Bench) -> None:
     "A post to a queue opened for reading is refused",
     sends="a PUT to a queue opened for reading",
     expects="an ACK with a status other than 0",
-    statement=_ACK,
+    statement="10.23",
     domains=_PRIORITY,
 )
 async def _reader_posts(bench: Bench) -> None:
@@ -245,7 +242,7 @@ async def _reader_posts(bench: Bench) -> None:
     "A post to a closed queue is refused",
     sends="a PUT after closeQueue",
     expects="an ACK with a status other than 0",
-    statement=_ACK,
+    statement="10.23",
     domains=_PRIORITY,
 )
 async def _closed_queue(bench: Bench) -> None:
@@ -260,7 +257,7 @@ async def _closed_queue(bench: Bench) -> None:
     "A post before the queue is open is refused",
     sends="a PUT without openQueue",
     expects="an ACK with a status other than 0",
-    statement=_ACK,
+    statement="10.23",
 )
 async def _early(bench: Bench) -> None:
     peer = await bench.client()
@@ -273,7 +270,7 @@ async def _early(bench: Bench) -> None:
     "A message waits for a consumer",
     sends="a PUT, then configureStream in another session",
     expects="the message in the other session",
-    statement=_POSTING,
+    statement="10.16",
     domains=_PRIORITY,
 )
 async def _waits(bench: Bench) -> None:
@@ -291,7 +288,7 @@ async def _waits(bench: Bench) -> None:
     "A message outlives its producer",
     sends="a PUT, then the end of the connection; configureStream in another session",
     expects="the message in the other session",
-    statement=_POSTING,
+    statement="10.16",
     domains=_PRIORITY,
 )
 async def _outlives(bench: Bench) -> None:
@@ -310,7 +307,7 @@ async def _outlives(bench: Bench) -> None:
     "A file-backed queue stores messages",
     sends="a PUT in a file-backed domain",
     expects="an ACK with the status 0, and the message",
-    statement=_POSTING,
+    statement="10.16",
     domains=("durable",),
 )
 async def _durable(bench: Bench) -> None:
@@ -329,7 +326,7 @@ async def _durable(bench: Bench) -> None:
     "An acknowledgement has the status, the GUID and the qId",
     sends="a PUT with qId 5 of a client with guidInfo",
     expects="an ACK with the status 0, correlationId 0, the GUID and qId 5",
-    statement=_ACK,
+    statement="11.3",
     domains=_PRIORITY,
 )
 async def _acknowledged(bench: Bench) -> None:
@@ -344,7 +341,7 @@ async def _acknowledged(bench: Bench) -> None:
     "A client without guidInfo is answered by its correlation id",
     sends="a PUT with the correlation id 42 in place of the GUID",
     expects="an ACK with the correlation id 42, and a GUID made by the broker",
-    statement="1-negotiation",
+    statement="4.30",
     domains=_PRIORITY,
 )
 async def _correlation(bench: Bench) -> None:
@@ -362,7 +359,7 @@ async def _correlation(bench: Bench) -> None:
     "A refusal repeats the unknown qId and the GUID",
     sends="a PUT with qId 99",
     expects="an ACK with the status 5, qId 99 and the GUID",
-    statement=_ACK,
+    statement="11.3",
 )
 async def _refusal(bench: Bench) -> None:
     peer = await bench.client()
@@ -376,7 +373,7 @@ async def _refusal(bench: Bench) -> None:
     "Acknowledgements go to the producer alone",
     sends="a PUT of one of two sessions",
     expects="no ACK in the other session",
-    statement=_ACK,
+    statement="11.4",
     domains=_PRIORITY,
 )
 async def _own_ack(bench: Bench) -> None:
@@ -393,7 +390,7 @@ async def _own_ack(bench: Bench) -> None:
     "ACK events have a header of one word",
     sends="a PUT",
     expects="an ACK event whose AckHeader is 16 00 00 00",
-    statement=_ACK,
+    statement="11.5",
     domains=_PRIORITY,
 )
 async def _ack_header(bench: Bench) -> None:
@@ -450,7 +447,7 @@ for _number, _what, _values in _PROPERTY_SETS:
         _properties_check(_values, new=True, compression=Compression.NONE),
         sends=f"a PUT in the new encoding with {_what}",
         expects="an ACK with the status 0, and a PUSH with the same properties",
-        statement=_PROPERTIES,
+        statement="12.9",
         domains=_PRIORITY,
     )
 for _number, (_what, _new, _compression) in enumerate(
@@ -467,7 +464,7 @@ for _number, (_what, _new, _compression) in enumerate(
         _properties_check({"x": 1, "s": "text"}, new=_new, compression=_compression),
         sends=f"a PUT {_what} with two properties",
         expects="an ACK with the status 0, and a PUSH with the same properties",
-        statement=_PROPERTIES,
+        statement="12.9",
         domains=_PRIORITY,
     )
 
@@ -481,16 +478,16 @@ def _edited(at: int, value: int) -> bytes:
 
 
 #: Malformed areas: number, what, area.
-_AREAS: list[tuple[int, str, Level, bytes, str]] = [
-    (17, "without properties", _O, b"\x1b\0\0\2\0\0\2\2", _STORED),
-    (18, "with headers of another size", _O, _edited(0, 0x24), _STORED),
-    (19, "longer than the data", _O, _edited(3, 200), _NOTHING),
-    (20, "with the count 200", _O, _edited(5, 200), _STORED),
-    (21, "with the type 0", _O, _edited(6, 0), _STORED),
-    (22, "with the type 31", _O, _edited(6, 31 << 2), _STORED),
-    (23, "with a name of 0 bytes", _O, _edited(11, 0), _STORED),
-    (24, "with an offset beyond the area", _O, _edited(15, 250), _STORED),
-    (25, "of random bytes", _O, bytes(range(100, 140)), _NOTHING),
+_AREAS: list[tuple[int, str, str, Level, bytes, str]] = [
+    (17, "12.14", "without properties", _O, b"\x1b\0\0\2\0\0\2\2", _STORED),
+    (18, "12.14", "with headers of another size", _O, _edited(0, 0x24), _STORED),
+    (19, "10.21", "longer than the data", _O, _edited(3, 200), _NOTHING),
+    (20, "12.14", "with the count 200", _O, _edited(5, 200), _STORED),
+    (21, "12.14", "with the type 0", _O, _edited(6, 0), _STORED),
+    (22, "12.14", "with the type 31", _O, _edited(6, 31 << 2), _STORED),
+    (23, "12.14", "with a name of 0 bytes", _O, _edited(11, 0), _STORED),
+    (24, "12.14", "with an offset beyond the area", _O, _edited(15, 250), _STORED),
+    (25, "10.21", "of random bytes", _O, bytes(range(100, 140)), _NOTHING),
 ]
 
 
@@ -505,14 +502,14 @@ def _area_check(area: bytes, reaction: str) -> Check:
     return run
 
 
-for _number, _what, _level, _area, _expected in _AREAS:
+for _number, _statement, _what, _level, _area, _expected in _AREAS:
     GROUP.add(
         f"4.4.{_number}",
         f"A properties area {_what} is {'not checked' if _expected == _STORED else 'ignored'}",
         _area_check(_area, _expected),
         sends=f"a PUT with a properties area {_what}, and a good PUT",
         expects=_expected,
-        statement=_PROPERTIES,
+        statement=_statement,
         level=_level,
         domains=_PRIORITY,
     )
@@ -525,7 +522,7 @@ for _number, _what, _level, _area, _expected in _AREAS:
     "A GUID is stored once",
     sends="two PUT with one GUID, the second after the first ACK",
     expects="two ACK messages with the status 0, one delivery",
-    statement=_POSTING,
+    statement="10.17",
     domains=_PRIORITY,
 )
 async def _once(bench: Bench) -> None:
@@ -544,7 +541,7 @@ async def _once(bench: Bench) -> None:
     "A GUID is recognised after its confirmation, in another session",
     sends="a PUT, a CONFIRM, and the same PUT in a new session",
     expects="an ACK with the status 0, no delivery",
-    statement=_POSTING,
+    statement="10.17",
     domains=_PRIORITY,
 )
 async def _after_confirm(bench: Bench) -> None:
@@ -568,7 +565,7 @@ async def _after_confirm(bench: Bench) -> None:
     "Each queue recognises its own GUIDs",
     sends="one GUID in two queues",
     expects="a delivery from each queue",
-    statement=_POSTING,
+    statement="10.17",
     domains=_PRIORITY,
 )
 async def _each_queue(bench: Bench) -> None:
@@ -588,7 +585,7 @@ async def _each_queue(bench: Bench) -> None:
     "A repeated GUID succeeds on a full queue",
     sends="12 PUT in a queue with a quota of 10, then the first again",
     expects="an ACK with the status 0",
-    statement=_POSTING,
+    statement="10.18",
     level=_O,
     domains=("small",),
 )
@@ -608,7 +605,7 @@ async def _full(bench: Bench) -> None:
     "A quota of 10 messages admits 11",
     sends="14 PUT",
     expects="11 ACK messages with the status 0, 3 with the status 1",
-    statement=_ACK,
+    statement="11.11",
     level=_O,
     domains=("small",),
 )
@@ -624,7 +621,7 @@ async def _quota(bench: Bench) -> None:
     "A full queue refuses messages",
     sends="30 PUT in a queue with a quota of 10",
     expects="the last has the status 1",
-    statement=_ACK,
+    statement="11.10",
     domains=("small",),
 )
 async def _refuses(bench: Bench) -> None:
@@ -639,7 +636,7 @@ async def _refuses(bench: Bench) -> None:
     "A full queue refuses bytes",
     sends="PUT of 4,000, 4,000 and 1 bytes in a queue with a quota of 4,096 bytes",
     expects="the statuses 0, 0, 2",
-    statement=_ACK,
+    statement="11.11",
     level=_O,
     domains=("small",),
 )
@@ -655,7 +652,7 @@ async def _bytes(bench: Bench) -> None:
     "A refused post is answered without ACK_REQUESTED",
     sends="12 PUT without ACK_REQUESTED",
     expects="one ACK with the status 1",
-    statement=_ACK,
+    statement="11.2",
     domains=("small",),
 )
 async def _unasked(bench: Bench) -> None:
@@ -670,7 +667,7 @@ async def _unasked(bench: Bench) -> None:
     "A confirmation makes room",
     sends="11 PUT, 11 CONFIRM, and a PUT",
     expects="an ACK with the status 0",
-    statement="7-confirmation",
+    statement="14.9",
     domains=("small",),
 )
 async def _room(bench: Bench) -> None:
@@ -690,7 +687,7 @@ async def _room(bench: Bench) -> None:
     "Each queue has a quota of its own",
     sends="11 PUT in each of two queues",
     expects="22 ACK messages with the status 0",
-    statement=_ACK,
+    statement="11.10",
     domains=("small",),
 )
 async def _own_quota(bench: Bench) -> None:
@@ -710,7 +707,7 @@ async def _own_quota(bench: Bench) -> None:
     "A message expires",
     sends="a PUT in a domain with messageTtl 2; one consumer after the other, each of which closes its queue",
     expects="deliveries at first, and none after some seconds",
-    statement=_POSTING,
+    statement="10.19",
     domains=("ttl",),
     seconds=40.0,
 )
@@ -737,7 +734,7 @@ async def _expires(bench: Bench) -> None:
     "A confirmation after the expiry does nothing",
     sends="a CONFIRM of an expired message, and a PUT",
     expects="the new message",
-    statement="7-confirmation",
+    statement="14.12",
     domains=("ttl",),
     seconds=40.0,
 )

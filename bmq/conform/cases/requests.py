@@ -22,9 +22,6 @@ __all__ = ["GROUP"]
 
 GROUP = Cases(3, "Requests")
 
-_OPENING = "2-opening-a-queue"
-_SUBSCRIBING = "3-subscribing"
-_PARTING = "11-parting"
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 _PRIORITY = ("priority",)
 
@@ -95,49 +92,49 @@ def _configure_json() -> dict[str, Any]:
 _HP = "handleParameters"
 
 #: Number, title, level, changes, reaction.
-_OPENS: list[tuple[int, str, Level, tuple[_Change, ...], str]] = [
-    (1, "A queue opens for reading and writing", _M, (), _OPENED),
-    (2, "A queue opens for reading", _M, (((_HP, "flags"), 2), ((_HP, "writeCount"), 0)), _OPENED),
-    (3, "A queue opens for writing", _M, (((_HP, "flags"), 4), ((_HP, "readCount"), 0)), _OPENED),
-    (4, "The flag ACK is accepted", _M, (((_HP, "flags"), 14),), _OPENED),
-    (5, "Counts without flags are refused", _M, (((_HP, "flags"), 0),), _INVALID),
-    (6, "Flags without counts are refused", _M, (((_HP, "readCount"), 0), ((_HP, "writeCount"), 0)), _INVALID),
-    (7, "The flag READ without readCount is refused", _M, (((_HP, "readCount"), 0),), _INVALID),
-    (8, "The flag WRITE without writeCount is refused", _M, (((_HP, "writeCount"), 0),), _INVALID),
-    (9, "readCount without the flag READ is refused", _M, (((_HP, "flags"), 4),), _INVALID),
-    (10, "writeCount without the flag WRITE is refused", _M, (((_HP, "flags"), 2),), _INVALID),
-    (11, "adminCount 1 is refused", _M, (((_HP, "adminCount"), 1),), _INVALID),
-    (12, "readCount 2 is accepted", _O, (((_HP, "readCount"), 2),), _OPENED),
-    (13, "writeCount 2 is accepted", _O, (((_HP, "writeCount"), 2),), _OPENED),
-    (14, "A negative readCount is refused", _O, (((_HP, "readCount"), -1),), _INVALID),
-    (15, "A negative writeCount is refused", _O, (((_HP, "writeCount"), -1),), _INVALID),
-    (16, "An unknown flag is accepted", _O, (((_HP, "flags"), 6 | 64),), _OPENED),
-    (17, "The flag ADMIN without adminCount is refused", _O, (((_HP, "flags"), 7),), "E_INVALID_ARGUMENT -1"),
-    (18, "A reserved queue id is refused", _M, (((_HP, "qId"), 4_294_967_290),), _INVALID),
-    (19, "A large queue id is accepted", _M, (((_HP, "qId"), 2_000_000_000),), _OPENED),
-    (20, "A queue id above 31 bits is accepted", _O, (((_HP, "qId"), 3_000_000_000),), _OPENED),
-    (21, "A queue id above 32 bits is ignored", _O, (((_HP, "qId"), 2**33),), _IGNORED),
-    (22, "A negative queue id is ignored", _O, (((_HP, "qId"), -1),), _IGNORED),
-    (23, "A number in quotes is accepted as the queue id", _O, (((_HP, "qId"), "0"),), _OPENED),
-    (24, "A request without a queue id opens qId 0", _O, (((_HP, "qId"), _ABSENT),), _OPENED),
-    (25, "A request without a URI is refused", _O, (((_HP, "uri"), _ABSENT),), "E_REFUSED 0"),
-    (26, "An empty URI is refused", _M, (((_HP, "uri"), ""),), "E_REFUSED 0"),
-    (27, "A URI with another scheme is refused", _M, (((_HP, "uri"), "tcp://a.b/q"),), "E_REFUSED 0"),
-    (28, "A URI without a queue is refused", _M, (((_HP, "uri"), "bmq://bmq.test.mem.priority"),), "E_REFUSED 0"),
-    (29, "A URI with a space is refused", _O, (((_HP, "uri"), "bmq://bmq.test.mem.priority/a b"),), "E_REFUSED 0"),
-    (30, "A URI with a path is refused", _O, (((_HP, "uri"), "bmq://bmq.test.mem.priority/a/b"),), "E_REFUSED 0"),
-    (31, "A number in place of the URI is ignored", _O, (((_HP, "uri"), 7),), _IGNORED),
-    (32, "An unknown domain is refused", _M, (((_HP, "uri"), "bmq://no.such.domain/q"),), "E_UNKNOWN -1"),
-    (33, "A request without flags is refused", _O, (((_HP, "flags"), _ABSENT),), _INVALID),
-    (34, "A request without counts is refused", _O,
+_OPENS: list[tuple[int, str, str, Level, tuple[_Change, ...], str]] = [
+    (1, "7.13", "A queue opens for reading and writing", _M, (), _OPENED),
+    (2, "7.13", "A queue opens for reading", _M, (((_HP, "flags"), 2), ((_HP, "writeCount"), 0)), _OPENED),
+    (3, "7.13", "A queue opens for writing", _M, (((_HP, "flags"), 4), ((_HP, "readCount"), 0)), _OPENED),
+    (4, "7.13", "The flag ACK is accepted", _M, (((_HP, "flags"), 14),), _OPENED),
+    (5, "7.12", "Counts without flags are refused", _M, (((_HP, "flags"), 0),), _INVALID),
+    (6, "7.12", "Flags without counts are refused", _M, (((_HP, "readCount"), 0), ((_HP, "writeCount"), 0)), _INVALID),
+    (7, "7.12", "The flag READ without readCount is refused", _M, (((_HP, "readCount"), 0),), _INVALID),
+    (8, "7.12", "The flag WRITE without writeCount is refused", _M, (((_HP, "writeCount"), 0),), _INVALID),
+    (9, "7.12", "readCount without the flag READ is refused", _M, (((_HP, "flags"), 4),), _INVALID),
+    (10, "7.12", "writeCount without the flag WRITE is refused", _M, (((_HP, "flags"), 2),), _INVALID),
+    (11, "7.12", "adminCount 1 is refused", _M, (((_HP, "adminCount"), 1),), _INVALID),
+    (12, "7.15", "readCount 2 is accepted", _O, (((_HP, "readCount"), 2),), _OPENED),
+    (13, "7.15", "writeCount 2 is accepted", _O, (((_HP, "writeCount"), 2),), _OPENED),
+    (14, "7.15", "A negative readCount is refused", _O, (((_HP, "readCount"), -1),), _INVALID),
+    (15, "7.15", "A negative writeCount is refused", _O, (((_HP, "writeCount"), -1),), _INVALID),
+    (16, "7.15", "An unknown flag is accepted", _O, (((_HP, "flags"), 6 | 64),), _OPENED),
+    (17, "7.15", "The flag ADMIN without adminCount is refused", _O, (((_HP, "flags"), 7),), "E_INVALID_ARGUMENT -1"),
+    (18, "7.7", "A reserved queue id is refused", _M, (((_HP, "qId"), 4_294_967_290),), _INVALID),
+    (19, "7.7", "A large queue id is accepted", _M, (((_HP, "qId"), 2_000_000_000),), _OPENED),
+    (20, "7.8", "A queue id above 31 bits is accepted", _O, (((_HP, "qId"), 3_000_000_000),), _OPENED),
+    (21, "7.8", "A queue id above 32 bits is ignored", _O, (((_HP, "qId"), 2**33),), _IGNORED),
+    (22, "7.8", "A negative queue id is ignored", _O, (((_HP, "qId"), -1),), _IGNORED),
+    (23, "3.13", "A number in quotes is accepted as the queue id", _O, (((_HP, "qId"), "0"),), _OPENED),
+    (24, "7.8", "A request without a queue id opens qId 0", _O, (((_HP, "qId"), _ABSENT),), _OPENED),
+    (25, "7.3", "A request without a URI is refused", _O, (((_HP, "uri"), _ABSENT),), "E_REFUSED 0"),
+    (26, "7.2", "An empty URI is refused", _M, (((_HP, "uri"), ""),), "E_REFUSED 0"),
+    (27, "7.2", "A URI with another scheme is refused", _M, (((_HP, "uri"), "tcp://a.b/q"),), "E_REFUSED 0"),
+    (28, "7.2", "A URI without a queue is refused", _M, (((_HP, "uri"), "bmq://bmq.test.mem.priority"),), "E_REFUSED 0"),
+    (29, "7.3", "A URI with a space is refused", _O, (((_HP, "uri"), "bmq://bmq.test.mem.priority/a b"),), "E_REFUSED 0"),
+    (30, "7.3", "A URI with a path is refused", _O, (((_HP, "uri"), "bmq://bmq.test.mem.priority/a/b"),), "E_REFUSED 0"),
+    (31, "3.11", "A number in place of the URI is ignored", _O, (((_HP, "uri"), 7),), _IGNORED),
+    (32, "7.4", "An unknown domain is refused", _M, (((_HP, "uri"), "bmq://no.such.domain/q"),), "E_UNKNOWN -1"),
+    (33, "7.15", "A request without flags is refused", _O, (((_HP, "flags"), _ABSENT),), _INVALID),
+    (34, "7.15", "A request without counts is refused", _O,
      (((_HP, "readCount"), _ABSENT), ((_HP, "writeCount"), _ABSENT)), _INVALID),
-    (35, "adminCount is optional", _S, (((_HP, "adminCount"), _ABSENT),), _OPENED),
-    (36, "Null in place of a member is ignored", _O, (((_HP, "qId"), None),), _IGNORED),
-    (37, "An unknown member is skipped", _M, (((_HP, "colour"), {"a": [1, 2]}),), _OPENED),
-    (38, "A request without handleParameters is refused", _O, ((((_HP,)), _ABSENT),), "E_REFUSED 0"),
-    (39, "A text in place of handleParameters is ignored", _O, ((((_HP,)), "none"),), _IGNORED),
-    (40, "The default appId is accepted", _M, (((_HP, "subIdInfo"), {"subId": 0, "appId": "__default"}),), _OPENED),
-    (41, "An application on a priority queue is refused", _M,
+    (35, "7.14", "adminCount is optional", _S, (((_HP, "adminCount"), _ABSENT),), _OPENED),
+    (36, "3.11", "Null in place of a member is ignored", _O, (((_HP, "qId"), None),), _IGNORED),
+    (37, "3.9", "An unknown member is skipped", _M, (((_HP, "colour"), {"a": [1, 2]}),), _OPENED),
+    (38, "7.3", "A request without handleParameters is refused", _O, ((((_HP,)), _ABSENT),), "E_REFUSED 0"),
+    (39, "3.11", "A text in place of handleParameters is ignored", _O, ((((_HP,)), "none"),), _IGNORED),
+    (40, "7.22", "The default appId is accepted", _M, (((_HP, "subIdInfo"), {"subId": 0, "appId": "__default"}),), _OPENED),
+    (41, "7.22", "An application on a priority queue is refused", _M,
      (((_HP, "flags"), 2), ((_HP, "writeCount"), 0), ((_HP, "subIdInfo"), {"subId": 1, "appId": "foo"})), "E_UNKNOWN -1"),
 ]  # fmt: skip
 
@@ -154,7 +151,7 @@ def _open_check(changes: tuple[_Change, ...], reaction: str) -> Check:
     return run
 
 
-for _number, _title, _level, _changes, _reaction in _OPENS:
+for _number, _statement, _title, _level, _changes, _reaction in _OPENS:
     GROUP.add(
         f"3.1.{_number}",
         _title,
@@ -163,7 +160,7 @@ for _number, _title, _level, _changes, _reaction in _OPENS:
         if _changes
         else "openQueue with flags 6 and both counts 1",
         expects=_meaning(_reaction),
-        statement=_OPENING,
+        statement=_statement,
         level=_level,
         domains=_PRIORITY,
     )
@@ -188,7 +185,7 @@ for _number, (_kind, _flags) in enumerate((("priority", 2), ("fanout", 10), ("br
         _mode_check(_kind, _flags),
         sends=f"openQueue in a {_kind} domain",
         expects=f"routingConfiguration flags {_flags}",
-        statement=_OPENING,
+        statement="7.16",
         domains=(_kind,),
     )
 
@@ -198,7 +195,7 @@ for _number, (_kind, _flags) in enumerate((("priority", 2), ("fanout", 10), ("br
     "The answer has the deduplication time",
     sends="openQueue",
     expects="deduplicationTimeMs above 0",
-    statement="4-posting",
+    statement="7.17",
     domains=_PRIORITY,
 )
 async def _deduplication(bench: Bench) -> None:
@@ -213,7 +210,7 @@ async def _deduplication(bench: Bench) -> None:
     "The answer repeats the request",
     sends="openQueue with qId 7",
     expects="originalRequest with the same handleParameters",
-    statement=_OPENING,
+    statement="7.16",
     domains=_PRIORITY,
 )
 async def _original(bench: Bench) -> None:
@@ -229,7 +226,7 @@ async def _original(bench: Bench) -> None:
     "A refusal has a text",
     sends="openQueue in an unknown domain",
     expects="a status with a message",
-    statement=_OPENING,
+    statement="3.26",
 )
 async def _refusal_text(bench: Bench) -> None:
     peer = await bench.client()
@@ -242,7 +239,7 @@ async def _refusal_text(bench: Bench) -> None:
     "A refused queue leaves its number free",
     sends="openQueue in an unknown domain, then another with the same qId",
     expects="the second queue opens",
-    statement=_OPENING,
+    statement="7.9",
     domains=_PRIORITY,
 )
 async def _free_number(bench: Bench) -> None:
@@ -256,7 +253,7 @@ async def _free_number(bench: Bench) -> None:
     "Many requests are answered by their numbers",
     sends="20 openQueue in one write",
     expects="an answer to each rId, with its own qId",
-    statement=_OPENING,
+    statement="3.24",
     domains=_PRIORITY,
 )
 async def _many_requests(bench: Bench) -> None:
@@ -274,7 +271,7 @@ async def _many_requests(bench: Bench) -> None:
     "A number of a request may repeat after its answer",
     sends="two requests with the same rId, one after the other",
     expects="an answer to each",
-    statement=_OPENING,
+    statement="3.31",
     level=_O,
 )
 async def _same_number(bench: Bench) -> None:
@@ -293,40 +290,40 @@ _ENTRY: tuple[str | int, ...] = (_SP, "subscriptions", 0)
 _CONSUMER: tuple[str | int, ...] = (*_ENTRY, "consumers", 0)
 _BAD_PRIORITY = "E_UNKNOWN -1"
 
-_CONFIGURES: list[tuple[int, str, Level, tuple[_Change, ...], str]] = [
-    (1, "A stream is configured", _M, (), _CONFIGURED),
-    (2, "A stream is deconfigured", _M, (((_SP, "subscriptions"), []),), _CONFIGURED),
-    (3, "appId is optional", _S, (((_SP, "appId"), _ABSENT),), _CONFIGURED),
-    (4, "An unknown queue is refused", _M, ((("qId",), 55),), "E_UNKNOWN 0"),
-    (5, "A request without streamParameters is answered", _O, ((((_SP,)), _ABSENT),), _CONFIGURED),
-    (6, "A request without subscriptions is answered", _O, (((_SP, "subscriptions"), _ABSENT),), _CONFIGURED),
-    (7, "A text in place of subscriptions is ignored", _O, (((_SP, "subscriptions"), "all"),), _IGNORED),
-    (8, "An unknown member is skipped", _M, (((_SP, "colour"), [1]),), _CONFIGURED),
-    (9, "The invalid priority with a count is refused", _M, (((*_CONSUMER, "consumerPriority"), -(2**31)),), _BAD_PRIORITY),
-    (10, "A priority with a count of 0 is refused", _M, (((*_CONSUMER, "consumerPriorityCount"), 0),), _BAD_PRIORITY),
-    (11, "The highest priority is accepted", _M, (((*_CONSUMER, "consumerPriority"), 2**31 - 1),), _CONFIGURED),
-    (12, "The lowest priority is accepted", _M, (((*_CONSUMER, "consumerPriority"), -(2**31) + 1),), _CONFIGURED),
-    (13, "A priority beyond 32 bits is ignored", _O, (((*_CONSUMER, "consumerPriority"), 2**31),), _IGNORED),
-    (14, "A limit of 0 messages is accepted", _M, (((*_CONSUMER, "maxUnconfirmedMessages"), 0),), _CONFIGURED),
-    (15, "A limit of 0 bytes is accepted", _M, (((*_CONSUMER, "maxUnconfirmedBytes"), 0),), _CONFIGURED),
-    (16, "A negative limit is accepted", _O, (((*_CONSUMER, "maxUnconfirmedMessages"), -1),), _CONFIGURED),
-    (17, "The largest limit is accepted", _M, (((*_CONSUMER, "maxUnconfirmedBytes"), 2**63 - 1),), _CONFIGURED),
-    (18, "A limit beyond 64 bits is ignored", _O, (((*_CONSUMER, "maxUnconfirmedBytes"), 2**63),), _IGNORED),
-    (19, "A subscription without an expression is accepted", _O, (((*_ENTRY, "expression"), _ABSENT),), _CONFIGURED),
-    (20, "A subscription without consumers is accepted", _O, (((*_ENTRY, "consumers"), []),), _CONFIGURED),
-    (21, "A subscription without sId is accepted", _O, (((*_ENTRY, "sId"), _ABSENT),), _CONFIGURED),
-    (22, "The largest sId is accepted", _O, (((*_ENTRY, "sId"), 2**32 - 1),), _CONFIGURED),
-    (23, "An sId beyond 32 bits is ignored", _O, (((*_ENTRY, "sId"), 2**32),), _IGNORED),
-    (24, "An unknown version of the language is ignored", _O,
+_CONFIGURES: list[tuple[int, str, str, Level, tuple[_Change, ...], str]] = [
+    (1, "8.3", "A stream is configured", _M, (), _CONFIGURED),
+    (2, "8.5", "A stream is deconfigured", _M, (((_SP, "subscriptions"), []),), _CONFIGURED),
+    (3, "8.10", "appId is optional", _S, (((_SP, "appId"), _ABSENT),), _CONFIGURED),
+    (4, "8.6", "An unknown queue is refused", _M, ((("qId",), 55),), "E_UNKNOWN 0"),
+    (5, "8.11", "A request without streamParameters is answered", _O, ((((_SP,)), _ABSENT),), _CONFIGURED),
+    (6, "8.11", "A request without subscriptions is answered", _O, (((_SP, "subscriptions"), _ABSENT),), _CONFIGURED),
+    (7, "3.11", "A text in place of subscriptions is ignored", _O, (((_SP, "subscriptions"), "all"),), _IGNORED),
+    (8, "3.9", "An unknown member is skipped", _M, (((_SP, "colour"), [1]),), _CONFIGURED),
+    (9, "8.16", "The invalid priority with a count is refused", _M, (((*_CONSUMER, "consumerPriority"), -(2**31)),), _BAD_PRIORITY),
+    (10, "8.16", "A priority with a count of 0 is refused", _M, (((*_CONSUMER, "consumerPriorityCount"), 0),), _BAD_PRIORITY),
+    (11, "8.16", "The highest priority is accepted", _M, (((*_CONSUMER, "consumerPriority"), 2**31 - 1),), _CONFIGURED),
+    (12, "8.16", "The lowest priority is accepted", _M, (((*_CONSUMER, "consumerPriority"), -(2**31) + 1),), _CONFIGURED),
+    (13, "3.12", "A priority beyond 32 bits is ignored", _O, (((*_CONSUMER, "consumerPriority"), 2**31),), _IGNORED),
+    (14, "8.21", "A limit of 0 messages is accepted", _M, (((*_CONSUMER, "maxUnconfirmedMessages"), 0),), _CONFIGURED),
+    (15, "8.21", "A limit of 0 bytes is accepted", _M, (((*_CONSUMER, "maxUnconfirmedBytes"), 0),), _CONFIGURED),
+    (16, "8.11", "A negative limit is accepted", _O, (((*_CONSUMER, "maxUnconfirmedMessages"), -1),), _CONFIGURED),
+    (17, "8.25", "The largest limit is accepted", _M, (((*_CONSUMER, "maxUnconfirmedBytes"), 2**63 - 1),), _CONFIGURED),
+    (18, "3.12", "A limit beyond 64 bits is ignored", _O, (((*_CONSUMER, "maxUnconfirmedBytes"), 2**63),), _IGNORED),
+    (19, "8.11", "A subscription without an expression is accepted", _O, (((*_ENTRY, "expression"), _ABSENT),), _CONFIGURED),
+    (20, "8.11", "A subscription without consumers is accepted", _O, (((*_ENTRY, "consumers"), []),), _CONFIGURED),
+    (21, "8.11", "A subscription without sId is accepted", _O, (((*_ENTRY, "sId"), _ABSENT),), _CONFIGURED),
+    (22, "8.11", "The largest sId is accepted", _O, (((*_ENTRY, "sId"), 2**32 - 1),), _CONFIGURED),
+    (23, "3.12", "An sId beyond 32 bits is ignored", _O, (((*_ENTRY, "sId"), 2**32),), _IGNORED),
+    (24, "3.12", "An unknown version of the language is ignored", _O,
      (((*_ENTRY, "expression"), {"version": "E_VERSION_9", "text": "x > 0"}),), _IGNORED),
-    (25, "An expression with a mistake is accepted", _O,
+    (25, "9.5", "An expression with a mistake is accepted", _O,
      (((*_ENTRY, "expression"), {"version": "E_VERSION_1", "text": "x >"}),), _CONFIGURED),
-    (26, "An empty expression is accepted", _O,
+    (26, "9.5", "An empty expression is accepted", _O,
      (((*_ENTRY, "expression"), {"version": "E_VERSION_1", "text": ""}),), _CONFIGURED),
-    (27, "An expression of 10,000 characters is accepted", _O,
+    (27, "9.5", "An expression of 10,000 characters is accepted", _O,
      (((*_ENTRY, "expression"), {"version": "E_VERSION_1", "text": "x > 0" + " " * 9_995}),), _CONFIGURED),
-    (28, "A number in quotes is accepted as a limit", _O, (((*_CONSUMER, "maxUnconfirmedMessages"), "10"),), _CONFIGURED),
-    (29, "An application that is not open is refused", _M, (((_SP, "appId"), "foo"),), "E_UNKNOWN 0"),
+    (28, "3.13", "A number in quotes is accepted as a limit", _O, (((*_CONSUMER, "maxUnconfirmedMessages"), "10"),), _CONFIGURED),
+    (29, "8.6", "An application that is not open is refused", _M, (((_SP, "appId"), "foo"),), "E_UNKNOWN 0"),
 ]  # fmt: skip
 
 
@@ -339,7 +336,7 @@ def _configure_check(changes: tuple[_Change, ...], reaction: str) -> Check:
     return run
 
 
-for _number, _title, _level, _changes, _reaction in _CONFIGURES:
+for _number, _statement, _title, _level, _changes, _reaction in _CONFIGURES:
     GROUP.add(
         f"3.3.{_number}",
         _title,
@@ -348,7 +345,7 @@ for _number, _title, _level, _changes, _reaction in _CONFIGURES:
         if _changes
         else "configureStream with one subscription",
         expects=_meaning(_reaction),
-        statement=_SUBSCRIBING,
+        statement=_statement,
         level=_level,
         domains=_PRIORITY,
     )
@@ -356,26 +353,27 @@ for _number, _title, _level, _changes, _reaction in _CONFIGURES:
 
 # ---- 3.4 members of closeQueue
 
-_CLOSES: list[tuple[int, str, Level, tuple[_Change, ...], str]] = [
-    (1, "A queue is closed", _M, (), _CLOSED),
-    (2, "An unknown queue is refused", _M, (((_HP, "qId"), 55),), "E_UNKNOWN 0"),
-    (3, "Counts of 0 are refused", _M, (((_HP, "readCount"), 0), ((_HP, "writeCount"), 0)), _INVALID),
-    (4, "isFinal is optional", _S, ((("isFinal",), _ABSENT),), _CLOSED),
-    (5, "isFinal false closes the queue", _O, ((("isFinal",), False),), _CLOSED),
-    (6, "A text in place of isFinal is ignored", _O, ((("isFinal",), "yes"),), _IGNORED),
+_CLOSES: list[tuple[int, str, str, Level, tuple[_Change, ...], str]] = [
+    (1, "15.3", "A queue is closed", _M, (), _CLOSED),
+    (2, "15.4", "An unknown queue is refused", _M, (((_HP, "qId"), 55),), "E_UNKNOWN 0"),
+    (3, "15.4", "Counts of 0 are refused", _M, (((_HP, "readCount"), 0), ((_HP, "writeCount"), 0)), _INVALID),
+    (4, "15.5", "isFinal is optional", _S, ((("isFinal",), _ABSENT),), _CLOSED),
+    (5, "15.6", "isFinal false closes the queue", _O, ((("isFinal",), False),), _CLOSED),
+    (6, "3.11", "A text in place of isFinal is ignored", _O, ((("isFinal",), "yes"),), _IGNORED),
     (
         7,
+        "15.6",
         "The queue id names the queue, not the URI",
         _O,
         (((_HP, "uri"), "bmq://bmq.test.mem.priority/another"),),
         _CLOSED,
     ),
-    (8, "More counts than open are accepted", _O, (((_HP, "readCount"), 2),), _CLOSED),
-    (9, "Only the reader is closed", _M, (((_HP, "writeCount"), 0), ((_HP, "flags"), 2)), _CLOSED),
-    (10, "Only the writer is closed", _M, (((_HP, "readCount"), 0), ((_HP, "flags"), 4)), _CLOSED),
-    (11, "An unknown member is skipped", _M, ((("colour",), "blue"),), _CLOSED),
-    (12, "A request without handleParameters is refused", _O, ((((_HP,)), _ABSENT),), _INVALID),
-    (13, "A negative count is accepted", _O, (((_HP, "readCount"), -1),), _CLOSED),
+    (8, "15.6", "More counts than open are accepted", _O, (((_HP, "readCount"), 2),), _CLOSED),
+    (9, "15.3", "Only the reader is closed", _M, (((_HP, "writeCount"), 0), ((_HP, "flags"), 2)), _CLOSED),
+    (10, "15.3", "Only the writer is closed", _M, (((_HP, "readCount"), 0), ((_HP, "flags"), 4)), _CLOSED),
+    (11, "3.9", "An unknown member is skipped", _M, ((("colour",), "blue"),), _CLOSED),
+    (12, "15.4", "A request without handleParameters is refused", _O, ((((_HP,)), _ABSENT),), _INVALID),
+    (13, "15.6", "A negative count is accepted", _O, (((_HP, "readCount"), -1),), _CLOSED),
 ]
 
 
@@ -389,7 +387,7 @@ def _close_check(changes: tuple[_Change, ...], reaction: str) -> Check:
     return run
 
 
-for _number, _title, _level, _changes, _reaction in _CLOSES:
+for _number, _statement, _title, _level, _changes, _reaction in _CLOSES:
     GROUP.add(
         f"3.4.{_number}",
         _title,
@@ -398,7 +396,7 @@ for _number, _title, _level, _changes, _reaction in _CLOSES:
         if _changes
         else "closeQueue with the parameters of the opening",
         expects=_meaning(_reaction),
-        statement=_PARTING,
+        statement=_statement,
         level=_level,
         domains=_PRIORITY,
     )
@@ -432,26 +430,26 @@ _G = {"O": _OPENED, "C": _CONFIGURED, "X": _CLOSED, "U": "E_UNKNOWN 0", "I": "E_
       "J": "E_INVALID_ARGUMENT -1"}  # fmt: skip
 
 #: Number, level, steps, reactions.
-_ORDERS: list[tuple[int, Level, str, str]] = [
-    (1, _M, "ocx", "OCX"),
-    (2, _M, "ocdx", "OCCX"),
-    (3, _M, "ox", "OX"),
-    (4, _M, "oxo", "OXO"),
-    (5, _M, "oxx", "OXU"),
-    (6, _M, "oxc", "OXU"),
-    (7, _M, "cox", "UOX"),
-    (8, _M, "xo", "UO"),
-    (9, _O, "oo", "OO"),
-    (10, _O, "ooxx", "OOXU"),
-    (11, _M, "wc", "OC"),
-    (12, _M, "rcd", "OCC"),
-    (13, _O, "rw", "OO"),
-    (14, _O, "rwyz", "OOXX"),
-    (15, _M, "occc", "OCCC"),
-    (16, _M, "odd", "OCC"),
-    (17, _O, "oyz", "OXX"),
-    (18, _O, "ry", "OX"),
-    (19, _M, "ocxoc", "OCXOC"),
+_ORDERS: list[tuple[int, str, Level, str, str]] = [
+    (1, "15.12", _M, "ocx", "OCX"),
+    (2, "15.12", _M, "ocdx", "OCCX"),
+    (3, "15.12", _M, "ox", "OX"),
+    (4, "7.9", _M, "oxo", "OXO"),
+    (5, "15.4", _M, "oxx", "OXU"),
+    (6, "8.6", _M, "oxc", "OXU"),
+    (7, "8.6", _M, "cox", "UOX"),
+    (8, "15.4", _M, "xo", "UO"),
+    (9, "7.20", _O, "oo", "OO"),
+    (10, "7.20", _O, "ooxx", "OOXU"),
+    (11, "8.2", _M, "wc", "OC"),
+    (12, "8.5", _M, "rcd", "OCC"),
+    (13, "7.20", _O, "rw", "OO"),
+    (14, "7.20", _O, "rwyz", "OOXX"),
+    (15, "8.3", _M, "occc", "OCCC"),
+    (16, "8.5", _M, "odd", "OCC"),
+    (17, "15.3", _O, "oyz", "OXX"),
+    (18, "15.3", _O, "ry", "OX"),
+    (19, "7.9", _M, "ocxoc", "OCXOC"),
 ]  # fmt: skip
 
 
@@ -465,7 +463,7 @@ def _order_check(steps: str, reactions: str) -> Check:
     return run
 
 
-for _number, _level, _steps, _reactions in _ORDERS:
+for _number, _statement, _level, _steps, _reactions in _ORDERS:
     _words = ", ".join(_STEPS[each] for each in _steps)
     GROUP.add(
         f"3.5.{_number}",
@@ -473,7 +471,7 @@ for _number, _level, _steps, _reactions in _ORDERS:
         _order_check(_steps, _reactions),
         sends=f"requests for one queue: {_words}",
         expects=", ".join(_G[each] for each in _reactions),
-        statement=_OPENING,
+        statement=_statement,
         level=_level,
         domains=_PRIORITY,
     )
@@ -484,7 +482,7 @@ for _number, _level, _steps, _reactions in _ORDERS:
     "A queue id of another queue is refused",
     sends="openQueue of two URIs with the same qId",
     expects="E_INVALID_ARGUMENT for the second",
-    statement=_OPENING,
+    statement="7.5",
     domains=_PRIORITY,
 )
 async def _taken(bench: Bench) -> None:
@@ -497,7 +495,7 @@ async def _taken(bench: Bench) -> None:
     "A queue with two ids in one session is answered",
     sends="openQueue of one URI with two qIds",
     expects="an answer to each request",
-    statement=_OPENING,
+    statement="7.20",
     level=_O,
     domains=_PRIORITY,
 )
@@ -512,7 +510,7 @@ async def _two_ids(bench: Bench) -> None:
     "Sessions have their own queue ids",
     sends="openQueue of two URIs with the same qId in two sessions",
     expects="both queues open; each message stays in its queue",
-    statement=_OPENING,
+    statement="7.6",
     domains=_PRIORITY,
 )
 async def _own_ids(bench: Bench) -> None:
@@ -529,7 +527,7 @@ async def _own_ids(bench: Bench) -> None:
     "The older configureQueueStream is accepted",
     sends="configureQueueStream with one consumer, and a PUT",
     expects="configureQueueStreamResponse, and the message",
-    statement=_SUBSCRIBING,
+    statement="8.26",
     domains=_PRIORITY,
 )
 async def _older(bench: Bench) -> None:
@@ -551,7 +549,7 @@ async def _older(bench: Bench) -> None:
     "Each request is answered, even before the queue is open",
     sends="openQueue, configureStream and closeQueue in one write",
     expects="an answer to each; the broker may refuse the second and the third",
-    statement=_OPENING,
+    statement="3.24",
     domains=_PRIORITY,
 )
 async def _pipelined(bench: Bench) -> None:

@@ -16,8 +16,6 @@ __all__ = ["GROUP"]
 
 GROUP = Cases(6, "Subscriptions")
 
-_SUBSCRIBING = "3-subscribing"
-_DELIVERY = "6-delivery"
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 _PRIORITY = ("priority",)
 
@@ -39,51 +37,51 @@ def _int(value: int) -> PropertyValue:
 _Values = dict[str, PropertyInput]
 
 #: Number, level, expression, properties, whether the message matches.
-_TRUTH: list[tuple[int, Level, str, _Values, bool]] = [
-    (1, _M, "i == 42", {"i": _int(42)}, True),
-    (2, _M, "i == 42", {"i": _int(41)}, False),
-    (3, _M, "i != 42", {"i": _int(41)}, True),
-    (4, _M, "i > 41 && i < 43", {"i": _int(42)}, True),
-    (5, _M, "i >= 42 || i <= 1", {"i": _int(2)}, False),
-    (6, _M, "i - 1 == 41", {"i": _int(42)}, True),
-    (7, _M, "i * 2 + 1 == 85", {"i": _int(42)}, True),
-    (8, _M, "i % 5 == -2", {"i": _int(-42)}, True),
-    (9, _M, "i / 5 == -8", {"i": _int(-42)}, True),
-    (10, _M, "missing == 1", {"i": _int(1)}, False),
-    (11, _M, "!(missing == 1)", {"i": _int(1)}, False),
-    (12, _M, "missing == 1 || i == 1", {"i": _int(1)}, False),
-    (13, _M, "i == 1 || missing == 1", {"i": _int(1)}, True),
-    (14, _M, "exists(missing) || i == 1", {"i": _int(1)}, True),
-    (15, _M, "exists(i)", {"i": _int(1)}, True),
-    (16, _M, "!exists(i)", {"j": _int(1)}, True),
-    (17, _M, 's == "foo"', {"s": "foo"}, True),
-    (18, _M, 's == "foo"', {"s": "Foo"}, False),
-    (19, _M, 's < "zig" && s > "bar"', {"s": "foo"}, True),
-    (20, _O, r's == "a\"b"', {"s": r"a\"b"}, True),
-    (21, _O, r's == "a\"b"', {"s": 'a"b'}, False),
-    (22, _M, "b == true", {"b": True}, True),
-    (23, _M, "b", {"b": True}, True),
-    (24, _M, "!b", {"b": False}, True),
-    (25, _O, "~b", {"b": False}, True),
-    (26, _O, "b == c", {"b": True, "c": True}, False),
-    (27, _O, "exists(bin)", {"bin": b"x"}, False),
-    (28, _M, "ch == 65", {"ch": _char(b"A")}, True),
-    (29, _M, "sh == -3", {"sh": _short(-3)}, True),
-    (30, _M, "l == 9223372036854775807", {"l": 2**63 - 1}, True),
-    (31, _O, "i / z == 0", {"i": _int(1), "z": _int(0)}, False),
-    (32, _M, "a.b > 4", {"a.b": _int(5)}, True),
-    (33, _O, "i", {"i": _int(1)}, False),
-    (34, _O, "9223372036854775807 + i < 0", {"i": _int(1)}, True),
-    (35, _O, "i == 042", {"i": _int(42)}, True),
-    (36, _O, "i = 42", {"i": _int(7)}, True),
-    (37, _O, "x >", {"i": _int(7)}, True),
-    (38, _M, 's == "1"', {"s": _int(1)}, False),
-    (39, _M, "i == 1", {"i": "1"}, False),
-    (40, _O, "true", {}, True),
-    (41, _O, "false", {"i": _int(1)}, True),
-    (42, _M, "-i == 5", {"i": _int(-5)}, True),
-    (43, _M, "(i == 1 || i == 2) && s == \"x\"", {"i": _int(2), "s": "x"}, True),
-    (44, _M, "i == 1 || i == 2 && s == \"x\"", {"i": _int(1), "s": "y"}, True),
+_TRUTH: list[tuple[int, str, Level, str, _Values, bool]] = [
+    (1, "9.6", _M, "i == 42", {"i": _int(42)}, True),
+    (2, "9.6", _M, "i == 42", {"i": _int(41)}, False),
+    (3, "9.6", _M, "i != 42", {"i": _int(41)}, True),
+    (4, "9.6", _M, "i > 41 && i < 43", {"i": _int(42)}, True),
+    (5, "9.6", _M, "i >= 42 || i <= 1", {"i": _int(2)}, False),
+    (6, "9.7", _M, "i - 1 == 41", {"i": _int(42)}, True),
+    (7, "9.7", _M, "i * 2 + 1 == 85", {"i": _int(42)}, True),
+    (8, "9.7", _M, "i % 5 == -2", {"i": _int(-42)}, True),
+    (9, "9.7", _M, "i / 5 == -8", {"i": _int(-42)}, True),
+    (10, "9.10", _M, "missing == 1", {"i": _int(1)}, False),
+    (11, "9.10", _M, "!(missing == 1)", {"i": _int(1)}, False),
+    (12, "9.10", _M, "missing == 1 || i == 1", {"i": _int(1)}, False),
+    (13, "9.8", _M, "i == 1 || missing == 1", {"i": _int(1)}, True),
+    (14, "9.11", _M, "exists(missing) || i == 1", {"i": _int(1)}, True),
+    (15, "9.11", _M, "exists(i)", {"i": _int(1)}, True),
+    (16, "9.11", _M, "!exists(i)", {"j": _int(1)}, True),
+    (17, "9.6", _M, 's == "foo"', {"s": "foo"}, True),
+    (18, "9.6", _M, 's == "foo"', {"s": "Foo"}, False),
+    (19, "9.6", _M, 's < "zig" && s > "bar"', {"s": "foo"}, True),
+    (20, "9.2", _O, r's == "a\"b"', {"s": r"a\"b"}, True),
+    (21, "9.2", _O, r's == "a\"b"', {"s": 'a"b'}, False),
+    (22, "9.9", _M, "b == true", {"b": True}, True),
+    (23, "9.12", _M, "b", {"b": True}, True),
+    (24, "9.12", _M, "!b", {"b": False}, True),
+    (25, "9.2", _O, "~b", {"b": False}, True),
+    (26, "9.9", _O, "b == c", {"b": True, "c": True}, False),
+    (27, "9.13", _O, "exists(bin)", {"bin": b"x"}, False),
+    (28, "9.12", _M, "ch == 65", {"ch": _char(b"A")}, True),
+    (29, "9.12", _M, "sh == -3", {"sh": _short(-3)}, True),
+    (30, "9.12", _M, "l == 9223372036854775807", {"l": 2**63 - 1}, True),
+    (31, "9.10", _O, "i / z == 0", {"i": _int(1), "z": _int(0)}, False),
+    (32, "9.2", _M, "a.b > 4", {"a.b": _int(5)}, True),
+    (33, "9.10", _O, "i", {"i": _int(1)}, False),
+    (34, "9.13", _O, "9223372036854775807 + i < 0", {"i": _int(1)}, True),
+    (35, "9.2", _O, "i == 042", {"i": _int(42)}, True),
+    (36, "9.5", _O, "i = 42", {"i": _int(7)}, True),
+    (37, "9.5", _O, "x >", {"i": _int(7)}, True),
+    (38, "9.10", _M, 's == "1"', {"s": _int(1)}, False),
+    (39, "9.10", _M, "i == 1", {"i": "1"}, False),
+    (40, "9.5", _O, "true", {}, True),
+    (41, "9.5", _O, "false", {"i": _int(1)}, True),
+    (42, "9.7", _M, "-i == 5", {"i": _int(-5)}, True),
+    (43, "9.2", _M, "(i == 1 || i == 2) && s == \"x\"", {"i": _int(2), "s": "x"}, True),
+    (44, "9.2", _M, "i == 1 || i == 2 && s == \"x\"", {"i": _int(1), "s": "y"}, True),
 ]  # fmt: skip
 
 
@@ -102,14 +100,14 @@ def _shown(values: _Values) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in plain.items()) or "no properties"
 
 
-for _number, _level, _text, _values, _matches in _TRUTH:
+for _number, _statement, _level, _text, _values, _matches in _TRUTH:
     GROUP.add(
         f"6.1.{_number}",
         f"`{_text}` {'matches' if _matches else 'does not match'} {_shown(_values)}",
         _truth_check(_text, _values, _matches),
         sends=f"a subscription `{_text}` above one without an expression, and a PUT with {_shown(_values)}",
         expects=f"a PUSH with the sId of the {'first' if _matches else 'second'} subscription",
-        statement=_SUBSCRIBING,
+        statement=_statement,
         level=_level,
         domains=_PRIORITY,
     )
@@ -133,7 +131,7 @@ async def _two(bench: Bench, first: str = "", second: str = "", **limits: Any) -
     "The highest priority receives all messages",
     sends="consumers with the priorities 2 and 1, 10 PUT",
     expects="10 deliveries to priority 2, none to priority 1",
-    statement=_SUBSCRIBING,
+    statement="8.13",
     domains=_PRIORITY,
 )
 async def _highest(bench: Bench) -> None:
@@ -149,7 +147,7 @@ async def _highest(bench: Bench) -> None:
     "A lower priority takes over",
     sends="consumers with the priorities 2 and 1; the first closes its queue; a PUT",
     expects="the delivery to priority 1",
-    statement=_SUBSCRIBING,
+    statement="8.14",
     domains=_PRIORITY,
 )
 async def _take_over(bench: Bench) -> None:
@@ -166,7 +164,7 @@ async def _take_over(bench: Bench) -> None:
     "Priorities may be negative",
     sends="consumers with the priorities -1 and -2, a PUT",
     expects="the delivery to -1",
-    statement=_SUBSCRIBING,
+    statement="8.16",
     domains=_PRIORITY,
 )
 async def _negative(bench: Bench) -> None:
@@ -185,7 +183,7 @@ async def _negative(bench: Bench) -> None:
     "Equal priorities share the messages",
     sends="two consumers with one priority, 12 PUT",
     expects="each message once, 6 for each consumer",
-    statement=_SUBSCRIBING,
+    statement="8.15",
     domains=_PRIORITY,
 )
 async def _share(bench: Bench) -> None:
@@ -205,7 +203,7 @@ async def _share(bench: Bench) -> None:
     "A full consumer does not pass messages to a lower priority",
     sends="a consumer with the priority 2 and a limit of 1, one with the priority 1, 10 PUT",
     expects="one delivery to priority 2, none to priority 1",
-    statement=_SUBSCRIBING,
+    statement="8.13",
     domains=_PRIORITY,
 )
 async def _no_spill(bench: Bench) -> None:
@@ -221,7 +219,7 @@ async def _no_spill(bench: Bench) -> None:
     "A full subscription does not pass messages to another expression",
     sends="`x >= 0` with the priority 2 and a limit of 1, `x < 100` with the priority 1, 10 PUT",
     expects="one delivery to priority 2, none to priority 1",
-    statement=_SUBSCRIBING,
+    statement="8.17",
     level=_O,
     domains=_PRIORITY,
 )
@@ -238,7 +236,7 @@ async def _no_spill_expression(bench: Bench) -> None:
     "consumerPriorityCount gives a consumer more messages in turn",
     sends="two consumers with the counts 3 and 1, 8 PUT",
     expects="6 deliveries to the first, 2 to the second",
-    statement=_SUBSCRIBING,
+    statement="8.18",
     level=_O,
     domains=_PRIORITY,
 )
@@ -261,7 +259,7 @@ async def _count(bench: Bench) -> None:
     "A full consumer leaves messages to an equal one",
     sends="two consumers with one priority, one with a limit of 1; 10 PUT",
     expects="one delivery to the limited consumer, nine to the other",
-    statement=_SUBSCRIBING,
+    statement="8.15",
     domains=_PRIORITY,
 )
 async def _equal_full(bench: Bench) -> None:
@@ -285,7 +283,7 @@ async def _equal_full(bench: Bench) -> None:
     "Each message has the sId of its subscription",
     sends="subscriptions `x == 0` and `x == 1`, a PUT for each",
     expects="a PUSH with each sId",
-    statement=_SUBSCRIBING,
+    statement="13.2",
     domains=_PRIORITY,
 )
 async def _ids(bench: Bench) -> None:
@@ -302,7 +300,7 @@ async def _ids(bench: Bench) -> None:
     "A message of two subscriptions is delivered once",
     sends="subscriptions `x >= 0` and `x < 10` with one priority, a PUT with x = 5",
     expects="one PUSH with one sId",
-    statement=_SUBSCRIBING,
+    statement="8.19",
     domains=_PRIORITY,
 )
 async def _once(bench: Bench) -> None:
@@ -318,7 +316,7 @@ async def _once(bench: Bench) -> None:
     "The subscription of the higher priority wins",
     sends="`x >= 0` with the priority 5 and `x == 0` with the priority 10, PUT with x = 0 and x = 1",
     expects="x = 0 with the second sId, x = 1 with the first",
-    statement=_SUBSCRIBING,
+    statement="8.19",
     domains=_PRIORITY,
 )
 async def _wins(bench: Bench) -> None:
@@ -335,7 +333,7 @@ async def _wins(bench: Bench) -> None:
     "A message without a match waits",
     sends="a subscription `x == 1`, PUT with x = 2, then a subscription `x == 2`",
     expects="no PUSH at first, and the message after the change",
-    statement=_SUBSCRIBING,
+    statement="13.11",
     domains=_PRIORITY,
 )
 async def _unmatched(bench: Bench) -> None:
@@ -353,7 +351,7 @@ async def _unmatched(bench: Bench) -> None:
     "A message without a match lets others pass",
     sends="a subscription `x == 1`, PUT with x = 2 and x = 1",
     expects="the second message",
-    statement=_SUBSCRIBING,
+    statement="13.11",
     domains=_PRIORITY,
 )
 async def _passes(bench: Bench) -> None:
@@ -369,7 +367,7 @@ async def _passes(bench: Bench) -> None:
     "Fifty subscriptions of one queue work",
     sends="50 subscriptions `x == n`, a PUT for each",
     expects="50 deliveries, each with its sId",
-    statement=_SUBSCRIBING,
+    statement="8.12",
     domains=_PRIORITY,
 )
 async def _fifty(bench: Bench) -> None:
@@ -386,7 +384,7 @@ async def _fifty(bench: Bench) -> None:
     "Properties in the old encoding match, too",
     sends="a subscription `x == 1`, a PUT in the old encoding with x = 1",
     expects="the message",
-    statement="8-properties",
+    statement="9.14",
     domains=_PRIORITY,
 )
 async def _old(bench: Bench) -> None:
@@ -401,7 +399,7 @@ async def _old(bench: Bench) -> None:
     "A compressed payload does not hide the properties",
     sends="a subscription `x == 1`, a compressed PUT in the new encoding with x = 1",
     expects="the message",
-    statement="8-properties",
+    statement="9.14",
     domains=_PRIORITY,
 )
 async def _compressed(bench: Bench) -> None:
@@ -419,7 +417,7 @@ async def _compressed(bench: Bench) -> None:
     "configureStream replaces all subscriptions",
     sends="a subscription `x == 1`, then a subscription `x == 2`; PUT with x = 1 and x = 2",
     expects="only the second message",
-    statement=_SUBSCRIBING,
+    statement="8.4",
     domains=_PRIORITY,
 )
 async def _replaces(bench: Bench) -> None:
@@ -437,7 +435,7 @@ async def _replaces(bench: Bench) -> None:
     "A refused change keeps the subscriptions",
     sends="a subscription, then configureStream with an invalid priority; a PUT",
     expects="the message with the first sId",
-    statement=_SUBSCRIBING,
+    statement="8.9",
     level=_O,
     domains=_PRIORITY,
 )
@@ -455,7 +453,7 @@ async def _refused(bench: Bench) -> None:
     "Changes under flow lose nothing",
     sends="200 PUT with 20 changes of the subscription between them",
     expects="200 different messages",
-    statement=_SUBSCRIBING,
+    statement="8.8",
     domains=_PRIORITY,
 )
 async def _under_flow(bench: Bench) -> None:
@@ -476,7 +474,7 @@ async def _under_flow(bench: Bench) -> None:
     "Unconfirmed messages of a replaced subscription can be confirmed",
     sends="a PUT, configureStream with another sId, a CONFIRM; a consumer in another session",
     expects="no second delivery",
-    statement="7-confirmation",
+    statement="14.11",
     domains=_PRIORITY,
 )
 async def _confirm_after(bench: Bench) -> None:
@@ -499,7 +497,7 @@ async def _confirm_after(bench: Bench) -> None:
     "A redelivered message without a consumer holds back new ones",
     sends="`x == 1` leaves with an unconfirmed message; `x == 2` stays; PUT with x = 2; then `x == 1` again",
     expects="no PUSH for `x == 2` until the first message has a consumer",
-    statement=_DELIVERY,
+    statement="13.14",
     level=_O,
     domains=_PRIORITY,
 )

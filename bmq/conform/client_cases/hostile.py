@@ -14,7 +14,6 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header, pack_schema_event
 __all__ = ["CASES"]
 
 CASES = Cases(26, "Later versions and wrong input")
-_GROUND = "ground-rules"
 ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
 
 
@@ -23,7 +22,12 @@ def _event(event_type: int, body: bytes) -> bytes:
 
 
 def _survives(
-    number: str, title: str, sends: str, make: Callable[[Opened], bytes], level: Level = Level.MUST
+    number: str,
+    statement: str,
+    title: str,
+    sends: str,
+    make: Callable[[Opened], bytes],
+    level: Level = Level.MUST,
 ) -> None:
     @CASES.case(
         number,
@@ -31,7 +35,7 @@ def _survives(
         level=level,
         sends=sends,
         expects="a post is accepted, on this connection or on a new one",
-        statement=_GROUND,
+        statement=statement,
         seconds=45.0,
     )
     async def survives(stage: Stage) -> None:
@@ -44,18 +48,21 @@ def _survives(
 
 _survives(
     "26.1.1",
+    "2.7",
     "An event of an unknown type is survived.",
     "an event of type 60",
     lambda _: _event(60, b"\0" * 8),
 )
 _survives(
     "26.1.2",
+    "2.13",
     "A control message of an unknown kind is survived.",
     "a control message with the choice fromTheFuture",
     lambda _: pack_schema_event(EventType.CONTROL, 1, b'{"rId":5,"fromTheFuture":{"a":1}}'),
 )
 _survives(
     "26.1.3",
+    "1.8",
     "An event with a longer header is survived.",
     "an ACK event without acknowledgements, with a header of 12 bytes",
     lambda _: (16).to_bytes(4, "big") + bytes((0x40 | EventType.ACK, 3, 0, 0)) + b"\0" * 4 + b"\x16\0\0\0",
@@ -63,6 +70,7 @@ _survives(
 )
 _survives(
     "26.2.1",
+    "2.14",
     "Bytes that are no event are survived.",
     "200 bytes, of which no eight are a header",
     lambda _: bytes(range(7, 207)),
@@ -70,6 +78,7 @@ _survives(
 )
 _survives(
     "26.2.2",
+    "2.14",
     "An event whose length is too large is survived.",
     "a header with a length of 2 GiB",
     lambda _: (0x7FFF_FFFC).to_bytes(4, "big") + bytes((0x40 | EventType.PUSH, 2, 0, 0)) + b"\0" * 64,
@@ -77,24 +86,28 @@ _survives(
 )
 _survives(
     "26.2.3",
+    "2.13",
     "An event whose length is smaller than its header is survived.",
     "a header with a length of 4",
     lambda _: (4).to_bytes(4, "big") + bytes((0x40 | EventType.ACK, 2, 0, 0)),
 )
 _survives(
     "26.2.4",
+    "2.13",
     "A control message that is no JSON is survived.",
     "a control event with broken JSON",
     lambda _: pack_schema_event(EventType.CONTROL, 1, b'{"rId": 5, "status": {'),
 )
 _survives(
     "26.2.5",
+    "2.13",
     "A PUSH message longer than its event is survived.",
     "a PUSH event cut in the middle of its message",
     lambda queue: _event(EventType.PUSH, pushed(queue, 1, b"x" * 400)[:64]),
 )
 _survives(
     "26.2.6",
+    "2.13",
     "An ACK event that is cut is survived.",
     "an ACK event with half an acknowledgement",
     lambda _: _event(EventType.ACK, b"\x16\0\0\0" + b"\0" * 12),
@@ -107,7 +120,7 @@ def _bad_message(number: str, title: str, sends: str, make: Callable[[Opened], b
         title,
         sends=sends,
         expects="the next message arrives, on this connection or on a new one",
-        statement="6-delivery",
+        statement="12.15",
         seconds=45.0,
     )
     async def goes_on(stage: Stage) -> None:

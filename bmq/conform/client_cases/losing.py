@@ -11,7 +11,6 @@ from bmq.wire.control.messages import OpenQueue
 __all__ = ["CASES"]
 
 CASES = Cases(25, "Lost connections")
-_GROUND = "ground-rules"
 ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
 OTHER = "bmq://bmq.test.mem.priority/conform-other"
 _LONG = 45.0
@@ -27,7 +26,7 @@ async def _opened(stage: Stage, *, read: bool = False, write: bool = False) -> t
     "A client connects and negotiates again after its connection was lost.",
     sends="the end of the connection",
     expects="a second connection with a clientIdentity",
-    statement=_GROUND,
+    statement="16.2",
     seconds=_LONG,
 )
 async def connects_again(stage: Stage) -> None:
@@ -41,7 +40,7 @@ async def connects_again(stage: Stage) -> None:
     "The queues are opened again, a reader with its subscription.",
     sends="the end of the connection",
     expects="openQueue and the configuration on the second connection, then a message is received",
-    statement=_GROUND,
+    statement="16.3",
     seconds=_LONG,
 )
 async def opens_again(stage: Stage) -> None:
@@ -58,7 +57,7 @@ async def opens_again(stage: Stage) -> None:
     "A message without an acknowledgement is posted again, with the same GUID.",
     sends="the end of the connection instead of an ACK",
     expects="the same message on the second connection",
-    statement=_GROUND,
+    statement="16.4",
     seconds=_LONG,
 )
 async def posts_again(stage: Stage) -> None:
@@ -78,7 +77,7 @@ async def posts_again(stage: Stage) -> None:
     "An acknowledged message is not posted again.",
     sends="an ACK, then the end of the connection",
     expects="no PUT on the second connection but for a new message",
-    statement=_GROUND,
+    statement="16.5",
     seconds=_LONG,
 )
 async def posts_only_open_messages_again(stage: Stage) -> None:
@@ -100,7 +99,7 @@ async def posts_only_open_messages_again(stage: Stage) -> None:
     "Messages that wait for acknowledgements are posted again in their order.",
     sends="the end of the connection instead of 20 acknowledgements",
     expects="20 messages with the same GUIDs in the same order",
-    statement=_GROUND,
+    statement="16.4",
     seconds=_LONG,
 )
 async def keeps_the_order(stage: Stage) -> None:
@@ -122,7 +121,7 @@ async def keeps_the_order(stage: Stage) -> None:
     level=Level.SHOULD,
     sends="the end of the connection instead of openQueueResponse",
     expects="the request on the second connection, and success; or an error",
-    statement=_GROUND,
+    statement="16.6",
     seconds=_LONG,
 )
 async def repeats_requests(stage: Stage) -> None:
@@ -141,7 +140,7 @@ async def repeats_requests(stage: Stage) -> None:
     level=Level.SHOULD,
     sends="a status for one of two openQueue requests on the second connection",
     expects="the other queue accepts a post",
-    statement=_GROUND,
+    statement="16.7",
     seconds=_LONG,
 )
 async def survives_a_refused_reopening(stage: Stage) -> None:
@@ -166,7 +165,7 @@ async def survives_a_refused_reopening(stage: Stage) -> None:
     level=Level.OBSERVED,
     sends="a message on both connections",
     expects="the message once",
-    statement=_GROUND,
+    statement="16.9",
     seconds=_LONG,
 )
 async def delivers_once(stage: Stage) -> None:

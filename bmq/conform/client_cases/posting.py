@@ -14,8 +14,6 @@ from bmq.wire.put import DecodedPut
 __all__ = ["CASES"]
 
 CASES = Cases(23, "Posting")
-_POSTING = "4-posting"
-_ACKS = "5-acknowledgement"
 ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
 
 
@@ -39,7 +37,7 @@ def _read(put: DecodedPut) -> tuple[dict[str, object], bytes]:
     "A posted message has the queue's number, a GUID and the payload, and asks for an acknowledgement.",
     sends="an ACK",
     expects="a PUT message",
-    statement=_POSTING,
+    statement="10.2",
 )
 async def posts(stage: Stage) -> None:
     line, queue = await _writing(stage)
@@ -58,7 +56,7 @@ async def posts(stage: Stage) -> None:
     "The checksum is the CRC32-C of the application data.",
     sends="an ACK",
     expects="the right checksum",
-    statement=_POSTING,
+    statement="10.5",
 )
 async def has_a_checksum(stage: Stage) -> None:
     line, queue = await _writing(stage)
@@ -73,7 +71,7 @@ def _payload_of(size: int) -> None:
         f"A payload of {size:,} bytes arrives.",
         sends="an ACK",
         expects="the payload, with the padding of the protocol",
-        statement=_POSTING,
+        statement="2.16",
     )
     async def posts_a_size(stage: Stage) -> None:
         line, queue = await _writing(stage)
@@ -95,7 +93,7 @@ for _size in _SIZES:
     "Two messages have different GUIDs.",
     sends="nothing",
     expects="different GUIDs",
-    statement=_POSTING,
+    statement="10.10",
 )
 async def has_new_guids(stage: Stage) -> None:
     line, queue = await _writing(stage)
@@ -111,7 +109,7 @@ async def has_new_guids(stage: Stage) -> None:
     "Properties are written in the new encoding for a broker that names it.",
     sends="a brokerResponse with MPS:MESSAGE_PROPERTIES_EX",
     expects="a property area with schema id 1, and the properties",
-    statement="8-properties",
+    statement="12.6",
 )
 async def writes_new_properties(stage: Stage) -> None:
     line, queue = await _writing(stage)
@@ -125,7 +123,7 @@ async def writes_new_properties(stage: Stage) -> None:
     "Properties are written in the old encoding for a broker that does not name the new one.",
     sends="a brokerResponse without MPS:MESSAGE_PROPERTIES_EX",
     expects="a property area with schema id 0, and the properties",
-    statement="8-properties",
+    statement="12.6",
 )
 async def writes_old_properties(stage: Stage) -> None:
     line, queue = await _writing(stage, features="PROTOCOL_ENCODING:BER,JSON")
@@ -140,7 +138,7 @@ async def writes_old_properties(stage: Stage) -> None:
     "Acknowledgements in another order reach their messages.",
     sends="acknowledgements of three messages in reverse order, the second one negative",
     expects="the second call reports the failure",
-    statement=_ACKS,
+    statement="11.6",
 )
 async def matches_acknowledgements(stage: Stage) -> None:
     line, queue = await _writing(stage)
@@ -163,7 +161,7 @@ def _status(place: int, status: int, name: str) -> None:
         f"A message refused with status {status} ({name}) is reported as not accepted.",
         sends=f"an acknowledgement with status {status}",
         expects="a failure of the call; the session goes on",
-        statement=_ACKS,
+        statement="11.7",
         level=Level.MUST if name != "unknown" else Level.SHOULD,
     )
     async def reports_a_status(stage: Stage) -> None:
@@ -186,7 +184,7 @@ for _place, (_number, _name) in enumerate(
     "One event acknowledges many messages.",
     sends="one ACK event for 50 messages",
     expects="success of all calls",
-    statement=_ACKS,
+    statement="2.5",
 )
 async def reads_many_acknowledgements(stage: Stage) -> None:
     line, queue = await _writing(stage)
@@ -202,7 +200,7 @@ async def reads_many_acknowledgements(stage: Stage) -> None:
     level=Level.SHOULD,
     sends="acknowledgements of a GUID and a queue that the client does not know",
     expects="the session goes on",
-    statement=_ACKS,
+    statement="11.8",
 )
 async def ignores_unknown_acknowledgements(stage: Stage) -> None:
     line, queue = await _writing(stage)
@@ -215,7 +213,7 @@ async def ignores_unknown_acknowledgements(stage: Stage) -> None:
     "A second acknowledgement of a message is ignored.",
     sends="the same acknowledgement twice, the second time negative",
     expects="success of the call; the session goes on",
-    statement=_ACKS,
+    statement="11.8",
 )
 async def ignores_a_second_acknowledgement(stage: Stage) -> None:
     line, queue = await _writing(stage)
@@ -232,7 +230,7 @@ async def ignores_a_second_acknowledgement(stage: Stage) -> None:
     "A message without an acknowledgement is not reported as accepted.",
     sends="nothing",
     expects="no answer of the call",
-    statement=_ACKS,
+    statement="11.9",
 )
 async def waits_for_the_acknowledgement(stage: Stage) -> None:
     line, queue = await _writing(stage)

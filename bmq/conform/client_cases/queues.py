@@ -16,8 +16,6 @@ from bmq.wire.control.messages import (
 __all__ = ["CASES"]
 
 CASES = Cases(22, "Queues")
-_OPENING = "2-opening-a-queue"
-_SUBSCRIBING = "3-subscribing"
 ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
 OTHER = "bmq://bmq.test.mem.priority/conform-other"
 NEWS = "bmq://bmq.test.mem.fanout/conform-news?id=foo"
@@ -28,7 +26,7 @@ NEWS = "bmq://bmq.test.mem.fanout/conform-news?id=foo"
     "A queue for writing is opened with the flag write and a writer count of 1.",
     sends="openQueueResponse",
     expects="openQueue with the URI, the flag WRITE and writeCount 1",
-    statement=_OPENING,
+    statement="7.11",
 )
 async def opens_for_writing(stage: Stage) -> None:
     line = await stage.started()
@@ -45,7 +43,7 @@ async def opens_for_writing(stage: Stage) -> None:
     "A queue for reading is opened, then configured with a subscription that has room.",
     sends="openQueueResponse and the answer to the configuration",
     expects="openQueue with the flag READ, then a configuration with positive limits",
-    statement=_SUBSCRIBING,
+    statement="8.2",
 )
 async def opens_for_reading(stage: Stage) -> None:
     line = await stage.started()
@@ -70,7 +68,7 @@ async def opens_for_reading(stage: Stage) -> None:
     "Two queues have different numbers.",
     sends="answers to both openings",
     expects="different qIds",
-    statement=_OPENING,
+    statement="7.5",
 )
 async def numbers_queues(stage: Stage) -> None:
     line = await stage.started()
@@ -85,7 +83,7 @@ async def numbers_queues(stage: Stage) -> None:
     "The reader of a fanout queue names its application.",
     sends="answers",
     expects="openQueue with appId foo in subIdInfo and in the URI",
-    statement=_OPENING,
+    statement="7.21",
 )
 async def names_the_application(stage: Stage) -> None:
     line = await stage.started()
@@ -101,7 +99,7 @@ async def names_the_application(stage: Stage) -> None:
     "A refused openQueue is an error of the call, and the session goes on.",
     sends="a status E_REFUSED; then success for another queue",
     expects="an error, then success",
-    statement=_OPENING,
+    statement="3.27",
 )
 async def survives_a_refused_opening(stage: Stage) -> None:
     line = await stage.started()
@@ -117,7 +115,7 @@ async def survives_a_refused_opening(stage: Stage) -> None:
     "A refused configuration is an error of the call, and the session goes on.",
     sends="success for openQueue, a status E_REFUSED for the configuration",
     expects="an error, then success for another queue",
-    statement=_SUBSCRIBING,
+    statement="3.27",
 )
 async def survives_a_refused_configuration(stage: Stage) -> None:
     line = await stage.started()
@@ -141,7 +139,7 @@ async def survives_a_refused_configuration(stage: Stage) -> None:
     "Answers in another order than the requests reach their calls.",
     sends="answers to two openings, the second one first",
     expects="success of both calls",
-    statement="ground-rules",
+    statement="3.25",
 )
 async def matches_answers(stage: Stage) -> None:
     line = await stage.started()
@@ -166,7 +164,7 @@ async def matches_answers(stage: Stage) -> None:
     "A closed reader withdraws its subscriptions, then closes the queue for good.",
     sends="answers",
     expects="a configuration without consumers, then closeQueue with isFinal",
-    statement="3-subscribing",
+    statement="15.1",
 )
 async def closes_a_reader(stage: Stage) -> None:
     line = await stage.started()
@@ -187,7 +185,7 @@ async def closes_a_reader(stage: Stage) -> None:
     "A closed writer closes the queue for good.",
     sends="closeQueueResponse",
     expects="closeQueue with isFinal",
-    statement="2-opening-a-queue",
+    statement="15.2",
 )
 async def closes_a_writer(stage: Stage) -> None:
     line = await stage.started()
@@ -208,7 +206,7 @@ async def closes_a_writer(stage: Stage) -> None:
     level=Level.SHOULD,
     sends="a status for closeQueue",
     expects="an answer of the client; another queue can be opened",
-    statement="2-opening-a-queue",
+    statement="15.7",
 )
 async def survives_a_refused_close(stage: Stage) -> None:
     line = await stage.started()

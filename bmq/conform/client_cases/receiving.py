@@ -13,8 +13,6 @@ from bmq.wire.properties import PropertyInput
 __all__ = ["CASES"]
 
 CASES = Cases(24, "Receiving")
-_DELIVERY = "6-delivery"
-_CONFIRMATION = "7-confirmation"
 ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
 NEWS = "bmq://bmq.test.mem.fanout/conform-news?id=foo"
 
@@ -29,7 +27,7 @@ async def _reading(stage: Stage, uri: str = ORDERS) -> tuple[Line, Opened]:
     "A delivered message reaches the application.",
     sends="a PUSH message",
     expects="its payload and its GUID",
-    statement=_DELIVERY,
+    statement="13.5",
 )
 async def receives(stage: Stage) -> None:
     line, queue = await _reading(stage)
@@ -44,7 +42,7 @@ async def receives(stage: Stage) -> None:
     "Messages of one event and of several events arrive in order.",
     sends="three messages in an event, and two more in events of their own",
     expects="five messages in order",
-    statement=_DELIVERY,
+    statement="13.5",
 )
 async def keeps_the_order(stage: Stage) -> None:
     line, queue = await _reading(stage)
@@ -61,7 +59,7 @@ def _properties(number: str, new: bool) -> None:
         f"Properties in the {'new' if new else 'old'} encoding are read.",
         sends="a PUSH message with a string, an integer, a boolean and an empty string",
         expects="the properties and the payload",
-        statement="8-properties",
+        statement="12.8",
     )
     async def reads_properties(stage: Stage) -> None:
         line, queue = await _reading(stage)
@@ -81,7 +79,7 @@ _properties("24.1.4", new=False)
     "A message compressed with zlib is decompressed.",
     sends="a PUSH message with the compression ZLIB, with properties",
     expects="the payload and the properties",
-    statement=_DELIVERY,
+    statement="13.5",
 )
 async def decompresses(stage: Stage) -> None:
     line, queue = await _reading(stage)
@@ -97,7 +95,7 @@ async def decompresses(stage: Stage) -> None:
     "A message of a megabyte arrives, in any pieces.",
     sends="a PUSH message of 1,000,003 bytes, in two writes",
     expects="the payload",
-    statement=_DELIVERY,
+    statement="2.4",
 )
 async def reads_large_messages(stage: Stage) -> None:
     line, queue = await _reading(stage)
@@ -117,7 +115,7 @@ async def reads_large_messages(stage: Stage) -> None:
     level=Level.SHOULD,
     sends="a PUSH message without a payload, with properties",
     expects="an empty payload",
-    statement=_DELIVERY,
+    statement="13.6",
 )
 async def reads_empty_payloads(stage: Stage) -> None:
     line, queue = await _reading(stage)
@@ -132,7 +130,7 @@ async def reads_empty_payloads(stage: Stage) -> None:
     level=Level.SHOULD,
     sends="a PUSH message with an option of type 40 in front of the subscription",
     expects="the payload",
-    statement=_DELIVERY,
+    statement="13.4",
 )
 async def skips_unknown_options(stage: Stage) -> None:
     line, queue = await _reading(stage)
@@ -148,7 +146,7 @@ async def skips_unknown_options(stage: Stage) -> None:
     "A message marked as out of order arrives like any other.",
     sends="a PUSH message with the flag OUT_OF_ORDER",
     expects="the payload",
-    statement=_DELIVERY,
+    statement="13.7",
 )
 async def reads_redelivered_messages(stage: Stage) -> None:
     line, queue = await _reading(stage)
@@ -163,7 +161,7 @@ async def reads_redelivered_messages(stage: Stage) -> None:
     level=Level.SHOULD,
     sends="a PUSH message for qId 4711, then one for the open queue",
     expects="the second message",
-    statement=_DELIVERY,
+    statement="13.8",
 )
 async def ignores_unknown_queues(stage: Stage) -> None:
     line, queue = await _reading(stage)
@@ -178,7 +176,7 @@ async def ignores_unknown_queues(stage: Stage) -> None:
     "A confirmation has the queue's number and the GUID.",
     sends="a PUSH message",
     expects="a CONFIRM message",
-    statement=_CONFIRMATION,
+    statement="14.2",
 )
 async def confirms(stage: Stage) -> None:
     line, queue = await _reading(stage)
@@ -197,7 +195,7 @@ async def confirms(stage: Stage) -> None:
     "A confirmation of a fanout application has the number of the application.",
     sends="a PUSH message",
     expects="a CONFIRM message with the subId of openQueue",
-    statement=_CONFIRMATION,
+    statement="14.2",
 )
 async def confirms_for_an_application(stage: Stage) -> None:
     line, queue = await _reading(stage, NEWS)
@@ -214,7 +212,7 @@ async def confirms_for_an_application(stage: Stage) -> None:
     "A message that the application has not confirmed is not confirmed.",
     sends="two PUSH messages",
     expects="one CONFIRM message, for the confirmed message",
-    statement=_CONFIRMATION,
+    statement="14.3",
 )
 async def confirms_only_confirmed_messages(stage: Stage) -> None:
     line, queue = await _reading(stage)
