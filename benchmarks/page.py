@@ -3,7 +3,8 @@
 
     python benchmarks/page.py [--results build] [--other build/other] [--page docs/performance.md]
 
-Reads the output of the other programs (benchmark.json, scale.json, broker.json, stages.json) and replaces the
+Reads the output of the other programs (benchmark.json, scale.json, broker.json, stages.json, startup.json,
+memory.json) and replaces the
 text between ``<!-- measured: NAME -->`` and ``<!-- end -->``. Parts without results stay unchanged. With
 results of another interpreter or another machine, all results with a goal are shown side by side.
 """
@@ -81,6 +82,14 @@ def stages(document: dict[str, Any]) -> dict[str, str]:
     return measured
 
 
+def startup(document: dict[str, Any]) -> dict[str, str]:
+    return {"startup": Grid("", tuple(document["columns"]), document["rows"]).markdown()}
+
+
+def memory(document: dict[str, Any]) -> dict[str, str]:
+    return {"memory": Grid("", tuple(document["columns"]), document["rows"]).markdown()}
+
+
 def goals(documents: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Return each goal with a floor from the same run, beside the floor."""
     rows = [*report.reached(documents.get("benchmark", {}).get("runs", {}))]
@@ -122,7 +131,7 @@ def side_by_side(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    names = ("benchmark", "scale", "broker", "stages")
+    names = ("benchmark", "scale", "broker", "stages", "startup", "memory")
     paths = {name: folder / f"{name}.json" for name in names}
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
@@ -137,7 +146,7 @@ def main() -> None:
     options = parser.parse_args()
     measured: dict[str, str] = {}
     picture = options.page.parent / "assets" / "performance.png"
-    makers = {"scale": scale, "broker": embedded, "stages": stages}
+    makers = {"scale": scale, "broker": embedded, "stages": stages, "startup": startup, "memory": memory}
     documents = read(options.results)
     for name, document in documents.items():
         measured |= makers[name](document) if name in makers else comparison(document, picture)

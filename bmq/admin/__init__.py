@@ -10,44 +10,47 @@ Each command of a broker has a method. :meth:`Admin.command` sends any line, suc
 broker. :func:`danger_of` returns the danger of a line.
 """
 
-from bmq.admin.client import Admin, QueueAdmin, connect
-from bmq.admin.cluster import ClusterAdmin, TunableAdmin
-from bmq.admin.commands import Danger, danger_of
-from bmq.admin.results import (
-    AppDepth,
-    AppState,
-    AppStatistics,
-    BrokerConfiguration,
-    Client,
-    Cluster,
-    ClusterNode,
-    ClusterStatus,
-    ClusterStorage,
-    ClusterTopology,
-    CommandHelp,
-    Depth,
-    DomainInfo,
-    DomainSummary,
-    Internals,
-    MessagePage,
-    NodeStatus,
-    PartitionStatus,
-    PartitionStorage,
-    Purged,
-    QueueStatistics,
-    ReaderSubscription,
-    Standing,
-    Statistics,
-    StorageFile,
-    StoredMessage,
-    StoredQueue,
-    Stream,
-    Tunable,
-    TunableChange,
-    TunableValue,
-    Usage,
-    Window,
-)
+TYPE_CHECKING = False  # type checkers take this name for true
+
+if TYPE_CHECKING:
+    from bmq.admin.client import Admin, QueueAdmin, connect
+    from bmq.admin.cluster import ClusterAdmin, TunableAdmin
+    from bmq.admin.commands import Danger, danger_of
+    from bmq.admin.results import (
+        AppDepth,
+        AppState,
+        AppStatistics,
+        BrokerConfiguration,
+        Client,
+        Cluster,
+        ClusterNode,
+        ClusterStatus,
+        ClusterStorage,
+        ClusterTopology,
+        CommandHelp,
+        Depth,
+        DomainInfo,
+        DomainSummary,
+        Internals,
+        MessagePage,
+        NodeStatus,
+        PartitionStatus,
+        PartitionStorage,
+        Purged,
+        QueueStatistics,
+        ReaderSubscription,
+        Standing,
+        Statistics,
+        StorageFile,
+        StoredMessage,
+        StoredQueue,
+        Stream,
+        Tunable,
+        TunableChange,
+        TunableValue,
+        Usage,
+        Window,
+    )
 
 __all__ = [
     "Admin",
@@ -91,3 +94,25 @@ __all__ = [
     "connect",
     "danger_of",
 ]
+
+# Loaded when a name is first used: the client takes as long to import as asyncio, and bmq.admin.words and
+# bmq.admin.commands need neither.
+_MODULES = ("commands", "results", "client", "cluster")
+
+# Type checkers see only the imports above, and report all unknown names as errors.
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        from importlib import import_module
+
+        for module in _MODULES if name in __all__ else ():
+            found = import_module(f"bmq.admin.{module}")
+            if name in found.__all__:
+                value = globals()[name] = getattr(found, name)
+                return value
+        if name in _MODULES:
+            return import_module(f"bmq.admin.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

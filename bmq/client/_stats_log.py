@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bmq.client.stats import SessionStats
 from bmq.protocol.client.events import Connected, Disconnected, SessionEvent
 
 if TYPE_CHECKING:
     from bmq.client.session import Session
-    from bmq.client.stats import SessionStats
 
 __all__ = ["StatsLog", "stats_line"]
 

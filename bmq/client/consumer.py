@@ -20,7 +20,6 @@ from bmq.client._definition import (
 from bmq.client._line import ConsumerState
 from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch, MessageLine
-from bmq.client.stats import ConsumerStats, consumer_stats
 from bmq.errors import UsageError
 from bmq.protocol.client.subscription import SubscriptionOptions
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from bmq.client._end import QueueEnd
     from bmq.client.interceptors import Hooks
     from bmq.client.queue import Queue
+    from bmq.client.stats import ConsumerStats
     from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Consumer", "Subscription", "line_for", "line_of"]
@@ -149,6 +149,8 @@ class Consumer:
 
     def stats(self) -> ConsumerStats:
         """Return a snapshot of the consumer's counters."""
+        from bmq.client.stats import consumer_stats  # large, and not all programs ask
+
         line = self._line
         line.end.confirming.finish()
         return consumer_stats(line.counts, line.in_line)

@@ -28,7 +28,6 @@ from bmq.client.interceptors import Hooks, PostHooks
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch, MessageLine, consumer_of, line_of
 from bmq.client.posts import Ack, GuidsOf, PostReport, PutMessage
-from bmq.client.stats import QueueStats, queue_stats
 from bmq.engine.room import Want
 from bmq.errors import UsageError
 from bmq.protocol.client.queue import QueueState
@@ -43,6 +42,7 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.client._shortcuts import Codec, Group, GroupOptions, Tables, TablesOptions, TypedQueue
     from bmq.client.session import Session
+    from bmq.client.stats import QueueStats
     from bmq.engine.driver import Driver
     from bmq.subscriptions import ExpressionInput
     from bmq.wire.table import EncodedPosts
@@ -197,6 +197,8 @@ class Queue(OpenQueue):
 
     def stats(self) -> QueueStats:
         """Return a snapshot of the queue's counters for posted and received messages."""
+        from bmq.client.stats import queue_stats  # large, and not all programs ask
+
         end = self._end
         end.confirming.finish()
         return queue_stats(end.core, end.counts, end.in_line)

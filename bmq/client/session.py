@@ -32,7 +32,6 @@ from bmq.client.queue import (
     Queue,
     queue_of,
 )
-from bmq.client.stats import SessionStats, session_stats
 from bmq.conventions import delay_queue_of
 from bmq.engine.address import Address
 from bmq.engine.driver import Driver
@@ -48,6 +47,7 @@ from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client._shortcuts import Requests
+    from bmq.client.stats import SessionStats
     from bmq.subscriptions import ExpressionInput
 
 __all__ = ["CloseReport", "Session", "disown", "driver_of"]
@@ -490,6 +490,8 @@ class Session:
 
     def stats(self) -> SessionStats:
         """Return a snapshot of the session's counters and levels."""
+        from bmq.client.stats import session_stats  # large, and not all programs ask
+
         self._driver.confirming.finish()
         return session_stats(self._driver)
 

@@ -270,12 +270,16 @@ class Disconnected(SessionEvent):
 
 
 class Signal:
-    """Base class of signals to the I/O layer."""
+    """Base class of signals to the I/O layer.
+
+    Signals are not frozen: some are created for each incoming event, and a frozen object takes longer to
+    create. A frozen class also takes twice as long to import.
+    """
 
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completed(Signal):
     """An operation ended, with ``error`` or, if None, successfully."""
 
@@ -291,7 +295,7 @@ Outcome: TypeAlias = tuple[object, int, bytes, AckStatus, PostTarget]
 Accepted: TypeAlias = tuple[object, int]
 
 
-@dataclass(slots=True)  # not frozen: created for each incoming event, and frozen objects are slower
+@dataclass(slots=True)
 class Acked(Signal):
     """Outcomes of posts: individual outcomes, and counts of accepted posts.
 
@@ -316,7 +320,7 @@ class Pushed(Signal):
     deliveries: Sequence[tuple[Handle, SubscriptionCore, list[Push]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PushedColumns(Signal):
     """Messages arrived for subscriptions with columns: a tuple (queue, subscription, columns) for each.
 
@@ -326,7 +330,7 @@ class PushedColumns(Signal):
     deliveries: Sequence[tuple[Handle, SubscriptionCore, PushColumns]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ConfirmedAgain(Signal):
     """Confirmed messages arrived again: they are confirmed once more, and not reported as arrived.
 
@@ -341,7 +345,7 @@ class ConfirmedAgain(Signal):
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StreamConfigured(Signal):
     """The broker has accepted or refused a queue's subscriptions. Reported before the callers' outcomes.
 
@@ -355,7 +359,7 @@ class StreamConfigured(Signal):
     failed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Astray(Signal):
     """Messages arrived for a queue or subscription not open here; they stay unconfirmed.
 
@@ -370,7 +374,7 @@ class Astray(Signal):
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Unsendable(Signal):
     """A post could not be encoded, because of a mistake in this library; its outcome is INVALID_ARGUMENT.
 
@@ -383,7 +387,7 @@ class Unsendable(Signal):
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Skipped(Signal):
     """The broker sent an element unknown to this version; the element is ignored.
 
@@ -394,13 +398,13 @@ class Skipped(Signal):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CloseChannel(Signal):
     """The connection must be closed, because of ``error`` unless None."""
 
     error: Error | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CredentialsNeeded(Signal):
     """The authentication is about to expire: renew it with :meth:`ClientCore.reauthenticate`."""
