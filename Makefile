@@ -115,10 +115,10 @@ alerts: ## the alert rules for the metrics of brokers, with promtool, which has 
 	promtool check rules docs/assets/alerts.yml
 	promtool test rules tests/prometheus/alerts.test.yml
 
-integration: setup ## the suites against a real broker, in Docker; PROFILE=cluster for three nodes
+integration: setup ## integration tests and conformance cases against a real broker, in Docker; PROFILE=cluster for three nodes
 	@./docker/integration "$(RUN)" $(ARGS)
 
-works-with: setup ## the page "Works with", from a run of the conformance suite: ARGS="--broker tcp://..."
+works-with: setup ## the page "Works with", from conformance cases and integration tests: ARGS="--broker tcp://..."
 	$(RUN) benchmarks/works_with.py $(ARGS)
 
 lint: setup ## ruff: rules and format; import-linter: which way imports point; codespell: misspelt words

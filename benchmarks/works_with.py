@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the conformance suite against a broker, and write the page "Works with".
+"""Run the conformance cases and the integration tests against a broker, and write the page "Works with".
 
     python benchmarks/works_with.py --broker tcp://localhost:30114 --release 0.95.14 --commit a5b313cbb
     python benchmarks/works_with.py                    # an embedded broker
     python benchmarks/works_with.py --page             # the page alone, from the recorded runs
 
-Each run records the broker's identity and the result of each test in ``docs/works-with.json``; a run replaces
-the earlier run of the same broker. The broker needs the test domains of ``docker/single/etc``.
+Each run records the broker's identity and the result of each case and test in ``docs/works-with.json``; a run
+replaces the earlier run of the same broker. The broker needs the test domains of ``docker/single/etc``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import bmq
 import bmq.admin
+from bmq.conform import GROUPS, Outcome, all_cases, run_suite
+from bmq.conform.bench import Address
 from bmq.wire.control.messages import BrokerResponse
-from tests.conformance.raw import dial
+from tests.fakes.client import dial
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "works-with.json"
@@ -36,10 +38,6 @@ PAGE = ROOT / "docs" / "works-with.md"
 BEGIN, END = "<!-- begin: written by benchmarks/works_with.py -->", "<!-- end -->"
 #: The features of the client, and the tests of each feature.
 FEATURES = {
-    "negotiation, heartbeats, opening and closing": ["conformance/test_session.py"],
-    "posts, acknowledgements, properties, compression": ["conformance/test_messages.py"],
-    "delivery, confirmations, redelivery": ["conformance/test_delivery.py"],
-    "property schemas": ["integration/features/test_schema_ids.py"],
     "queues for reading and for writing": ["integration/test_queues.py", "integration/test_sides.py"],
     "subscriptions and routing": [
         "integration/test_routing.py",
@@ -47,12 +45,12 @@ FEATURES = {
     ],
     "order of messages": ["integration/test_order.py"],
     "misuse refused with an error": ["integration/test_misuse.py"],
+    "property schemas": ["integration/features/test_schema_ids.py"],
     "admin commands": ["integration/features/test_admin.py"],
     "groups": ["integration/features/test_groups.py"],
     "delayed messages": ["integration/features/test_delays.py"],
     "durable retries": ["integration/features/test_durable_retries.py"],
     "requests and replies": ["integration/features/test_requests.py"],
-    "messages beyond memory": ["conformance/test_spilling.py"],
 }
 
 
@@ -77,7 +75,25 @@ async def refusals(broker: str) -> dict[str, str]:
     return found
 
 
-def run_suite(broker: str | None, folder: Path) -> dict[str, dict[str, Any]]:
+async def run_cases(broker: str) -> dict[str, dict[str, Any]]:
+    """Run the conformance cases; return the result of each group of cases."""
+    report = await run_suite(Address.parse(broker), all_cases())
+    found: dict[str, dict[str, Any]] = {}
+    for each in report.results:
+        row = found.setdefault(
+            f"protocol: {GROUPS[each.case.key[0]].lower()}", {"passed": 0, "failed": [], "not tested": 0}
+        )
+        match each.outcome:
+            case Outcome.PASSED:
+                row["passed"] += 1
+            case Outcome.FAILED:
+                row["failed"].append(each.case.number)
+            case _:
+                row["not tested"] += 1
+    return found
+
+
+def run_tests(broker: str | None, folder: Path) -> dict[str, dict[str, Any]]:
     """Run the tests; return for each feature the number of passed tests, and the names of failed tests."""
     report = folder / "report.xml"
     files = [f"tests/{each}" for group in FEATURES.values() for each in group]
@@ -110,12 +126,16 @@ def run_suite(broker: str | None, folder: Path) -> dict[str, dict[str, Any]]:
 
 def cell(result: dict[str, Any]) -> str:
     """Return a cell of the table."""
-    passed, failed = result["passed"], result["failed"]
+    passed, failed, missing = result["passed"], result["failed"], result.get("not tested", 0)
     if not passed and not failed:
         return "not run"
-    if not failed:
-        return f"{passed} of {passed}"
-    return f"{passed} of {passed + len(failed)}: " + ", ".join(f"`{each}`" for each in failed[:5])
+    words = [f"{passed} of {passed + len(failed)}"]
+    if failed:
+        words.append(": " + ", ".join(f"`{each}`" for each in failed[:5]))
+        words.append(f" and {len(failed) - 5} more" if len(failed) > 5 else "")
+    if missing:
+        words.append(f" ({missing} not tested)")
+    return "".join(words)
 
 
 def table(runs: list[dict[str, Any]]) -> str:
@@ -127,9 +147,10 @@ def table(runs: list[dict[str, Any]]) -> str:
         f"| {run['commit'] or '-'} | `{run['features']}` | {run['date']} | bmq {run['client']} |"
         for run in runs
     ]
-    lines += ["", "| feature of the client | " + " | ".join(run["release"] for run in runs) + " |"]
+    lines += ["", "| cases and tests | " + " | ".join(run["release"] for run in runs) + " |"]
     lines.append("| --- |" + " --- |" * len(runs))
-    for feature in FEATURES:
+    groups = dict.fromkeys(name for run in runs for name in run["results"] if name.startswith("protocol: "))
+    for feature in (*groups, *FEATURES):
         empty: dict[str, Any] = {"passed": 0, "failed": []}
         cells = [cell(run["results"].get(feature, empty)) for run in runs]
         lines.append(f"| {feature} | " + " | ".join(cells) + " |")
@@ -153,10 +174,11 @@ async def record(arguments: argparse.Namespace) -> dict[str, Any]:
         await embedded.start()
     target = arguments.broker or embedded.uri
     answer, refused = await identity(target), await refusals(target)
+    results = await run_cases(target)
     if arguments.broker is None:
         await embedded.stop()
     with tempfile.TemporaryDirectory() as folder:
-        results = await asyncio.to_thread(run_suite, arguments.broker, Path(folder))
+        results |= await asyncio.to_thread(run_tests, arguments.broker, Path(folder))
     return {
         "release": arguments.release,
         "commit": arguments.commit,
@@ -172,7 +194,7 @@ async def record(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Parse the command line, and write the record and the page."""
-    parser = argparse.ArgumentParser(description="Run the conformance suite, and write the page.")
+    parser = argparse.ArgumentParser(description="Run the cases and the tests, and write the page.")
     parser.add_argument("--broker", help="address of a running broker; an embedded broker if omitted")
     parser.add_argument("--release", default="embedded broker", help="name of the broker's release")
     parser.add_argument("--commit", default="", help="commit of the broker")

@@ -743,7 +743,7 @@ def _marks(parent: ast.Module | ast.ClassDef, name: str) -> Iterator[tuple[str, 
 
 
 def statements() -> str:
-    """The statements of the documents: verdict, reason for each difference, and tests."""
+    """The statements of the documents: verdict, reason for each difference, cases and tests."""
     tests = marked_tests()
     parts = []
     for section in tomllib.loads(STATEMENTS.read_text(encoding="utf-8"))["section"]:
@@ -754,7 +754,10 @@ def statements() -> str:
                 " ".join(
                     [VERDICTS[row["holds"]] + ("." if "why" in row else ""), row.get("why", "")]
                 ).strip(),
-                "<br>".join(f"`{name.removeprefix('tests/')}`" for name in tests.get(row["number"], [])),
+                "<br>".join(
+                    [f"[case {number}](conformance/cases.md)" for number in row.get("cases", ())]
+                    + [f"`{name.removeprefix('tests/')}`" for name in tests.get(row["number"], [])]
+                ),
             )
             for row in section["statement"]
         ]
@@ -788,7 +791,7 @@ def headline() -> str:
 
 
 def tested_brokers() -> str:
-    """The brokers of the recorded runs of the conformance suite."""
+    """The brokers of the recorded runs of the page "Works with"."""
     runs = orjson.loads((ROOT / "docs" / "works-with.json").read_bytes())
     rows = ([run["release"], run["commit"] or "-", run["date"]] for run in runs)
     return _table(["broker", "commit", "tested"], rows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page "Works with" shows the recorded runs of the conformance suite, and names tests that exist."""
+"""The page "Works with" shows the recorded runs of cases and tests, and names tests that exist."""
 
 from __future__ import annotations
 
@@ -36,3 +36,5 @@ def test_failed_and_missing_tests_show_in_the_table(program: Any) -> None:
     assert program.cell({"passed": 3, "failed": []}) == "3 of 3"
     assert program.cell({"passed": 2, "failed": ["test_a", "test_b"]}) == "2 of 4: `test_a`, `test_b`"
     assert program.cell({"passed": 0, "failed": []}) == "not run"
+    many = {"passed": 2, "failed": [*"1234567"], "not tested": 1}
+    assert program.cell(many) == "2 of 9: `1`, `2`, `3`, `4`, `5` and 2 more (1 not tested)"

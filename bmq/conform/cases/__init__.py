@@ -9,7 +9,9 @@ from bmq.conform.cases.framing import GROUP as _FRAMING
 from bmq.conform.cases.modes import GROUP as _MODES
 from bmq.conform.cases.negotiation import GROUP as _NEGOTIATION
 from bmq.conform.cases.posting import GROUP as _POSTING
+from bmq.conform.cases.refusals import GROUP as _REFUSALS
 from bmq.conform.cases.requests import GROUP as _REQUESTS
+from bmq.conform.cases.routing import GROUP as _ROUTING
 from bmq.conform.cases.subscriptions import GROUP as _SUBSCRIPTIONS
 
 __all__ = ["EVERY_GROUP"]
@@ -23,4 +25,6 @@ EVERY_GROUP: Final[tuple[Cases, ...]] = (
     _DELIVERY,
     _SUBSCRIPTIONS,
     _MODES,
+    _ROUTING,
+    _REFUSALS,
 )
