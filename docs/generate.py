@@ -755,7 +755,10 @@ def statements() -> str:
                     [VERDICTS[row["holds"]] + ("." if "why" in row else ""), row.get("why", "")]
                 ).strip(),
                 "<br>".join(
-                    [f"[case {number}](conformance/cases.md)" for number in row.get("cases", ())]
+                    [
+                        f"[case {number}](conformance/cases.md#c-{number.replace('.', '-')})"
+                        for number in row.get("cases", ())
+                    ]
                     + [f"`{name.removeprefix('tests/')}`" for name in tests.get(row["number"], [])]
                 ),
             )
