@@ -2,12 +2,14 @@
 """The order of a key in groups with and without coordination, while members and brokers fail.
 
     python benchmarks/exclusive.py --uri tcp://127.0.0.1:30114 --runs 30
+    python benchmarks/exclusive.py --uri tcp://127.0.0.1:30114 --backlog 1000000
     python benchmarks/exclusive.py --broker /usr/local/bin/bmqbrkr --runs 30 --only "primary killed"
 
 Each line of the table is a fault; each run posts numbered messages to a new queue, and reads what members in
 separate processes wrote down: the begin and the end of each message, with the fence. ``--coordination none``
-measures the same without the agreement. With ``--broker``, three real nodes are started, and killed. Without
---uri and --broker, an embedded broker is used.
+measures the same without the agreement. ``--backlog`` posts messages before three members with windows of
+1,000 for each of 64 buckets join, and counts messages out of order. With ``--broker``, three real nodes are
+started, and killed. Without --uri and --broker, an embedded broker is used.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import os
 import shutil
 import signal
 import statistics
+import struct
 import sys
 import tempfile
 import time
@@ -43,7 +46,9 @@ DOMAIN = "bmq.test.mem.priority"
 CLUSTER_DOMAIN = "bmq.test.persistent.priority.sc"
 BUCKETS = 16
 #: Seconds of silence after which no more messages are expected.
-QUIET = 12.0
+QUIET = 40.0
+# Time, bucket and number of a message in the file of a member that only counts.
+_ROW = struct.Struct("<QHQ")
 _processes = multiprocessing.get_context("forkserver")
 
 
@@ -97,6 +102,37 @@ async def _be_member(out: int, uri: str, name: str, options: dict[str, Any], wor
             await handling
 
 
+def be_counter(path: str, uri: str, queue: str, options: dict[str, Any], work: float) -> None:
+    """Confirm messages at once, and write the time, the bucket and the number of each in binary form."""
+    asyncio.run(_be_counter(os.open(path, os.O_WRONLY | os.O_APPEND), uri, queue, options))
+
+
+async def _be_counter(out: int, uri: str, name: str, options: dict[str, Any]) -> None:
+    rows, leaving = bytearray(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
+
+    async def handle(group: bmq.groups.Group) -> None:
+        async for message in group:
+            rows.extend(_ROW.pack(time.monotonic_ns(), group.bucket_of(message) or 0, int(message.data)))
+            message.confirm()
+
+    async def write() -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            os.write(out, rows)
+            rows.clear()
+
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(name, read=True)
+        os.write(out, _ROW.pack(0, 0, 0))
+        async with queue.group("k", **options) as group, asyncio.TaskGroup() as tasks:
+            working = [tasks.create_task(handle(group)), tasks.create_task(write())]
+            await leaving.wait()
+            for task in working:
+                task.cancel()
+        os.write(out, rows)
+
+
 @dataclass
 class Record:
     """One message in the hands of one member; ``end`` is None if the member did not finish it."""
@@ -119,13 +155,25 @@ class Member:
         self.killed: int | None = None
         self.process: Any = None
 
-    async def start(self, uri: str, queue: str, options: dict[str, Any], work: float) -> None:
+    async def start(
+        self,
+        uri: str,
+        queue: str,
+        options: dict[str, Any],
+        work: float,
+        target: Callable[..., None] = be_member,
+    ) -> None:
         arguments = (self.path, uri, queue, {"member": f"m{self.index}", **options}, work)
-        self.process = _processes.Process(target=be_member, args=arguments, daemon=True)
+        self.process = _processes.Process(target=target, args=arguments, daemon=True)
         self.process.start()
-        while not os.path.getsize(self.path):
+        while not self.wrote:
             assert self.process.is_alive(), f"member {self.index} ended: {self.process.exitcode}"
             await asyncio.sleep(0.01)
+
+    @property
+    def wrote(self) -> int:
+        """The number of bytes written, above 0 once the member has joined."""
+        return os.path.getsize(self.path)
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
@@ -555,6 +603,62 @@ async def table(arguments: argparse.Namespace) -> None:
             print(shown(name, books), flush=True)
 
 
+async def backlog(arguments: argparse.Namespace) -> None:
+    """Post a backlog, let three members handle it, and count the messages out of order."""
+    options = {
+        "coordination": arguments.coordination,
+        "buckets": 64,
+        "max_unconfirmed_messages": 1000,
+        **({"lease": arguments.lease} if arguments.coordination == "exclusive" else {}),
+    }
+    count: int = arguments.backlog
+    async with broker_of(arguments.uri) as uri, bmq.connect(uri) as session:
+        name = fresh_queue_uri(DOMAIN, "backlog")
+        queue = await session.open_queue(name, write=True)
+        began = time.monotonic()
+        for first in range(0, count, 10_000):
+            numbers = range(first, min(first + 10_000, count))
+            report = await queue.post_many(bmq.PutMessage(b"%d" % each, {"k": each}) for each in numbers)
+            report.raise_for_failures()
+        print(f"{count:,} posted in {time.monotonic() - began:.0f} s", flush=True)
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            members = [Member(index, folder) for index in range(3)]
+            for member in members:
+                await member.start(uri, name, options, 0.0, be_counter)
+            size, since = 0, time.monotonic()
+            while size < (count + 3) * _ROW.size and time.monotonic() - since < QUIET:
+                await asyncio.sleep(1)
+                now = sum(member.wrote for member in members)
+                if now != size:
+                    size, since = now, time.monotonic()
+                if arguments.verbose:
+                    done = [member.wrote // _ROW.size - 1 for member in members]
+                    print(f"# {time.monotonic() - began:.0f} s: {done}", flush=True)
+            took = time.monotonic() - began
+            await asyncio.gather(*(member.end() for member in members))
+            print(f"{order_of(members, count)}, in {took:.0f} s", flush=True)
+
+
+def order_of(members: list[Member], count: int) -> str:
+    """Describe the order in which members received numbered messages."""
+    rows = sorted(
+        row for member in members for row in _ROW.iter_unpack(Path(member.path).read_bytes()) if row[0]
+    )
+    highest: dict[int, int] = {}
+    seen: set[int] = set()
+    disorder = 0
+    for _, bucket, number in rows:
+        disorder += number not in seen and number < highest.get(bucket, -1)
+        highest[bucket] = max(number, highest.get(bucket, -1))
+        seen.add(number)
+    shares = [member.wrote // _ROW.size - 1 for member in members]
+    return (
+        f"{len(seen):,} received, {count - len(seen):,} lost, {len(rows) - len(seen):,} twice, "
+        f"{disorder:,} out of order, by member {shares}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -567,10 +671,12 @@ def main() -> None:
     parser.add_argument("--lease", type=float, default=1.0)
     parser.add_argument("--coordination", choices=("exclusive", "none"), default="exclusive")
     parser.add_argument("--only", nargs="*", choices=[*LINES, *CLUSTER_LINES])
+    parser.add_argument("--backlog", type=int, metavar="MESSAGES", help="measure a backlog instead")
+    parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--keep", help="folder for the records of wrong runs")
     arguments = parser.parse_args()
     _processes.set_forkserver_preload(["bmq", "bmq.groups"])
-    asyncio.run(table(arguments))
+    asyncio.run(backlog(arguments) if arguments.backlog else table(arguments))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -124,6 +126,81 @@ async def test_a_member_whose_connection_is_lost_begins_anew(
             await eventually(lambda: len(ledger.done) == 120)
         await asyncio.gather(*tasks)
     assert not ledger.wrong
+
+
+class Listening:
+    """A relay to a broker that keeps what the clients send, by connection."""
+
+    def __init__(self, broker: bmq.broker.Broker) -> None:
+        self.sent: list[bytearray] = []
+        self._broker = broker
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Listening:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.uri = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = self._broker.uri.removeprefix("tcp://").split(":")
+        from_broker, to_broker = await asyncio.open_connection(host, int(port))
+        sent = bytearray()
+        self.sent.append(sent)
+        self._writers += [writer, to_broker]
+        for source, target, kept in ((reader, to_broker, sent), (from_broker, writer, None)):
+            self._tasks.append(asyncio.create_task(self._pass_on(source, target, kept)))
+
+    async def _pass_on(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, kept: bytearray | None
+    ) -> None:
+        while chunk := await source.read(65536):
+            if kept is not None:
+                kept += chunk
+            target.write(chunk)
+        target.close()
+
+    def windows(self, connection: int) -> dict[str, list[int]]:
+        """Return the windows that a connection asked for, by expression, in order."""
+        found: dict[str, list[int]] = {}
+        text = self.sent[connection].decode("latin-1")
+        for start in re.finditer(r'(?<="streamParameters":)\{', text):
+            parameters, _ = json.JSONDecoder().raw_decode(text, start.start())
+            for each in parameters.get("subscriptions", ()):
+                window = each["consumers"][0].get("maxUnconfirmedMessages", 0)
+                found.setdefault(each["expression"].get("text", ""), []).append(window)
+        return found
+
+
+async def test_no_bucket_is_restored_with_a_window_after_a_lost_connection(
+    bmq_connect: Connect, bmq_broker: bmq.broker.Broker, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    """Its messages may belong to another member by now: it begins with a window of 0, as any new owner."""
+    async with Listening(bmq_broker) as relay, bmq.connect(relay.uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        async with queue.group("k", **OPTIONS) as group:
+            await eventually(lambda: len(group.owned) == 6)
+            fences = [group.fence(bucket) for bucket in range(6)]
+            await post(writer, 0, 6)
+            await eventually(lambda: group.stats().waiting == 6)
+            relay.cut()
+            await post(writer, 6, 30)
+            await eventually(lambda: len(group.owned) == 6 and group.fence(0) not in fences)
+            await eventually(lambda: group.stats().waiting == 36)
+        for connection in (0, 1):
+            windows = relay.windows(connection)
+            of_buckets = {text: each for text, each in windows.items() if "% 6" in text and "k" in text}
+            assert len(of_buckets) == 6, windows
+            assert all(each[0] == 0 and max(each) > 0 for each in of_buckets.values()), of_buckets
 
 
 async def test_the_buckets_of_a_killed_leader_go_to_others_after_the_lease(
