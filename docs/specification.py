@@ -37,6 +37,8 @@ _CHAPTER = re.compile(r"^## (\d+)\. (.*?)(?: \{#([\w-]+)\})?$", re.MULTILINE)
 #: Numbers of statements in a text: "3.3", "10.17", but not "0.5 s" or versions such as "0.95.14".
 _REFERENCE = re.compile(r"(?<=[ (])(\d{1,2}\.\d{1,2})(?=[),.:;]?(?:\s|$|[),]))")
 
+_ROW = re.compile(r"^\| .* \|$", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -104,9 +106,15 @@ def numbered(markdown: str, cases: Mapping[str, Sequence[str]]) -> str:
         number, text = match.groups()
         found = cases.get(number, ())
         head = f'<a id="{anchor(number)}"></a>**[{number}](#{anchor(number)})** {_linked(text)}'
-        return f'{head} <span class="cases">{_links(found)}</span>' if found else head
+        if found:
+            return (
+                f'{head} <span class="cases">{"case" if len(found) == 1 else "cases"} {_links(found)}</span>'
+            )
+        if statements()[number].level == "must":
+            return f'{head} <span class="cases">[no case](#untested)</span>'
+        return head
 
-    return _STATEMENT.sub(shown, markdown)
+    return _STATEMENT.sub(shown, _ROW.sub(lambda row: _linked(row[0]), markdown))
 
 
 def _linked(text: str) -> str:

@@ -9,10 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from bmq.conform import Case, Level, all_cases, client_cases
+from bmq.protocol.client.core import ClientCore
+from bmq.protocol.client.handshake import Handshake
+from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.client.subscription_set import SubscriptionSet
 from bmq.wire.layout import LAYOUTS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -78,6 +83,65 @@ def test_the_machines_name_statements_and_reach_each_state(specification: Module
         for _ in states:
             reached |= {step[3] for step in steps if step[0] in reached}
         assert reached == set(states), machine["name"]
+
+
+#: The tables behind a machine, and their states behind each of its states.
+BEHIND: dict[str, tuple[tuple[Any, ...], dict[str, set[str]]]] = {
+    "Connection": (
+        (Handshake.TRANSITIONS, ClientCore.TRANSITIONS),
+        {
+            "DISCONNECTED": {"IDLE", "RECONNECTING", "CLOSED"},
+            "AUTHENTICATING": {"AUTHENTICATING"},
+            "NEGOTIATING": {"NEGOTIATING"},
+            "SESSION": {"DONE", "STARTED"},
+            "DISCONNECTING": {"CLOSING"},
+        },
+    ),
+    "Queue": (
+        (QueueCore.TRANSITIONS,),
+        {
+            "CLOSED": {"CLOSED"},
+            "OPENING": {"OPENING", "REOPENING"},
+            "CONFIGURING": {"CONFIGURING", "RESTORING"},
+            "OPEN": {"OPEN", "REOPENED"},
+            "LOST": {"LOST", "WAITING"},
+            "DECONFIGURING": {"DECONFIGURING"},
+            "CLOSING": {"CLOSING"},
+        },
+    ),
+    "Subscriptions": (
+        (SubscriptionSet.TRANSITIONS,),
+        {"AGREED": {"AGREED"}, "ASKED": {"ASKED"}, "OVERTAKEN": {"OVERTAKEN"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_the_client_takes_each_step_of_a_machine(specification: ModuleType, name: str) -> None:
+    tables, states = BEHIND[name]
+    steps: dict[str, set[str]] = {}
+    for table in tables:
+        for (state, _), step in table.items():
+            steps.setdefault(state.name, set()).add(step.next_state.name)
+    known = set().union(*states.values())
+
+    def follows(state: str) -> set[str]:
+        """The named states after a state; states without a name in the machine are passed."""
+        found, waiting = set[str](), set(steps.get(state, ()))
+        passed = set[str]()
+        while waiting:
+            next_one = waiting.pop()
+            if next_one in known:
+                found.add(next_one)
+            elif next_one not in passed:
+                passed.add(next_one)
+                waiting |= steps.get(next_one, set())
+        return found
+
+    machine = next(m for m in specification.declared_machines() if m["name"] == name)
+    for source, event, _, target, _ in machine["transitions"]:
+        reached = set().union(*(follows(state) for state in states[source]))
+        assert reached & states[target], (source, event, target)
 
 
 def test_the_page_has_each_structure_and_each_case(specification: ModuleType) -> None:
