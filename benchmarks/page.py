@@ -4,9 +4,9 @@
     python benchmarks/page.py [--results build] [--other build/other] [--page docs/performance.md]
 
 Reads the output of the other programs (benchmark.json, scale.json, broker.json, stages.json, startup.json,
-memory.json) and replaces the
-text between ``<!-- measured: NAME -->`` and ``<!-- end -->``. Parts without results stay unchanged. With
-results of another interpreter or another machine, all results with a goal are shown side by side.
+memory.json, idle.json) and replaces the text between ``<!-- measured: NAME -->`` and ``<!-- end -->``. Parts
+without results stay unchanged. With results of another interpreter or another machine, all results with a goal
+are shown side by side.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from broker import STAGES, one_queue, stored_message
 from harness import Series
 from report import Grid
 
+# Programs that make a whole table themselves.
+TABLES = ("startup", "memory", "idle")
 MARKED = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -82,12 +86,9 @@ def stages(document: dict[str, Any]) -> dict[str, str]:
     return measured
 
 
-def startup(document: dict[str, Any]) -> dict[str, str]:
-    return {"startup": Grid("", tuple(document["columns"]), document["rows"]).markdown()}
-
-
-def memory(document: dict[str, Any]) -> dict[str, str]:
-    return {"memory": Grid("", tuple(document["columns"]), document["rows"]).markdown()}
+def table(name: str, document: dict[str, Any]) -> dict[str, str]:
+    """Return a table that its program has made."""
+    return {name: Grid("", tuple(document["columns"]), document["rows"]).markdown()}
 
 
 def goals(documents: dict[str, dict[str, Any]]) -> dict[str, str]:
@@ -131,7 +132,7 @@ def side_by_side(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    names = ("benchmark", "scale", "broker", "stages", "startup", "memory")
+    names = ("benchmark", "scale", "broker", "stages", *TABLES)
     paths = {name: folder / f"{name}.json" for name in names}
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
@@ -146,7 +147,9 @@ def main() -> None:
     options = parser.parse_args()
     measured: dict[str, str] = {}
     picture = options.page.parent / "assets" / "performance.png"
-    makers = {"scale": scale, "broker": embedded, "stages": stages, "startup": startup, "memory": memory}
+    makers: dict[str, Callable[[dict[str, Any]], dict[str, str]]]
+    makers = {"scale": scale, "broker": embedded, "stages": stages}
+    makers |= {name: partial(table, name) for name in TABLES}
     documents = read(options.results)
     for name, document in documents.items():
         measured |= makers[name](document) if name in makers else comparison(document, picture)

@@ -202,11 +202,12 @@ class Connection:
             if self._busy_poll:
                 self._stay_awake()
         deadline = core.next_deadline()
-        if deadline is not None and (self._timer is None or deadline < self._timer_at):
+        if deadline is not None and (self._timer is None or deadline < self._timer_at or core.relaxed):
+            core.relaxed = False
             self._arm(deadline)
 
     def _arm(self, deadline: float) -> None:
-        """Run the timer at a deadline, earlier than before."""
+        """Run the timer at a deadline, earlier than before, or later after an answer to a heartbeat."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline

@@ -104,6 +104,15 @@ class Liveness:
         self._stage = _Stage.LISTENING
         self.deadline = now + self.limit * _ASK_AFTER
 
+    def relax(self, now: float) -> None:
+        """Return from ASKED to LISTENING after an answer.
+
+        A poll would do the same at the end of the stage. Without the stage, the timer of an idle session has
+        no reason to run then.
+        """
+        if self._stage is _Stage.ASKED:
+            self.resume(now)
+
     def poll(self, now: float) -> Pulse:
         """Return the action due at ``now``; no action before the deadline."""
         if self.deadline is None or now < self.deadline:

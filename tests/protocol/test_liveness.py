@@ -425,3 +425,29 @@ def test_a_line_that_is_never_idle_with_a_backlog_is_never_convicted(
             assert pulse is not Pulse.DEAD
             if pulse is Pulse.SEND:
                 due.append((sent + max(behind, 0.0), now + latency))
+
+
+def test_an_answer_moves_the_next_look_back() -> None:
+    liveness = Liveness(LIMIT, 0.0)
+    assert liveness.poll(4.0) is Pulse.SEND
+    assert liveness.deadline == 6.0
+    liveness.relax(4.5)
+    assert liveness.deadline == 4.5 + LIMIT / 3
+    assert liveness.poll(6.0) is Pulse.NOTHING
+    assert run(liveness, 100.0) == [(8.5, Pulse.SEND), (10.5, Pulse.QUIET), (16.5, Pulse.DEAD)]
+
+
+def test_an_answer_without_a_request_moves_nothing() -> None:
+    """An unsolicited answer must not put off the request: the peer could otherwise hide a dead direction."""
+    liveness = Liveness(LIMIT, 0.0)
+    liveness.relax(3.0)
+    assert liveness.deadline == LIMIT / 3
+
+
+def test_an_answer_after_the_report_leaves_the_rest_to_the_poll() -> None:
+    liveness = Liveness(LIMIT, 0.0)
+    assert run(liveness, 6.0)[-1] == (6.0, Pulse.QUIET)
+    liveness.heard = 7.0
+    liveness.relax(7.0)
+    assert not liveness.quiet
+    assert liveness.deadline == 12.0

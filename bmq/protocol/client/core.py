@@ -255,6 +255,8 @@ class ClientCore(Machine):
         self._broken = True
         self._restoring: dict[QueueCore, None] = {}
         self._patience: float | None = None
+        #: Whether an answer may have moved the next deadline back; to be reset by the owner of the timer.
+        self.relaxed = False
         self.new_properties = False
         self.ended_by: BaseException | None = None
 
@@ -767,7 +769,12 @@ class ClientCore(Machine):
             self._answered(event, now)
         elif kind == EventType.AUTHENTICATION:
             self._renewed(event, now)
-        elif kind != EventType.HEARTBEAT_RSP:
+        elif kind == EventType.HEARTBEAT_RSP:
+            if self._liveness is not None and self._answers is not None:
+                self._liveness.relax(now)
+                self._answers.relax(now)
+                self.relaxed = True
+        else:
             self._notice(f"events of type {kind}")
         return False
 
