@@ -482,7 +482,7 @@ class Queue:
         self,
         key: str | None = None,
         *,
-        buckets: int = 16,
+        buckets: int = 128,
         member: str | None = None,
         weight: float = 1.0,
         expression: ExpressionInput = None,

@@ -664,7 +664,7 @@ class Queue(OpenQueue):
         self,
         key: str | None = None,
         *,
-        buckets: int = 16,
+        buckets: int = 128,
         member: str | None = None,
         weight: float = 1.0,
         expression: ExpressionInput = None,
@@ -680,7 +680,7 @@ class Queue(OpenQueue):
         Args:
             key: name of an integer property whose remainder is the bucket; None for the bucket set by
                 ``post(..., key=...)``.
-            buckets: number of buckets, 1 to 256, equal for all members. A broker evaluates up to this many
+            buckets: number of buckets, 1 to 512, equal for all members. A broker evaluates up to this many
                 expressions for each message.
             member: name of the member, unique at any time. A member returning under the same name receives
                 its former buckets. By default, a new name.

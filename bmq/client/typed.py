@@ -393,7 +393,7 @@ class TypedQueue(Generic[T]):
         self,
         key: str | None = None,
         *,
-        buckets: int = 16,
+        buckets: int = 128,
         member: str | None = None,
         weight: float = 1.0,
         expression: ExpressionInput = None,

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumer groups with order by key, without a coordinator.
+"""Consumer groups with order by key, without a service for coordination.
 
 Created by :meth:`bmq.Queue.group`::
 
-    async with queue.group(key="CustomerId", buckets=16) as group:
+    async with queue.group(key="CustomerId") as group:
         async for message in group:
             async with message:
                 ...
 
-Every member subscribes to every bucket, with a priority computed from its name and the bucket. The broker
-gives each bucket to the highest priority, and to the next priority when the owner leaves or dies. The package
-uses only public names of the client.
+The members of an exclusive group agree about the owner of each bucket over a control queue, and only the
+owner subscribes. Without coordination, every member subscribes to every bucket, with a priority computed from
+its name and the bucket; the broker gives each bucket to the highest priority. The package uses only public
+names of the client.
 """
 
 from bmq.groups._events import Full, Gained, GroupEvent, GroupStats, Lost, Reason

@@ -35,7 +35,8 @@ def decoded(payload: bytes) -> Report | Order | Crown:
         fields: dict[str, Any] = orjson.loads(payload)
         made = _KINDS[fields.pop("kind")](**fields)
         if isinstance(made, Crown):
-            return Crown(str(made.who), int(made.term), int(made.fence))
+            members = None if made.members is None else tuple(map(str, made.members))
+            return Crown(str(made.who), int(made.term), int(made.fence), members)
         if isinstance(made, Order):
             granted = {int(b): (int(fence), fine is True) for b, (fence, fine) in made.buckets.items()}
             return Order(str(made.who), int(made.term), int(made.number), int(made.seq), granted)

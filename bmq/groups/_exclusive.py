@@ -451,6 +451,10 @@ class Coordinator:
             await control.post(encoded(left))
             for order in orders:
                 await control.post(encoded(order), properties={TO: order.who})
+            crown = self._leader.left()
+            if crown is not None and self._crown is not None:
+                await control.post(encoded(crown))
+                self._crown.confirm()
         with contextlib.suppress(Error):
             await control.close(at_once=True)
         self._member.lost(self._new_name())
@@ -487,7 +491,7 @@ class Coordinator:
             # A crown of this queue would have arrived before: there is none, or its holder will get this one.
             guid = derived_guid("bmq.groups", self._control_uri, "crown")
             known = [seat.fence for seat in self._member.seats.values()]
-            self._post(Crown("", 0, max([int(_world.time()) - _EPOCH, 1, *known])), "", guid)
+            self._post(Crown("", 0, max([int(_world.time()) - _EPOCH, 1, *known]), ()), "", guid)
 
     def _send(self, orders: list[Order]) -> None:
         for order in orders:

@@ -61,6 +61,10 @@ _DISCONNECTED: Final = (
     QueueState.RESTORE_DELAYED,
     QueueState.CLOSED,
 )
+_CONTROL_NOTE = (
+    "{} is the control queue, which each member of the group reads and writes: control_queue= names another "
+    "queue, and coordination='none' needs no control queue"
+)
 # Cancelled joins being undone: the next join of the queue waits for the end.
 _undoing: WeakKeyDictionary[Queue, asyncio.Task[None]] = WeakKeyDictionary()
 
@@ -76,11 +80,11 @@ class GroupOptions(TypedDict, total=False):
             of ``on_revoked``.
         on_event: called with every :class:`bmq.groups.GroupEvent`, in the event loop; errors of the function
             are logged.
-        settle: time between the first message of a bucket and ``on_assigned``, for the old owner to finish
-            its messages. 0 does not wait.
-        idle_after: time after which a bucket without messages, arriving or in hand, counts as lost; None for
-            never. The broker does not report that another member has taken a bucket: this time is the only
-            sign.
+        settle: with ``coordination="none"``, time between the first message of a bucket and ``on_assigned``,
+            for the old owner to finish its messages. 0 does not wait.
+        idle_after: with ``coordination="none"``, time after which a bucket without messages, arriving or in
+            hand, counts as lost; None for never. The broker does not report that another member has taken a
+            bucket: this time is the only sign.
         grace: how long ``on_revoked`` and :meth:`Group.close` wait for messages in hand (30).
         keyless: whether to hand out messages in no bucket, in turn with the remaining members: messages
             without a key, and messages whose key is no integer (without ``key=``: no integer from 0 on).
@@ -93,11 +97,13 @@ class GroupOptions(TypedDict, total=False):
             logged, and the stray is held.
         max_unconfirmed_messages: unconfirmed messages of one bucket, at most (100,000).
         max_unconfirmed_bytes: unconfirmed bytes of one bucket, at most (1 GiB).
-        coordination: "none" (the default) computes owners from the names of the members; the owners of a
-            bucket overlap for a moment while members join. "exclusive" has the members agree over a control
-            queue: a bucket changes hands only after its owner has finished. All members need the same value.
+        coordination: "exclusive" (the default) has the members agree over a control queue: a bucket changes
+            hands only after its owner has finished. "none" needs no further queue, and computes owners from
+            the names of the members: the owners of a bucket overlap for a moment while members join. All
+            members need the same value.
         control_queue: URI of the control queue of an exclusive group, in a domain of priority mode; by
-            default the name of the queue with ".group" appended, in the same domain.
+            default the name of the queue with ".group" appended, in the same domain. A queue with an appId
+            has no default. Members read and write the control queue.
         lease: time after which the buckets of a silent member of an exclusive group go to other members, and
             after which a member without an answer hands out nothing (5).
     """
@@ -136,7 +142,7 @@ class Group:
         queue: Queue,
         key: str | None,
         *,
-        buckets: int = 16,
+        buckets: int = 128,
         member: str | None = None,
         weight: float = 1.0,
         expression: ExpressionInput = None,
@@ -150,7 +156,7 @@ class Group:
         strays: Strays = "hold",
         max_unconfirmed_messages: int = WINDOW_MESSAGES,
         max_unconfirmed_bytes: int = WINDOW_BYTES,
-        coordination: Literal["exclusive", "none"] = "none",
+        coordination: Literal["exclusive", "none"] = "exclusive",
         control_queue: str | None = None,
         lease: float = 5.0,
     ) -> None:
@@ -172,7 +178,7 @@ class Group:
         _checks.one_of("coordination", coordination, ("exclusive", "none"))
         lease = _checks.seconds("lease", lease, positive=True)
         control_queue = _checks.optional(_checks.text, "control_queue", control_queue, empty=False)
-        control_uri = _control_uri(queue.uri, control_queue) if coordination == "exclusive" else ""
+        self._control_uri = _control_uri(queue.uri, control_queue) if coordination == "exclusive" else ""
         self._strays: Strays = strays
         if isinstance(strays, str):
             _checks.one_of("strays", strays, ("hold", "leave"))
@@ -191,14 +197,14 @@ class Group:
         self._shared = Member(self._hooks, self._reports, grace, self._ended_without_leaving)
         self._turn = turn_of(asyncio.get_running_loop())
         self._lanes: list[Lane] = []
-        self._owned_lanes: list[OwnedLane] | None = [] if control_uri else None
+        self._owned_lanes: list[OwnedLane] | None = [] if self._control_uri else None
         self._stray_lanes: list[StrayLane] = []
         self._bucket_of: dict[Consumer, int | None] = {}
         self._subscribe(expression, keyless, max_unconfirmed_bytes)
         self._coordinator: Coordinator | None = None
         if self._owned_lanes is not None:
             owned = self._owned_lanes
-            self._coordinator = Coordinator(queue, control_uri, self.member, weight, lease, owned)
+            self._coordinator = Coordinator(queue, self._control_uri, self.member, weight, lease, owned)
         self._own = [lane.consumer for lane in self._lanes]
         self._own += [lane.consumer for lane in self._stray_lanes]
         if self._coordinator is not None:
@@ -496,8 +502,10 @@ class Group:
         at_once += [lane.consumer for lane in self._stray_lanes]
         opening = [consumer.open() for consumer in at_once]
         results: list[object] = await asyncio.gather(*opening, return_exceptions=True)
-        if coordinator is not None:
+        if coordinator is not None and not any(isinstance(result, BaseException) for result in results):
             results += await asyncio.gather(coordinator.start(), return_exceptions=True)
+            if isinstance(results[-1], Error):
+                results[-1].add_note(_CONTROL_NOTE.format(self._control_uri))
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             await self._pause_all()
@@ -507,12 +515,12 @@ class Group:
         # No wait from here on: this member has either joined or not.
         self._joined = True
         logger.info(
-            "%s joins the group of %s: %d buckets, weight %g. The members' names decide the shares: "
-            "bmq.groups.owners() computes them",
+            "%s joins the group of %s: %d buckets, weight %g, coordination %s",
             self.member,
             self.queue.uri,
             self.buckets,
             self.weight,
+            "none" if coordinator is None else "exclusive",
         )
         serving = [lane.run() for lane in self._lanes] + [lane.run() for lane in self._stray_lanes]
         self._running = [self._shared.spawn(work) for work in (*serving, self._watch(watching))]
@@ -588,9 +596,17 @@ class Group:
         if self._shared.error is None:
             self._shared.error = error
         self._shared.patience = 0.0  # no message can be confirmed any more
-        self._stopping = asyncio.get_running_loop().create_task(self._stop_serving())
+        self._stopping = asyncio.get_running_loop().create_task(self._end())
         self._stopping.add_done_callback(_look_at)
         self._shared.wake()
+
+    async def _end(self) -> None:
+        """End the membership; a member without its queue must not lead the others."""
+        try:
+            await self._stop_serving()
+        finally:
+            if self._coordinator is not None:
+                await self._coordinator.close()
 
     async def close(self) -> None:
         """Leave the group, and close the queue.
@@ -718,8 +734,9 @@ def _control_uri(data: str, control: str | None) -> str:
         return control
     if uri.app_id:
         raise UsageError(
-            f'coordination="exclusive" of {data} needs a control queue in a domain of priority mode: pass '
-            "control_queue=..., a different one for each appId"
+            f"a group of {data} needs a control queue, because the queue has an appId: pass "
+            "control_queue='bmq://DOMAIN/NAME', in a domain of priority mode and a different queue for each "
+            "appId; or pass coordination='none', which does not keep the order of a key while members join"
         )
     return f"{data}.group"
 

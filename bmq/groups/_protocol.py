@@ -25,8 +25,9 @@ lost connection has no receiver.
 
 The leader holds the *crown*, a message of the control queue that stays unconfirmed: the broker gives the
 crown to the next candidate when the leader's connection is gone. The crown has the term of the leader and the
-first fence not yet reserved. A new leader posts a crown of the next term, and leads once this crown was
-delivered back.
+first fence not yet reserved. A new leader posts a crown of the next term. Once this crown was delivered back,
+the leader collects reports for a lease, and leads afterwards. A leader that leaves names the remaining
+members in a crown, and the next leader leads as soon as these members have reported.
 
 Rejected: standby subscriptions, which receive messages when a new primary restores subscriptions in another
 order; leases without fences, which trust the clocks; a message of the control queue for each bucket, whose
@@ -149,11 +150,13 @@ class Crown(NamedTuple):
         who: name of the leader's connection; "" for the first crown.
         term: term of the leader.
         fence: the first fence not reserved.
+        members: names of the remaining members, from a leader that leaves; None if the leader still leads.
     """
 
     who: str
     term: int
     fence: int
+    members: tuple[str, ...] | None = None
 
 
 _S, _I = SeatState, SeatInput
@@ -343,6 +346,8 @@ class Leader:
         fence: the next fence.
         limit: the first fence that is not reserved.
         until: end of the collecting.
+        awaited: members named by the former leader that have not reported yet; None if the former leader
+            named no members.
         known: the members that have reported.
         owners: the newest ownership of each bucket.
     """
@@ -351,6 +356,7 @@ class Leader:
         "_buckets",
         "_lease",
         "_number",
+        "awaited",
         "fence",
         "known",
         "limit",
@@ -368,6 +374,7 @@ class Leader:
         self._lease = lease
         self.limit = 1
         self._number = 0
+        self.awaited: frozenset[str] | None = None
         self.until = 0.0
         self.known: dict[str, _Known] = {}
         self.owners: dict[int, _Owner] = {}
@@ -377,8 +384,9 @@ class Leader:
     def crown(self, who: str, crown: Crown, now: float) -> Crown | None:
         """Process a crown delivered to ``who``, this member; return the crown to post, if any."""
         if self.phase is Phase.CLAIMING and (crown.who, crown.term) == (who, self.term):
-            self.phase = Phase.LEADING if crown.term == 1 else Phase.COLLECTING
+            self.phase = Phase.COLLECTING
             self.until = now + self._lease
+            self._heard()
             return None
         if self.phase is not Phase.NONE and crown.who == who and crown.term < self.term:
             return None  # an own claim that a later one has replaced; a new claim would follow for ever
@@ -388,7 +396,10 @@ class Leader:
                 return None
             if crown.term <= self.term and crown.fence <= self.fence:
                 return None  # a crown from before
+        # With a second crown, a member may be unknown to either former leader.
+        alone = self.phase is Phase.NONE and crown.members is not None
         self.resign()
+        self.awaited = frozenset(crown.members) if alone and crown.members is not None else None
         self.phase = Phase.CLAIMING
         self.term = max(self.term, crown.term) + 1
         self.fence = max(self.fence, crown.fence)
@@ -401,6 +412,17 @@ class Leader:
         self.known = {}
         self.owners = {}
         self._number = 0
+        self.awaited = None
+
+    def left(self) -> Crown | None:
+        """Return the crown to post in place of the present one when this member has left.
+
+        The next leader needs to wait only for the reports of the members that the crown names. None if this
+        member does not know all members.
+        """
+        if self.phase is not Phase.LEADING:
+            return None
+        return Crown("", self.term, self.limit, tuple(sorted(self.known)))
 
     def renewed(self, who: str) -> Crown:
         """Return the crown to post in place of the present one, before a message of the queue expires.
@@ -420,6 +442,7 @@ class Leader:
             self._remove(report.was)
         if report.leaving:
             self._remove(report.who)
+            self._heard(report.was, report.who)
             return self._orders(self._assign())
         known = self.known.get(report.who)
         if known is not None and report.seq <= known.seq:
@@ -445,6 +468,7 @@ class Leader:
                 and report.seen >= (self.term, owner.number)
             ):
                 del self.owners[bucket]
+        self._heard(report.was, report.who)
         return self._orders(changed | self._assign())
 
     def tick(self, now: float) -> list[Order]:
@@ -465,6 +489,14 @@ class Leader:
         if self.phase is Phase.LEADING:
             return min((known.heard for known in self.known.values()), default=math.inf) + self._lease
         return math.inf
+
+    def _heard(self, *who: str) -> None:
+        """Lead as soon as every member has reported."""
+        if self.awaited is None:
+            return
+        self.awaited = self.awaited.difference(who)
+        if not self.awaited and self.phase is Phase.COLLECTING:
+            self.phase = Phase.LEADING
 
     def _remove(self, who: str) -> None:
         self.known.pop(who, None)

@@ -15,7 +15,7 @@ from bmq import _checks
 __all__ = ["MAX_WEIGHT", "MIN_WEIGHT", "owners", "priority_of"]
 
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
-MAX_BUCKETS = 256
+MAX_BUCKETS = 512
 # A plan may look at more buckets than a group may have.
 _MOST_PLANNED = 1_000_000
 # Priorities go up to 2**30. The upper bits are the hash; the lower bits decide between equal hashes. Without
@@ -45,7 +45,7 @@ def priority_of(member: str, bucket: int, weight: float = 1.0, tie: bytes = b"")
     return 1 + (upper << _TIE_BITS | lower)
 
 
-def owners(members: Mapping[str, float] | Sequence[str], buckets: int = 16) -> dict[int, str]:
+def owners(members: Mapping[str, float] | Sequence[str], buckets: int = 128) -> dict[int, str]:
     """Return the owner of each bucket for these members.
 
     For planning: the evenness of a number of buckets, and the moves when a member joins or leaves.

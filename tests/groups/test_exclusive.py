@@ -296,7 +296,7 @@ async def test_a_group_without_coordination_has_no_fences(
 ) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
     with pytest.raises(bmq.UsageError, match="exclusive"):
-        queue.group("k").fence(0)
+        queue.group("k", coordination="none").fence(0)
 
 
 @pytest.mark.parametrize("members", [2, 3, 5, 20])
@@ -305,7 +305,7 @@ async def test_neighbouring_keys_go_to_different_members(members: int) -> None:
     leader = Leader(128)
     names = [f"m{number}" for number in range(members)]
     held: dict[str, Mapping[int, tuple[int, str]]] = {name: {} for name in names}
-    leader.crown("m0", Crown("m0", 1, leader.crown("m0", Crown("", 0, 1), 0.0).fence), 0.0)  # type: ignore[union-attr]
+    leader.crown("m0", Crown("m0", 1, leader.crown("m0", Crown("", 0, 1, ()), 0.0).fence), 0.0)  # type: ignore[union-attr]
     seen = (0, 0)
     for seq in range(1, 12):
         for index, name in enumerate(names):
@@ -328,7 +328,7 @@ async def test_neighbouring_keys_go_to_different_members(members: int) -> None:
 
 def test_a_second_crown_in_the_queue_ends_the_claims() -> None:
     leader = Leader(4)
-    first = leader.crown("me", Crown("", 0, 1), 0.0)
+    first = leader.crown("me", Crown("", 0, 1, ()), 0.0)
     second = leader.crown("me", Crown("other", 5, 9000), 0.0)
     assert first is not None
     assert second is not None

@@ -53,9 +53,12 @@ class TestSharing:
     async def test_each_bucket_goes_to_the_member_named_by_the_ranking(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
-        async with reader.group("k", member="a") as a, another.group("k", member="b") as b:
+        async with (
+            reader.group("k", member="a", buckets=16, coordination="none") as a,
+            another.group("k", member="b", buckets=16, coordination="none") as b,
+        ):
             await post(writer, *range(-32, 32))
-            owners = bmq.groups.owners(["a", "b"])
+            owners = bmq.groups.owners(["a", "b"], 16)
             for group in (a, b):
                 expected = [key for key in range(-32, 32) if owners[key % 16] == group.member]
                 assert sorted(await take(group, len(expected))) == expected
@@ -63,7 +66,7 @@ class TestSharing:
                 assert group.receive_nowait() is None
 
     async def test_the_lowest_number_has_a_bucket(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
-        async with reader.group("k") as group:
+        async with reader.group("k", buckets=16, coordination="none") as group:
             await post(writer, INT64_MIN, INT64_MIN + 5, 2**63 - 1)
             messages = [await group.receive(timeout=20) for _ in range(3)]
             assert {int(m.data): group.bucket_of(m) for m in messages} == {
@@ -78,7 +81,7 @@ class TestSharing:
         await writer.post(b"a", key="order-17")
         await writer.post_nowait(b"b", key=b"\xff", properties={"x": 1}, tags=["t"])
         await writer.post_many([bmq.PutMessage(b"c", key=-5), bmq.PutMessage(b"d", {"y": 2}, key="é")])
-        async with reader.group() as group:
+        async with reader.group(buckets=16, coordination="none") as group:
             got = {m.data: m for m in [await group.receive(timeout=20) for _ in range(4)]}
             for data, key in ((b"a", "order-17"), (b"b", b"\xff"), (b"c", -5), (b"d", "é")):
                 assert got[data].properties["bmq_bucket"] == key_bucket(key)
@@ -90,7 +93,10 @@ class TestSharing:
     async def test_messages_without_a_key_are_in_no_bucket(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
-        async with reader.group("k") as a, another.group("k") as b:
+        async with (
+            reader.group("k", buckets=16, coordination="none") as a,
+            another.group("k", buckets=16, coordination="none") as b,
+        ):
             await writer.post_many([b"none"] * 4)
             for group in (a, b):
                 messages = [await group.receive(timeout=20) for _ in range(2)]
@@ -100,7 +106,7 @@ class TestSharing:
     async def test_keyless_messages_stay_in_the_queue_without_a_consumer(
         self, writer: bmq.Queue, reader: bmq.Queue
     ) -> None:
-        async with reader.group("k", keyless=False) as group:
+        async with reader.group("k", keyless=False, buckets=16, coordination="none") as group:
             await writer.post(b"none")
             await post(writer, 1)
             assert await take(group, 1) == [1]
@@ -109,7 +115,10 @@ class TestSharing:
     async def test_two_members_of_one_name_share_no_bucket(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
-        async with reader.group("k", member="twin") as one, another.group("k", member="twin") as two:
+        async with (
+            reader.group("k", member="twin", buckets=16, coordination="none") as one,
+            another.group("k", member="twin", buckets=16, coordination="none") as two,
+        ):
             await post(writer, *range(160))
             await eventually(lambda: sum(c.buffered for q in (reader, another) for c in q.consumers) > 100)
             received: list[set[int]] = []
@@ -121,13 +130,14 @@ class TestSharing:
             assert not received[0] & received[1]
 
     async def test_an_expression(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
-        async with reader.group("k", expression=bmq.P("vip") == True) as group:  # noqa: E712
+        vip = bmq.P("vip") == True  # noqa: E712
+        async with reader.group("k", expression=vip, buckets=16, coordination="none") as group:
             await writer.post(b"1", properties={"k": 1, "vip": False})
             await writer.post(b"2", properties={"k": 1, "vip": True})
             assert await take(group, 1) == [2]
 
     async def test_messages_of_a_bucket_arrive_in_order(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
-        async with reader.group("k", buckets=4) as group:
+        async with reader.group("k", buckets=4, coordination="none") as group:
             await post(writer, *range(2000))
             taken = await take(group, 2000)
         for bucket in range(4):
@@ -139,7 +149,10 @@ class TestHandover:
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
         assert bmq.groups.owners(["a", "b"], 1) == {0: "a"}
-        first, second = reader.group("k", buckets=1, member="a"), another.group("k", buckets=1, member="b")
+        first, second = (
+            reader.group("k", buckets=1, member="a", coordination="none"),
+            another.group("k", buckets=1, member="b", coordination="none"),
+        )
         async with first:
             await post(writer, *range(100))
             async with await first.receive(timeout=20):
@@ -156,7 +169,10 @@ class TestHandover:
     async def test_messages_returned_by_a_leaving_member_come_before_newer_ones(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
-        first, second = reader.group("k", buckets=1, member="a"), another.group("k", buckets=1, member="b")
+        first, second = (
+            reader.group("k", buckets=1, member="a", coordination="none"),
+            another.group("k", buckets=1, member="b", coordination="none"),
+        )
         await first.open()
         await second.open()
         posted = 0
@@ -179,7 +195,7 @@ class TestHandover:
         await second.close()
 
     async def test_a_loop_ends_when_the_member_leaves(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
-        group = reader.group("k")
+        group = reader.group("k", buckets=16, coordination="none")
         taken: list[int] = []
 
         async def loop() -> None:
@@ -203,7 +219,7 @@ class TestHandover:
         reader = await (await bmq_connect(reconnect_delays=lambda: iter([0.0] * 100))).open_queue(
             bmq_queue_uri, read=True
         )
-        async with reader.group("k", buckets=2, on_event=happened.append) as group:
+        async with reader.group("k", buckets=2, on_event=happened.append, coordination="none") as group:
             await post(writer, *range(20))
             assert sorted(await take(group, 3))
             await eventually(lambda: sum(c.buffered for c in reader.consumers) >= 15)
@@ -237,7 +253,9 @@ class TestHooks:
         def drop(bucket: int) -> None:
             said.append(f"drop {bucket}")
 
-        async with reader.group("k", on_assigned=load, on_revoked=drop) as group:
+        async with reader.group(
+            "k", on_assigned=load, on_revoked=drop, buckets=16, coordination="none"
+        ) as group:
             await post(writer, 1, 2)
             assert await take(group, 1) == [2]  # bucket 1 is still being loaded
             assert group.owned == {2}
@@ -254,7 +272,12 @@ class TestHooks:
         happened: list[GroupEvent] = []
         dropped: list[int] = []
         async with reader.group(
-            "k", on_event=happened.append, on_revoked=dropped.append, idle_after=0.05
+            "k",
+            on_event=happened.append,
+            on_revoked=dropped.append,
+            idle_after=0.05,
+            buckets=16,
+            coordination="none",
         ) as group:
             await post(writer, 1, 2)
             messages = [await group.receive(timeout=20) for _ in range(2)]
@@ -282,6 +305,7 @@ class TestHooks:
             buckets=1,
             on_revoked=dropped.append,
             on_event=lambda e: lost.set() if isinstance(e, Lost) else None,
+            coordination="none",
         ) as group:
             await post(reader, 1)
             message = await group.receive(timeout=20)
@@ -297,13 +321,13 @@ class TestHooks:
         def load(bucket: int) -> None:
             raise LookupError(f"no state of {bucket}")
 
-        async with reader.group("k", on_assigned=load) as group:
+        async with reader.group("k", on_assigned=load, buckets=16, coordination="none") as group:
             await post(writer, 3)
             with pytest.raises(LookupError, match="no state of 3"):
                 await group.receive(timeout=20)
 
     async def test_settle_lets_a_bucket_wait(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
-        async with reader.group("k", settle=0.1) as group:
+        async with reader.group("k", settle=0.1, buckets=16, coordination="none") as group:
             now = asyncio.get_running_loop().time
             began = now()
             await post(writer, 1)
@@ -317,7 +341,7 @@ class TestWindows:
     ) -> None:
         happened: list[GroupEvent] = []
         async with reader.group(
-            "k", buckets=2, on_event=happened.append, max_unconfirmed_messages=10
+            "k", buckets=2, on_event=happened.append, max_unconfirmed_messages=10, coordination="none"
         ) as group:
             assert "a window of 10 messages for each bucket" in caplog.text
             await post(writer, *range(0, 40, 2))
@@ -342,19 +366,19 @@ class TestWindows:
         self, reader: bmq.Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.WARNING):
-            async with reader.group("k"):
+            async with reader.group("k", buckets=16, coordination="none"):
                 pass
         assert not caplog.records
 
 
 class TestReceiving:
     async def test_receive_times_out(self, reader: bmq.Queue) -> None:
-        async with reader.group("k") as group:
+        async with reader.group("k", buckets=16, coordination="none") as group:
             with pytest.raises(bmq.TimedOut, match=r"arrived within 0\.01 s"):
                 await group.receive(timeout=0.01)
 
     async def test_cancelled_receive_loses_no_message(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
-        async with reader.group("k") as group:
+        async with reader.group("k", buckets=16, coordination="none") as group:
             for number in range(20):
                 receiving = asyncio.create_task(group.receive())
                 await asyncio.sleep(0)
@@ -371,8 +395,8 @@ class TestMisuse:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ({"buckets": 0}, "buckets must be an integer from 1 to 256"),
-            ({"buckets": 257}, "buckets must be an integer from 1 to 256"),
+            ({"buckets": 0}, "buckets must be an integer from 1 to 512"),
+            ({"buckets": 513}, "buckets must be an integer from 1 to 512"),
             ({"weight": 0.0}, "weight must be a number, at least 0.01"),
             ({"weight": 101.0}, "weight must be a number, at least 0.01"),
             ({"settle": -1.0}, "settle must be a number of seconds, at least 0"),
@@ -381,16 +405,16 @@ class TestMisuse:
     )
     async def test_arguments(self, reader: bmq.Queue, arguments: dict[str, float], says: str) -> None:
         with pytest.raises(bmq.UsageError, match=says):
-            reader.group("k", **arguments)  # type: ignore[arg-type]
+            reader.group("k", **arguments, coordination="none")  # type: ignore[arg-type]
 
     async def test_a_queue_opened_for_writing(self, writer: bmq.Queue) -> None:
         with pytest.raises(bmq.UsageError, match="not opened for reading"):
-            writer.group("k")
+            writer.group("k", buckets=16, coordination="none")
 
     async def test_a_queue_with_another_subscription(self, reader: bmq.Queue) -> None:
         async with reader.subscribe("x == 1"):
             with pytest.raises(bmq.UsageError, match="has other subscriptions"):
-                await reader.group("k").open()
+                await reader.group("k", buckets=16, coordination="none").open()
 
     async def test_a_message_of_another_queue_is_refused(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
@@ -398,10 +422,10 @@ class TestMisuse:
         await post(writer, 1)
         message = await reader.receive(timeout=20)
         with pytest.raises(bmq.UsageError, match="not received from this group"):
-            another.group("k").bucket_of(message)
+            another.group("k", buckets=16, coordination="none").bucket_of(message)
 
     async def test_a_closed_queue_ends_the_group(self, reader: bmq.Queue) -> None:
-        group = reader.group("k")
+        group = reader.group("k", buckets=16, coordination="none")
         receiving = asyncio.create_task(group.receive())
         await eventually(lambda: reader.consumers)
         await reader.session.close()

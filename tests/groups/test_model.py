@@ -44,7 +44,9 @@ class Member:
             bmq.connect(self._proxy.uri, reconnect=False, close_timeout=5.0)
         )
         queue = await session.open_queue(uri, read=True)
-        self.group = queue.group("k", buckets=BUCKETS, member=self.name, weight=self.weight)
+        self.group = queue.group(
+            "k", buckets=BUCKETS, member=self.name, weight=self.weight, coordination="none"
+        )
         await self.group.open()
         self._task = asyncio.create_task(self._handle())
 

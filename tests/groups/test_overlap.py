@@ -36,11 +36,11 @@ async def test_messages_of_an_old_owner_come_marked_behind_newer_ones_of_the_new
     newer = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
     async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri, reconnect=False) as session:
         older = await session.open_queue(bmq_queue_uri, read=True)
-        old = older.group("k", buckets=1, member="old", weight=0.01)
+        old = older.group("k", buckets=1, member="old", weight=0.01, coordination="none")
         await old
         await post(writer, 0, 1, 2, 3)
         assert await received(old, 1) == [(0, False)]
-        async with newer.group("k", buckets=1, member="new", weight=100) as new:
+        async with newer.group("k", buckets=1, member="new", weight=100, coordination="none") as new:
             await post(writer, 4, 5)
             assert await received(new, 2) == [(4, False), (5, False)]
             if how == "leaves":

@@ -42,6 +42,7 @@ class Application:
             keyless=False,
             strays="leave",
             **self.options,
+            coordination="none",
         )
         return self.group
 

@@ -30,7 +30,9 @@ class Member:
         async with (
             FaultProxy(broker) as self.proxy,
             bmq.connect(self.proxy.uri, interceptors=[recorder], on_event=recorder.on_event) as session,
-            (await session.open_queue(uri, read=True)).group("k", member=self.name) as group,
+            (await session.open_queue(uri, read=True)).group(
+                "k", member=self.name, buckets=16, coordination="none"
+            ) as group,
         ):
             ready.set()
             async for message in group:

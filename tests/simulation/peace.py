@@ -794,6 +794,7 @@ async def members(sim: Simulation, broker: SimulatedBroker) -> None:
                 grace=1.0,
                 keyless=True,
                 expression="wanted == 1",
+                coordination="none",
             )
             joined[name] = await group
 
@@ -1051,7 +1052,7 @@ async def changes_of_mind(sim: Simulation, broker: SimulatedBroker) -> None:
         # Callers of a group come and go: the member stays in the group while any caller waits.
         jobs: bmq.Queue = await tried(lambda: third.open_queue(other, read=True))
         source = await writer.open_queue(other, write=True)
-        group = jobs.group(buckets=4)
+        group = jobs.group(buckets=4, coordination=random.choice(("exclusive", "none")))
         patient = random.random() < 0.5
         waiting = asyncio.create_task(group.receive()) if patient else None
         for _ in range(random.randint(1, 3)):

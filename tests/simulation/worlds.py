@@ -371,7 +371,9 @@ async def groups(sim: Simulation) -> Verdict:
             # A broker that starts again delivers from the first unconfirmed message on, without a mark: the
             # order is that of a connection.
             latest: dict[tuple[int, str], int] = {}
-            async with queue.group("key", buckets=buckets, member=name, grace=5.0) as group:
+            async with queue.group(
+                "key", buckets=buckets, member=name, grace=5.0, coordination="none"
+            ) as group:
                 async for message in group:
                     key, number = str(message.properties["key"]), int(message.data)
                     place = session.stats().reconnects, key
@@ -449,7 +451,7 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
     async def take(name: str) -> None:
         async with connected() as session:
             queue = await session.open_queue(uri("jobs"), read=True)
-            chosen: Any = {"member": name, "grace": 5.0, "coordination": "exclusive", "lease": lease}
+            chosen: Any = {"member": name, "grace": 5.0, "lease": lease}
             async with queue.group(None if text else "k", buckets=buckets, **chosen) as group:
                 joined[name] = group
                 async for message in group:
@@ -555,7 +557,9 @@ async def processes(sim: Simulation) -> Verdict:
             session = app.session
             queue = await session.open_queue(uri("jobs"), read=True)
             latest: dict[tuple[int, int], int] = {}
-            async with queue.group("CustomerId", buckets=buckets, member=name, grace=5.0) as group:
+            async with queue.group(
+                "CustomerId", buckets=buckets, member=name, grace=5.0, coordination="none"
+            ) as group:
                 async for message in group:
                     key, number = int(str(message.properties["CustomerId"])), int(message.data)
                     place = session.stats().reconnects, key

@@ -117,7 +117,7 @@ class World:
         self.finished: frozenset[tuple[int, int]] = frozenset()
         self.confirmed: frozenset[tuple[int, int]] = frozenset()
         self.highest: dict[int, int] = {}
-        self.crown: Crown | None = Crown("", 0, 1)  # None while a node holds the crown
+        self.crown: Crown | None = Crown("", 0, 1, ())  # None while a node holds the crown
         self.holder = ""
         self.unread: tuple[Report, ...] = ()
         self.mail: dict[str, tuple[Order, ...]] = {}
@@ -195,6 +195,7 @@ class World:
                 node.member.lease_until > 0,
                 tuple((b, fence_of[s.fence], s.state.name) for b, s in sorted(node.member.seats.items())),
                 node.leader.phase.name,
+                node.leader.awaited and tuple(sorted(node.leader.awaited)),
                 tuple((who, known.weight) for who, known in sorted(node.leader.known.items())),
                 tuple(
                     (b, o.who, fence_of[o.fence], o.granted, o.recalled, rank[node.leader.term, o.number])
@@ -221,6 +222,7 @@ class World:
             self.confirmed,
             tuple((bucket, fence_of[fence]) for bucket, fence in sorted(self.highest.items())),
             self.holder,
+            self.crown and self.crown.members,
             tuple(map(control, self.unread)),
             tuple((who, tuple(map(control, mail))) for who, mail in sorted(self.mail.items()) if mail),
             tuple(self.left.values()),
@@ -493,7 +495,7 @@ class World:
         while node.leader.phase is not Phase.NONE and node.reports:
             self._do_lead(i)
         node.life = "gone"
-        self._drop(node)
+        self._drop(node, node.leader.left())
         node.line = node.reports = node.posts = ()
 
     def _do_kill(self, i: int) -> None:
@@ -509,7 +511,7 @@ class World:
         node.notices = False
         self._drop(node)
 
-    def _drop(self, node: Node) -> None:
+    def _drop(self, node: Node, left: Crown | None = None) -> None:
         """The broker drops a connection: its messages come first again, in order."""
         node.connected = False
         node.requests = ()
@@ -520,7 +522,7 @@ class World:
             del self.subscriptions[at]
         if self.holder == node.name:
             self.holder = ""
-            self.crown = Crown("", node.leader.term, node.leader.limit)
+            self.crown = left or Crown("", node.leader.term, node.leader.limit)
             self.unread += node.reports
         self._deliver()
 

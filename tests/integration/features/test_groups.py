@@ -83,7 +83,7 @@ async def test_the_remainder_has_the_sign_of_the_number(
 async def test_every_number_has_a_bucket(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
-    async with (await open_reader()).group("k") as group:
+    async with (await open_reader()).group("k", buckets=16, coordination="none") as group:
         for number in EDGES:
             await writer.post(b"%d" % number, properties={"k": number})
         for _ in EDGES:
@@ -95,11 +95,14 @@ async def test_every_number_has_a_bucket(
 async def test_each_bucket_goes_to_the_highest_priority(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
-    groups = [(await open_reader()).group("k", member=name) for name in ("a", "b", "c")]
+    groups = [
+        (await open_reader()).group("k", member=name, buckets=16, coordination="none")
+        for name in ("a", "b", "c")
+    ]
     for group in groups:
         await group.open()
     await post(writer, range(320))
-    owner = owners(["a", "b", "c"])
+    owner = owners(["a", "b", "c"], 16)
     for group in groups:
         expected = [number for number in range(320) if owner[number % 16] == group.member]
         taken = await take(group, len(expected))
@@ -128,13 +131,13 @@ async def test_a_full_window_below_an_unmatched_expression_stops_no_other_subscr
 async def test_leaving_member_returns_its_messages_before_new_ones(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
-    first = (await open_reader()).group("k", member="a")
+    first = (await open_reader()).group("k", member="a", buckets=16, coordination="none")
     await first.open()
     await post(writer, range(1000))
     taken = await take(first, 100)
-    second = (await open_reader()).group("k", member="b")
+    second = (await open_reader()).group("k", member="b", buckets=16, coordination="none")
     await second.open()
-    moved = {bucket for bucket, owner in owners(["a", "b"]).items() if owner == "b"}
+    moved = {bucket for bucket, owner in owners(["a", "b"], 16).items() if owner == "b"}
     await post(writer, range(1000, 1500))
     await first.close()
     await post(writer, range(1500, 2000))
@@ -165,7 +168,7 @@ async def test_killed_member_returns_its_messages_before_new_ones(
         await raw.configure(0, *buckets("x"))
         await post_keyed(range(100))
         await raw.pushes(100)
-        second = (await open_reader()).group(member="y")
+        second = (await open_reader()).group(member="y", buckets=16, coordination="none")
         joining = second.open()
     # The connection has ended; no message was confirmed.
     await joining
@@ -178,13 +181,13 @@ async def test_killed_member_returns_its_messages_before_new_ones(
 async def test_a_joining_member_receives_its_share_of_later_messages(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
-    first = (await open_reader()).group("k", member="a")
+    first = (await open_reader()).group("k", member="a", buckets=16, coordination="none")
     await first.open()
     await post(writer, range(160))
-    second = (await open_reader()).group("k", member="b")
+    second = (await open_reader()).group("k", member="b", buckets=16, coordination="none")
     await second.open()
     await post(writer, range(160, 320))
-    owner = owners(["a", "b"])
+    owner = owners(["a", "b"], 16)
     of_second = [number for number in range(160, 320) if owner[number % 16] == "b"]
     assert sorted(await take(second, len(of_second))) == of_second
     of_first = [n for n in range(320) if n < 160 or owner[n % 16] == "a"]

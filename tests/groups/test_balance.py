@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shares of the members of an exclusive group, and the buckets that move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import signature
+
+import pytest
+
+import bmq
+from bmq.groups._control import decoded, encoded
+from bmq.groups._protocol import Crown, Leader, Phase, Report, shares
+
+DEFAULT = signature(bmq.Queue.group).parameters["buckets"].default
+
+
+class Members:
+    """Members that follow the orders of a leader at once."""
+
+    def __init__(self, buckets: int) -> None:
+        self.leader = Leader(buckets)
+        claim = self.leader.crown("leader", Crown("", 0, 1, ()), 0.0)
+        assert claim is not None
+        self.leader.crown("leader", Crown("leader", 1, claim.fence), 0.0)
+        self.weights: dict[str, float] = {}
+        self.held: dict[str, Mapping[int, tuple[int, str]]] = {}
+        self.seen = 0, 0
+        self.seq = 0
+
+    def join(self, name: str, weight: float = 1.0) -> None:
+        self.weights[name], self.held[name] = weight, {}
+        self.settle()
+
+    def leave(self, name: str) -> None:
+        self.report(name, leaving=True)
+        del self.weights[name], self.held[name]
+        self.settle()
+
+    def settle(self) -> None:
+        before = None
+        while before != self.held:
+            before = self.held.copy()
+            for name in self.held:
+                self.report(name)
+
+    def report(self, name: str, *, leaving: bool = False) -> None:
+        self.seq += 1
+        report = Report(name, "", self.seq, self.seen, self.weights[name], leaving, self.held[name])
+        for order in self.leader.report(report, 0.0):
+            self.seen = order.term, order.number
+            if order.who in self.held:
+                self.held[order.who] = {
+                    bucket: (fence, "OPEN" if granted else "READY")
+                    for bucket, (fence, granted) in order.buckets.items()
+                }
+
+    @property
+    def owners(self) -> dict[int, str]:
+        return {bucket: name for name, buckets in self.held.items() for bucket in buckets}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: len(buckets) for name, buckets in self.held.items()}
+
+
+@pytest.mark.parametrize("buckets", [DEFAULT, 256, 512])
+def test_the_largest_share_is_near_the_fair_one_for_2_to_20_members(buckets: int) -> None:
+    for count in range(2, 21):
+        share = shares({f"m{number}": 1.0 for number in range(count)}, buckets)
+        assert sum(share.values()) == buckets
+        assert max(share.values()) <= 1.15 * buckets / count
+
+
+@pytest.mark.parametrize("buckets", [DEFAULT, 512])
+@pytest.mark.parametrize(
+    "weights", [(1, 2), (1, 1, 3), (0.5, 1, 2, 4), (1, 1, 1, 1, 2, 2), (3, 5, 7), (0.01, 1), (100, 1)]
+)
+def test_weights_are_met_within_a_tenth(buckets: int, weights: tuple[float, ...]) -> None:
+    given = {f"m{number}": float(weight) for number, weight in enumerate(weights)}
+    share = shares(given, buckets)
+    assert sum(share.values()) == buckets
+    for name, weight in given.items():
+        fair = buckets * weight / sum(weights)
+        assert abs(share[name] - fair) < 1
+        # A tenth of a few buckets is less than a bucket.
+        assert abs(share[name] - fair) <= 0.1 * fair or fair < 5
+
+
+def test_shares_stay_even_while_members_come_and_go_and_few_buckets_move() -> None:
+    members = Members(DEFAULT)
+    for count in range(1, 21):
+        before = members.owners
+        members.join(f"m{count}")
+        after, counts = members.owners, members.counts
+        assert set(after) == set(range(DEFAULT))
+        assert max(counts.values()) <= 1.15 * DEFAULT / count
+        moved = [bucket for bucket in before if before[bucket] != after[bucket]]
+        assert {after[bucket] for bucket in moved} <= {f"m{count}"}, "a join moves buckets to others"
+        assert len(moved) == (counts[f"m{count}"] if before else 0)
+    for count in range(20, 1, -1):
+        before = members.owners
+        members.leave(f"m{count}")
+        after, counts = members.owners, members.counts
+        assert set(after) == set(range(DEFAULT))
+        assert max(counts.values()) <= 1.15 * DEFAULT / (count - 1)
+        moved = [bucket for bucket in before if before[bucket] != after[bucket]]
+        assert {before[bucket] for bucket in moved} == {f"m{count}"}, "a leave moves buckets of others"
+
+
+def test_a_change_of_members_keeps_weights_within_a_tenth() -> None:
+    members = Members(512)
+    for name, weight in {"small": 0.5, "one": 1.0, "two": 2.0, "four": 4.0, "eight": 8.0}.items():
+        members.join(name, weight)
+    for gone in ("four", "small"):
+        members.leave(gone)
+        total = sum(members.weights.values())
+        for name, weight in members.weights.items():
+            assert members.counts[name] == pytest.approx(512 * weight / total, rel=0.1)
+
+
+def test_more_members_than_buckets_leave_some_without() -> None:
+    members = Members(4)
+    for number in range(7):
+        members.join(f"m{number}")
+    assert sorted(members.counts.values()) == [0, 0, 0, 1, 1, 1, 1]
+    assert set(members.owners) == set(range(4))
+
+
+def test_a_leader_after_one_that_left_waits_for_the_remaining_members_only() -> None:
+    members = Members(4)
+    members.join("a")
+    members.join("b")
+    members.leave("b")
+    crown = members.leader.left()
+    assert crown is not None
+    assert crown.members == ("a",)
+    assert decoded(encoded(crown)) == crown
+    for other, phase in ((None, Phase.LEADING), (Crown("x", 1, 1), Phase.COLLECTING)):
+        leader = Leader(4)
+        claims = [leader.crown("c", each, 0.0) for each in (crown, other) if each is not None]
+        assert claims[-1] is not None
+        leader.crown("c", claims[-1], 0.0)
+        assert leader.phase is Phase.COLLECTING
+        assert not leader.report(Report("c", "", 1, (0, 0), 1.0, False, {}), 0.0)[0].buckets
+        leader.report(Report("a", "", 9, (0, 0), 1.0, False, members.held["a"]), 0.0)
+        assert leader.phase is phase
+        assert {owner.who for owner in leader.owners.values() if owner.granted} == {"a"}
+
+
+def test_a_member_alone_leads_at_once_after_one_that_left() -> None:
+    members = Members(4)
+    members.join("a")
+    members.leave("a")
+    crown = members.leader.left()
+    assert crown is not None
+    leader = Leader(4)
+    claim = leader.crown("b", crown, 0.0)
+    assert claim is not None
+    leader.crown("b", claim, 0.0)
+    assert leader.phase is Phase.LEADING
+    assert leader.fence >= members.leader.fence
