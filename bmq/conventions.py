@@ -34,6 +34,7 @@ __all__ = [
     "DESTINATION",
     "DUE",
     "ERROR",
+    "GROUP_MEMBER",
     "ORIGIN",
     "POSTED",
     "PREFIX",
@@ -59,6 +60,9 @@ PREFIX: Final = "bmq_"
 
 BUCKET: Final = "bmq_bucket"
 """INT32 or INT64: bucket of the message's key, 0 to 2**31 - 1. Consumer groups divide the work by buckets."""
+
+GROUP_MEMBER: Final = "bmq_to"
+"""STRING: in the messages of a group's control queue, the name of the member; empty for the leader."""
 
 POSTED: Final = "bmq_posted"
 """INT64: time of the first post, in milliseconds since 1970 (UTC)."""

@@ -7,14 +7,13 @@ from typing import Any
 
 import orjson
 
+from bmq.conventions import GROUP_MEMBER as TO
 from bmq.errors import Error, ProtocolError
 from bmq.groups._protocol import Crown, Order, Report, SeatState
 from bmq.groups._ranking import MAX_WEIGHT, MIN_WEIGHT
 
 __all__ = ["TO", "decoded", "encoded"]
 
-#: The property with the receiver of an order.
-TO = "bmq_to"
 _KINDS: dict[str, type[Report | Order | Crown]] = {"report": Report, "order": Order, "crown": Crown}
 _STATES = {state.name for state in SeatState}
 

@@ -448,12 +448,12 @@ class Coordinator:
             left = self._member.report(self._loop.time(), leaving=True)
             orders = self._leader.report(left, self._loop.time())
             # The leader itself cannot rely on reading its own report.
-            await control.post(encoded(left))
+            await control.post(encoded(left), properties={TO: ""})
             for order in orders:
                 await control.post(encoded(order), properties={TO: order.who})
             crown = self._leader.left()
             if crown is not None and self._crown is not None:
-                await control.post(encoded(crown))
+                await control.post(encoded(crown), properties={TO: ""})
                 self._crown.confirm()
         with contextlib.suppress(Error):
             await control.close(at_once=True)
@@ -501,7 +501,7 @@ class Coordinator:
         if self._control is None:
             return
         try:
-            acked = self._control.post_nowait(encoded(what), properties={TO: to} if to else None, guid=guid)
+            acked = self._control.post_nowait(encoded(what), properties={TO: to}, guid=guid)
         except Error as error:
             logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
         else:

@@ -34,7 +34,17 @@ from bmq.client.message import Message
 from bmq.client.posts import OutgoingMessage
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.conventions import BUCKET, DEAD_GUID, DEAD_QUEUE, DESTINATION, DUE, ORIGIN, REPLY_TO, REQUEST
+from bmq.conventions import (
+    BUCKET,
+    DEAD_GUID,
+    DEAD_QUEUE,
+    DESTINATION,
+    DUE,
+    GROUP_MEMBER,
+    ORIGIN,
+    REPLY_TO,
+    REQUEST,
+)
 from bmq.errors import AckStatus, ProtocolError, UsageError
 from bmq.events import Connected, ConnectionLost, SessionEvent, StateRestored
 from bmq.groups import GroupEvent, Lost
@@ -299,7 +309,7 @@ class Recorder(Interceptor):
 
     The recorder is an interceptor for the sessions of the process: it records posts with their outcomes,
     deliveries, confirmations and the attempts of handlers. ``on_event`` records lost connections and buckets
-    of groups.
+    of groups. Messages of the control queues of groups are not recorded.
 
     Attributes:
         name: the name of the process.
@@ -310,6 +320,8 @@ class Recorder(Interceptor):
         self._sessions: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
         self._session_numbers, self._consumer_numbers = itertools.count(), itertools.count()
         self._consumers: WeakKeyDictionary[Consumer, int] = WeakKeyDictionary()
+        # URIs of the control queues of groups. One message of each is never confirmed.
+        self._controls: set[str] = set()
         self.name = name
         # Neither closed nor killed.
         log.running[name] = self
@@ -401,6 +413,10 @@ class Recorder(Interceptor):
         log, uri = self._log, queue.uri
         lines: list[bytes] = []
         guids: list[str] = []
+        if GROUP_MEMBER in (posts[0].properties or ()):
+            self._controls.add(uri)  # before any message arrives: members post first
+        if uri in self._controls:
+            return guids
         for post in posts:
             fields: dict[str, Any] = {"queue": uri, "message": post.guid, "crc": crc32c(post.data)}
             properties = post.properties
@@ -434,6 +450,8 @@ class Recorder(Interceptor):
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record deliveries to the process."""
         log, uri = self._log, consumer.queue.uri
+        if uri in self._controls:
+            return
         number = _number(self._consumers, consumer, self._consumer_numbers)
         lines: list[bytes] = []
         for message in messages:
@@ -462,6 +480,8 @@ class Recorder(Interceptor):
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record confirmations of the process."""
         log, uri = self._log, consumer.queue.uri
+        if uri in self._controls:
+            return
         lines: list[bytes] = []
         for message in messages:
             fields: dict[str, Any] = {
