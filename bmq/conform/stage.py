@@ -45,7 +45,7 @@ from bmq.wire.control.messages import (
     Status,
     StatusCategory,
 )
-from bmq.wire.event import HEADER_SIZE, pack_event_header
+from bmq.wire.event import HEADER_SIZE, Event, pack_event_header
 from bmq.wire.message import join_application_data
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding
@@ -127,6 +127,7 @@ class Line(Connection):
         act: answers a request that arrives while ``serving``, and returns True; or returns False for success.
         requests: the requests that were answered as they arrived.
         queues: the queues that the client has opened on this connection.
+        seen: all events of the client.
     """
 
     identified: ClientIdentity
@@ -141,6 +142,7 @@ class Line(Connection):
         self.act: Callable[[ControlMessage], bool] | None = None
         self.requests: list[ControlBody] = []
         self.queues: list[Opened] = []
+        self.seen: list[Event] = []
         self._news = asyncio.Event()
         self._wrong: Mismatch | None = None
         self._reading = asyncio.create_task(self._read_on())
@@ -163,6 +165,10 @@ class Line(Connection):
             self._wrong = error
         finally:
             self._news.set()
+
+    def _take(self, event: Event) -> None:
+        self.seen.append(event)
+        super()._take(event)
 
     def _serve(self, request: ControlMessage) -> None:
         if request.body is not None:

@@ -2,6 +2,7 @@
 """The cases for clients, by group."""
 
 from bmq.conform.client_cases.connecting import CASES as _CONNECTING
+from bmq.conform.client_cases.forms import CASES as _FORMS
 from bmq.conform.client_cases.hostile import CASES as _HOSTILE
 from bmq.conform.client_cases.losing import CASES as _LOSING
 from bmq.conform.client_cases.posting import CASES as _POSTING
@@ -10,4 +11,4 @@ from bmq.conform.client_cases.receiving import CASES as _RECEIVING
 
 __all__ = ["EVERY_GROUP"]
 
-EVERY_GROUP = (_CONNECTING, _QUEUES, _POSTING, _RECEIVING, _LOSING, _HOSTILE)
+EVERY_GROUP = (_CONNECTING, _QUEUES, _POSTING, _RECEIVING, _LOSING, _HOSTILE, _FORMS)
