@@ -55,5 +55,9 @@ def _domains() -> dict[str, DomainConfig | Redirect]:
             _FANOUT, subscriptions=(AppSubscription("foo", "x == 1"), AppSubscription("bar", "x == 2"))
         ),
         "bmq.test.appsub.priority": replace(_PRIORITY, subscriptions=(AppSubscription("", "x > 0"),)),
+        "bmq.test.window.priority": replace(_PRIORITY, deduplication_time_ms=1000),
+        "bmq.test.quota.priority": replace(_PRIORITY, domain_limits=Limits(20, 8192), message_ttl=10),
+        "bmq.test.few.priority": replace(_PRIORITY, max_producers=1, max_consumers=1),
+        "bmq.test.fewqueues.priority": replace(_PRIORITY, max_queues=2),
     }
     return {name: replace(domain, name=name) for name, domain in domains.items()}

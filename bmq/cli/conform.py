@@ -80,6 +80,16 @@ async def broker(
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results as JUnit XML.")
     ] = None,
+    user: Annotated[
+        str,
+        typer.Option(
+            "--user",
+            metavar="NAME",
+            help="A user of the broker, for the cases of credentials; the password comes from BMQ_PASSWORD.",
+            show_default=False,
+        ),
+    ] = "",
+    slow: Annotated[bool, typer.Option("--slow", help="Also run cases that wait for minutes.")] = False,
     at_once: Annotated[
         int, typer.Option("--at-once", min=1, max=256, metavar="N", help="Cases at the same time.")
     ] = AT_ONCE,
@@ -103,6 +113,7 @@ async def broker(
     $ bmq conform broker tcp://localhost:30114
     $ bmq conform broker tcp://localhost:30114 --only 3 --only must
     $ bmq conform broker tcp://localhost:30114 --domain durable=orders --junit conform.xml
+    $ BMQ_PASSWORD=secret bmq conform broker tcp://localhost:30114 --user alice --slow
     """
     address, cases = Address.parse(uri), choose(only or ())
     if not cases:
@@ -113,7 +124,7 @@ async def broker(
         )
     names = Domains(_domains(domain or []))
     try:
-        report = await run_suite(address, cases, domains=names, at_once=at_once)
+        report = await run_suite(address, cases, domains=names, user=_user(user), slow=slow, at_once=at_once)
     except OSError as error:
         note(f"bmq conform: {uri} accepts no connection ({error}): start the broker, or correct the address")
         return ExitStatus.UNREACHABLE
@@ -242,6 +253,17 @@ async def harness() -> int:
 
     await serve(uri)
     return ExitStatus.OK
+
+
+def _user(name: str) -> bytes | None:
+    if not name:
+        return None
+    if ":" in name:
+        raise BadInput(f"--user needs the name of a user without a colon, not {name!r}")
+    password = os.environ.get("BMQ_PASSWORD")
+    if password is None:
+        raise BadInput(f"--user needs a password: set BMQ_PASSWORD to the password of {name}")
+    return f"{name}:{password}".encode()
 
 
 def _domains(texts: list[str]) -> dict[str, str]:

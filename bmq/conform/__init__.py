@@ -6,7 +6,7 @@ expected, and which statement of ``docs/protocol.md`` the case checks.
 """
 
 from bmq.conform.bench import KINDS, Bench, Domains
-from bmq.conform.case import Case, Level, Mismatch
+from bmq.conform.case import Case, Level, Mismatch, Untested
 from bmq.conform.catalogue import GROUPS, all_cases, choose, client_cases
 from bmq.conform.client_suite import Start, run_client_suite, started
 from bmq.conform.program import Program
@@ -26,6 +26,7 @@ __all__ = [
     "Report",
     "Result",
     "Start",
+    "Untested",
     "all_cases",
     "as_json",
     "as_junit",

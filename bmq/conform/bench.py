@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from bmq import _world
-from bmq.conform.case import fail
+from bmq.conform.case import Untested, fail
 from bmq.conform.peer import Peer
 from bmq.errors import StatusCategory, UsageError
 
@@ -33,6 +33,13 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         ),
         "app-priority": ("bmq.test.appsub.priority", "priority mode, application subscription `x > 0`"),
         "durable": ("bmq.test.persistent.priority", "priority mode, file-backed storage"),
+        "window": ("bmq.test.window.priority", "priority mode, deduplicationTimeMs 1000"),
+        "quota": (
+            "bmq.test.quota.priority",
+            "priority mode, a quota of 20 messages and 8,192 bytes for the domain, messageTtl 10",
+        ),
+        "few": ("bmq.test.few.priority", "priority mode, maxProducers 1, maxConsumers 1"),
+        "few-queues": ("bmq.test.fewqueues.priority", "priority mode, maxQueues 2"),
     }
 )
 
@@ -97,15 +104,44 @@ Opener = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter
 class Bench:
     """The bench of one case.
 
+    Args:
+        opener: opens a connection.
+        domains: the names of the domains.
+        user: user and password for the mechanism BASIC, with a colon between them, or None.
+        locks: locks that all cases of a run share, by name.
+
     Attributes:
         domains: the names of the domains.
         peers: the connections of the case, in order.
     """
 
-    def __init__(self, opener: Opener, domains: Domains) -> None:
+    def __init__(
+        self,
+        opener: Opener,
+        domains: Domains,
+        user: bytes | None = None,
+        locks: dict[str, asyncio.Lock] | None = None,
+    ) -> None:
         self.domains = domains
         self.peers: list[Peer] = []
         self._opener = opener
+        self._user = user
+        self._locks = {} if locks is None else locks
+
+    @property
+    def user(self) -> bytes:
+        """User and password for the mechanism BASIC.
+
+        Raises:
+            Untested: none was given.
+        """
+        if self._user is None:
+            raise Untested("no user of the broker: give --user NAME, and the password in BMQ_PASSWORD")
+        return self._user
+
+    def alone(self, name: str) -> asyncio.Lock:
+        """A lock, for cases that use one domain after another."""
+        return self._locks.setdefault(name, asyncio.Lock())
 
     async def dial(self) -> Peer:
         """Return a new connection without any traffic.
@@ -125,9 +161,9 @@ class Bench:
             raise fail("a successful negotiation", response.result)
         return peer
 
-    def uri(self, kind: str = "priority", app: str = "") -> str:
-        """Return the URI of a new queue."""
-        uri = f"bmq://{self.domains.name(kind)}/conform-{_world.token_hex(8)}"
+    def uri(self, kind: str = "priority", app: str = "", name: str = "") -> str:
+        """Return the URI of a new queue, or of the queue of a name."""
+        uri = f"bmq://{self.domains.name(kind)}/conform-{name or _world.token_hex(8)}"
         return f"{uri}?id={app}" if app else uri
 
     async def queue(self, kind: str = "priority", **how: Any) -> tuple[Peer, str]:

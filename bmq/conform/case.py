@@ -10,7 +10,7 @@ from typing import Any
 
 from bmq.errors import UsageError
 
-__all__ = ["Case", "Cases", "Check", "Level", "Mismatch", "check", "fail"]
+__all__ = ["Case", "Cases", "Check", "Level", "Mismatch", "Untested", "check", "fail"]
 
 #: Checks a case, with a :class:`~bmq.conform.bench.Bench` for brokers or a
 #: :class:`~bmq.conform.stage.Stage` for clients.
@@ -40,6 +40,10 @@ class Mismatch(AssertionError):
         self.expected = expected
         self.received = received
         super().__init__(f"expected {expected}, received {received}")
+
+
+class Untested(Exception):
+    """The broker is not configured for the case; the text says what is missing."""
 
 
 def fail(expected: object, received: object) -> Mismatch:
@@ -81,6 +85,7 @@ class Case:
         domains: kinds of domains that the case needs.
         heavy: whether the case runs alone, because it needs much memory.
         seconds: time limit; a case that takes longer has failed.
+        slow: whether the case waits for minutes, and runs only on request.
     """
 
     number: str
@@ -93,6 +98,7 @@ class Case:
     domains: tuple[str, ...] = ()
     heavy: bool = False
     seconds: float = 20.0
+    slow: bool = False
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -126,6 +132,7 @@ class Cases:
         domains: tuple[str, ...] = (),
         heavy: bool = False,
         seconds: float = 20.0,
+        slow: bool = False,
     ) -> None:
         """Declare a case.
 
@@ -150,6 +157,7 @@ class Cases:
                 domains=domains,
                 heavy=heavy,
                 seconds=seconds,
+                slow=slow,
             )
         )
 
@@ -165,6 +173,7 @@ class Cases:
         domains: tuple[str, ...] = (),
         heavy: bool = False,
         seconds: float = 20.0,
+        slow: bool = False,
     ) -> Callable[[Check], Check]:
         """Declare the case that a function checks; see :class:`Case`."""
 
@@ -180,6 +189,7 @@ class Cases:
                 domains=domains,
                 heavy=heavy,
                 seconds=seconds,
+                slow=slow,
             )
             return function
 

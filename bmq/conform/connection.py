@@ -16,7 +16,7 @@ from bmq.wire.anatomy import summary
 from bmq.wire.constants import EventType
 from bmq.wire.control import decode_event
 from bmq.wire.control.messages import MessageKind
-from bmq.wire.event import HEARTBEAT_RSP, Event, type_of
+from bmq.wire.event import HEADER_SIZE, HEARTBEAT_RSP, Event, type_of
 
 __all__ = ["ANSWER", "Connection", "Traced", "decoded"]
 
@@ -61,12 +61,14 @@ class Connection:
         number: number of the connection within the case.
         trace: events in both directions.
         left_out: number of events that the trace does not contain.
+        answers_heartbeats: whether HEARTBEAT_REQ is answered.
     """
 
     def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.number = number
         self.trace: list[Traced] = []
         self.left_out = 0
+        self.answers_heartbeats = True
         self._reader = reader
         self._writer = writer
         self._framer = Framer()
@@ -91,8 +93,11 @@ class Connection:
         if len(self.trace) >= _MOST_TRACED:
             self.left_out += 1
             return
-        text = _in_words(data)
-        self.trace.append(Traced(self.number, sent, len(data), data[:_MOST_BYTES].hex(), text))
+        text, shown = _in_words(data), data[:_MOST_BYTES]
+        if sent and len(data) > HEADER_SIZE and type_of(data) == EventType.AUTHENTICATION:
+            # Reports must not contain credentials.
+            text, shown = "AUTHENTICATION authenticationRequest (body not shown)", data[:HEADER_SIZE]
+        self.trace.append(Traced(self.number, sent, len(data), shown.hex(), text))
 
     async def _read(self, seconds: float) -> None:
         """Wait for the next bytes of the other side.
@@ -125,7 +130,7 @@ class Connection:
             self._controls.append(event)
             return
         self._others.append(event)
-        if event.type == EventType.HEARTBEAT_REQ:
+        if event.type == EventType.HEARTBEAT_REQ and self.answers_heartbeats:
             self._writer.write(HEARTBEAT_RSP)
 
     async def _until(self, found: Callable[[], T | None], expected: str, seconds: float | None = None) -> T:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from bmq import _world
 from bmq.conform.bench import Address, Bench, Domains, Opener
-from bmq.conform.case import Case, Level, Mismatch
+from bmq.conform.case import Case, Level, Mismatch, Untested
 from bmq.conform.connection import Traced
 from bmq.errors import Error, UsageError
 
@@ -92,6 +92,8 @@ async def run_suite(
     cases: Sequence[Case],
     *,
     domains: Domains | None = None,
+    user: bytes | None = None,
+    slow: bool = False,
     at_once: int = AT_ONCE,
     name: str = "",
     on_result: Callable[[Result], None] | None = None,
@@ -102,6 +104,9 @@ async def run_suite(
         address: where the broker listens, or a function that opens a connection.
         cases: the cases.
         domains: names of the broker's domains; None for the usual names.
+        user: user and password for the mechanism BASIC, with a colon between them; None leaves out the cases
+            of credentials.
+        slow: whether cases run that wait for minutes.
         at_once: cases at the same time, from 1.
         name: the broker in the report; by default its address.
         on_result: called after each case.
@@ -120,7 +125,7 @@ async def run_suite(
         opener = _opener(address)
     else:
         opener = address
-    run = _Run(opener, domains or Domains(), on_result)
+    run = _Run(opener, domains or Domains(), user, slow, on_result)
     return await run.work(sorted(cases, key=lambda each: each.key), at_once, name)
 
 
@@ -135,9 +140,19 @@ def _opener(address: Address) -> Opener:
 class _Run:
     """One run."""
 
-    def __init__(self, opener: Opener, domains: Domains, on_result: Callable[[Result], None] | None) -> None:
+    def __init__(
+        self,
+        opener: Opener,
+        domains: Domains,
+        user: bytes | None,
+        slow: bool,
+        on_result: Callable[[Result], None] | None,
+    ) -> None:
         self._opener = opener
         self._domains = domains
+        self._user = user
+        self._slow = slow
+        self._locks: dict[str, asyncio.Lock] = {}
         self._on_result = on_result
         self._missing: dict[str, str] = {}
         self._results: dict[str, Result] = {}
@@ -175,7 +190,8 @@ class _Run:
         """Why a domain cannot be used; empty if it can."""
         bench = Bench(self._opener, self._domains)
         try:
-            await bench.queue(kind, read=False)
+            # One name, because a domain may have few queues.
+            await (await bench.client()).open(bench.uri(kind, name="probe"), read=False)
         except Mismatch as error:
             return f"no domain {self._domains.name(kind)} ({error.received})"
         finally:
@@ -195,13 +211,19 @@ class _Run:
         lacking = [self._missing[kind] for kind in case.domains if kind in self._missing]
         if lacking:
             return Result(case, Outcome.NOT_TESTED, reason="; ".join(lacking))
+        if case.slow and not self._slow:
+            reason = f"takes up to {case.seconds / 60:.0f} minutes: give --slow"
+            return Result(case, Outcome.NOT_TESTED, reason=reason)
         began = _world.monotonic()
-        bench = Bench(self._opener, self._domains)
+        bench = Bench(self._opener, self._domains, self._user, self._locks)
         self._running[case.number] = None
         expected = received = ""
         try:
             async with asyncio.timeout(case.seconds):
                 await case.check(bench)
+        except Untested as error:
+            del self._running[case.number]
+            return Result(case, Outcome.NOT_TESTED, reason=str(error))
         except Mismatch as error:
             expected, received = error.expected, error.received
         except TimeoutError:

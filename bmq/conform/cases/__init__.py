@@ -4,8 +4,10 @@
 from typing import Final
 
 from bmq.conform.case import Cases
+from bmq.conform.cases.credentials import GROUP as _CREDENTIALS
 from bmq.conform.cases.delivery import GROUP as _DELIVERY
 from bmq.conform.cases.framing import GROUP as _FRAMING
+from bmq.conform.cases.limits import GROUP as _LIMITS
 from bmq.conform.cases.modes import GROUP as _MODES
 from bmq.conform.cases.negotiation import GROUP as _NEGOTIATION
 from bmq.conform.cases.posting import GROUP as _POSTING
@@ -27,4 +29,6 @@ EVERY_GROUP: Final[tuple[Cases, ...]] = (
     _MODES,
     _ROUTING,
     _REFUSALS,
+    _CREDENTIALS,
+    _LIMITS,
 )
