@@ -70,6 +70,7 @@ PLACES = {
     # Of one case, which has a deadline.
     "conform/connection.py: Connection._controls": "what the broker under test sends until the deadline",
     "conform/connection.py: Connection._others": "what the broker under test sends until the deadline",
+    "conform/stage.py: Line.seen": "what the client under test sends until the deadline",
     "cli/conform_harness.py: Harness._messages": "what the suite has asked for, and not confirmed",
     # No messages.
     "testing/_sim_loop.py: Engine._heap": "events of a simulation",

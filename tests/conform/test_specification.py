@@ -123,7 +123,7 @@ def test_the_client_takes_each_step_of_a_machine(specification: ModuleType, name
     for table in tables:
         for (state, _), step in table.items():
             steps.setdefault(state.name, set()).add(step.next_state.name)
-    known = set().union(*states.values())
+    known: set[str] = set[str]().union(*states.values())
 
     def follows(state: str) -> set[str]:
         """The named states after a state; states without a name in the machine are passed."""
@@ -140,7 +140,7 @@ def test_the_client_takes_each_step_of_a_machine(specification: ModuleType, name
 
     machine = next(m for m in specification.declared_machines() if m["name"] == name)
     for source, event, _, target, _ in machine["transitions"]:
-        reached = set().union(*(follows(state) for state in states[source]))
+        reached = set[str]().union(*(follows(state) for state in states[source]))
         assert reached & states[target], (source, event, target)
 
 
