@@ -382,6 +382,7 @@ def test_no_verb_prints_a_control_character_of_a_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker, words = hostile
+    monkeypatch.chdir(tmp_path)  # "new" creates a project there
     words |= {"URI": broker.uri, "WORKLOAD": str(tmp_path / "workload.toml")}
     words |= {"FILE": str(tmp_path / "new"), "RECORDING": str(tmp_path / "made"), "DIRECTORY": str(tmp_path)}
     told = 0
