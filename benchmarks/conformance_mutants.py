@@ -24,6 +24,17 @@ from bmq.conform import Mismatch, Outcome, all_cases, run_suite
 from bmq.conform.bench import Address
 
 PACKAGE = Path(bmq.__file__).parent
+#: The broker under test, with a user beside anonymous clients.
+BROKER = """
+import asyncio, sys
+from bmq.broker import Authentication, Broker
+
+async def main():
+    async with Broker(port=int(sys.argv[1]), auth=Authentication({"alice": "secret"}, anonymous=True)):
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
 
 
 @dataclass(frozen=True)
@@ -155,6 +166,36 @@ BUGS = (
         "if queue.fanout and info.app_id == DEFAULT_APP_ID:",
         "if queue.fanout and not info:",
     ),
+    Bug(
+        "any password is accepted",
+        "protocol/broker/settings.py",
+        "if hmac.compare_digest(expected, password) and name in self.users:",
+        "if name in self.users:",
+    ),
+    Bug(
+        "the quota of the domain is not checked",
+        "broker/_queue.py",
+        "status = usage.full() or domain.full()\n                    if not status:",
+        "status = usage.full()\n                    if not status:",
+    ),
+    Bug(
+        "a domain takes any number of consumers",
+        _CLIENT,
+        "readers + wanted.read_count > config.max_consumers:",
+        "readers > config.max_consumers:",
+    ),
+    Bug(
+        "a GUID is remembered for five minutes in each domain",
+        _QUEUE,
+        "domain.config.deduplication_time_ms / 1000,",
+        "300,",
+    ),
+    Bug(
+        "answers in BER are given to no one",
+        _SESSION,
+        "self.codec = parse_features(identity.features).codec",
+        "self.codec = Codec.JSON",
+    ),
 )
 
 
@@ -184,7 +225,7 @@ def judge(bug: Bug | None) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         folder, port = plant(bug, Path(name)), free_port()
         environment = {**os.environ, "PYTHONPATH": str(folder)}
-        command = [sys.executable, "-m", "bmq", "broker", "--port", str(port)]
+        command = [sys.executable, "-c", BROKER, str(port)]
         broker = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -194,7 +235,9 @@ def judge(bug: Bug | None) -> list[str]:
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
                         break
                 time.sleep(0.1)
-            report = asyncio.run(run_suite(Address.parse(f"tcp://127.0.0.1:{port}"), all_cases()))
+            report = asyncio.run(
+                run_suite(Address.parse(f"tcp://127.0.0.1:{port}"), all_cases(), user=b"alice:secret")
+            )
         except (OSError, Mismatch):
             return ["all"]
         finally:

@@ -15,6 +15,7 @@ from bmq import _world
 from bmq.conform.case import Untested, fail
 from bmq.conform.peer import Peer
 from bmq.errors import StatusCategory, UsageError
+from bmq.wire.control import Codec
 
 __all__ = ["KINDS", "Address", "Bench", "Domains"]
 
@@ -113,6 +114,7 @@ class Bench:
     Attributes:
         domains: the names of the domains.
         peers: the connections of the case, in order.
+        codec: encoding of the control messages that new connections send.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class Bench:
     ) -> None:
         self.domains = domains
         self.peers: list[Peer] = []
+        self.codec = Codec.JSON
         self._opener = opener
         self._user = user
         self._locks = {} if locks is None else locks
@@ -150,6 +153,7 @@ class Bench:
             OSError: the broker does not accept connections.
         """
         peer = Peer(len(self.peers) + 1, *await self._opener())
+        peer.codec = self.codec
         self.peers.append(peer)
         return peer
 

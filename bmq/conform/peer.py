@@ -20,7 +20,7 @@ from bmq.conform.connection import Connection, decoded
 from bmq.errors import ProtocolError
 from bmq.wire.ack import AckMessage, decode_acks
 from bmq.wire.constants import Compression, EventType, PushFlags, PutFlags
-from bmq.wire.control import Codec, encode_event
+from bmq.wire.control import Codec, decode_json, encode_event
 from bmq.wire.control.messages import (
     AuthenticationRequest,
     AuthenticationResponse,
@@ -60,6 +60,7 @@ from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import encode_put
 
 __all__ = [
+    "BER_FEATURES",
     "CLOSED",
     "JSON_FEATURES",
     "NO_ANSWER",
@@ -78,6 +79,8 @@ __all__ = [
 QUIET = 0.15
 #: Features of a client that wants JSON and the new encoding of properties.
 JSON_FEATURES = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
+#: Features of a client that wants BER.
+BER_FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX"
 
 #: Reactions to a request, beside the names of answers and statuses.
 NO_ANSWER, CLOSED = "no answer", "closed"
@@ -234,8 +237,10 @@ class Peer(Connection):
 
     # ---- negotiation
 
-    def identity(self, features: str = JSON_FEATURES, **changes: Any) -> ClientIdentity:
-        """The identity of this client."""
+    def identity(self, features: str | None = None, **changes: Any) -> ClientIdentity:
+        """The identity of this client; its features name the encoding that it sends."""
+        if features is None:
+            features = BER_FEATURES if self.codec is Codec.BER else JSON_FEATURES
         given: dict[str, Any] = {
             "protocol_version": 1,
             "sdk_version": 100,
@@ -283,7 +288,14 @@ class Peer(Connection):
         return r_id
 
     def send_json(self, value: Any) -> None:
-        """Send a control event with any JSON value."""
+        """Send a control event with any JSON value, as the same request in BER if that is the encoding.
+
+        Raises:
+            ProtocolError: the value is no request, and the encoding is BER.
+        """
+        if self.codec is Codec.BER:
+            self.send(encode_event(decode_json(orjson.dumps(value), MessageKind.CONTROL), Codec.BER))
+            return
         self.send(pack_schema_event(EventType.CONTROL, Codec.JSON, orjson.dumps(value)))
 
     async def answer(self, r_id: int, seconds: float | None = None) -> ControlBody:

@@ -41,7 +41,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 #: Cases of the level ``observed`` in which the embedded broker differs from a real one, explained in
 #: docs/conform.md.
-DIFFERENT = {"2.2.10", "3.1.23", "3.3.28", "3.4.13"}
+DIFFERENT = {"2.2.10", "3.1.23", "3.3.28", "3.4.13", "12.4.13"}
 
 
 @pytest.fixture(scope="module")

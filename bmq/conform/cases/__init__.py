@@ -4,6 +4,8 @@
 from typing import Final
 
 from bmq.conform.case import Cases
+from bmq.conform.cases.applications import GROUP as _APPLICATIONS
+from bmq.conform.cases.ber import GROUP as _BER
 from bmq.conform.cases.credentials import GROUP as _CREDENTIALS
 from bmq.conform.cases.delivery import GROUP as _DELIVERY
 from bmq.conform.cases.framing import GROUP as _FRAMING
@@ -31,4 +33,6 @@ EVERY_GROUP: Final[tuple[Cases, ...]] = (
     _REFUSALS,
     _CREDENTIALS,
     _LIMITS,
+    _BER,
+    _APPLICATIONS,
 )

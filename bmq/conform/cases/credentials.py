@@ -267,7 +267,7 @@ async def _renewed(bench: Bench) -> None:
         raise Untested(f"the credentials have a lifetime of {lifetime} ms: shorten it to 11 minutes at most")
     await peer.wait(lifetime / 2000)
     check((await peer.authenticate(_BASIC, bench.user)).status.category, _OK, "category")
-    await peer.wait(lifetime / 2000 * 1.4)
+    await peer.wait(lifetime / 2000 * 1.1)
     await peer.barrier()
 
 
