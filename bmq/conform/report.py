@@ -229,13 +229,13 @@ def catalogue_markdown(cases: Iterable[Case]) -> str:
                 "",
                 f"## {group} {GROUPS[group]}",
                 "",
-                "| case | level | sends | expects | statement |",
+                "| case | level | statement | sends | expects |",
                 "| --- | --- | --- | --- | --- |",
             ]
         lines.append(
             f'| <a id="{_anchor("c", case.number)}"></a>{case.number} {_cell(case.title)} | {case.level} | '
-            f"{_cell(case.sends)} | {_cell(case.expects)} | "
-            f"[{case.statement}](../protocol.md#{_anchor('s', case.statement)}) |"
+            f"[{case.statement}](../protocol.md#{_anchor('s', case.statement)}) | {_cell(case.sends)} | "
+            f"{_cell(case.expects)} |"
         )
     return "\n".join(lines) + "\n"
 
