@@ -5,6 +5,10 @@ Encoders, compiled expressions and parsed headers repeat from message to message
 beyond the session. Keys come from peers and applications, so each cache has a bound, and a full cache is
 emptied. A peer that never repeats a key causes the cost of a missing cache. A usual program never fills a
 cache.
+
+The threads of a process share the caches without a lock: each operation on a dict is complete in itself, also
+in a free-threaded interpreter. Two threads may compute the same entry, and either result serves. A permanent
+entry is present at all times, because a reader may rely on it.
 """
 
 from __future__ import annotations
@@ -43,8 +47,10 @@ class Cache(dict[K, V]):
         return value
 
     def empty(self) -> None:
-        """Remove all entries except the permanent ones."""
-        self.clear()
+        """Remove all entries except the permanent ones, which no other thread ever misses."""
+        for key in list(self):
+            if key not in self._always:
+                self.pop(key, None)
         self.update(self._always)
 
 

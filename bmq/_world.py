@@ -18,12 +18,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 import time as _time
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from random import Random, SystemRandom
 from typing import Any, Final
 from uuid import UUID
@@ -87,6 +87,28 @@ class World:
     after: Callable[[float, Callable[[], object], bool], Callable[[], None]] | None = None
 
 
+class _Numbers:
+    """The numbers from 1, each only once.
+
+    Without a GIL, ``itertools.count`` may give two threads the same number, and two sessions with one number
+    could give their messages the same GUIDs.
+    """
+
+    __slots__ = ("_last", "_lock")
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        with self._lock:
+            self._last += 1
+            return self._last
+
+
 def _program() -> str:
     return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
 
@@ -100,7 +122,7 @@ REAL: Final = World(
     socket.gethostname,
     os.getpid,
     _program,
-    count(1),
+    _Numbers(),
 )
 
 #: The world of the running code.

@@ -421,8 +421,8 @@ class Layouts:
         shape = _Shape(area, end, index, new=self._new)
         reader = shape.reader(self._cls)
         if reader is not None:
-            self._readers[key] = reader
             self._columns[key] = _Columns(shape)
+            self._readers[key] = reader  # last: a thread that finds the reader looks for the columns too
 
     def learn(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
         """Keep the positions of names and values in a legal area."""

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions in several threads, each with an event loop: they share caches and numbers, and nothing else.
+
+In a free-threaded interpreter the threads run at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq import _world
+from bmq._caches import CACHES, Cache
+from bmq.broker import Broker
+
+THREADS = 4
+COUNT = 100
+
+
+async def exchange(uri: str, thread: int) -> list[tuple[bytes, dict[str, Any]]]:
+    """Post messages whose properties have many schemas, and return what arrives."""
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(f"bmq://bmq.test.mem.priority/{thread}", read=True, write=True)
+        for number in range(COUNT):
+            queue.post_nowait(
+                b"%d of %d" % (number, thread),
+                properties={f"p{number % 7}": number, "thread": thread, "text": "t" * (number % 5)},
+            )
+        arrived: list[tuple[bytes, dict[str, Any]]] = []
+        async for message in queue:
+            arrived.append((message.data, dict(message.properties)))
+            message.confirm()
+            if len(arrived) == COUNT:
+                return arrived
+    raise AssertionError
+
+
+async def test_sessions_in_threads_exchange_messages_unharmed() -> None:
+    async with Broker() as broker:
+        uri = broker.uri
+        results = await asyncio.gather(
+            *(asyncio.to_thread(asyncio.run, exchange(uri, thread)) for thread in range(THREADS))
+        )
+    for thread, arrived in enumerate(results):
+        assert arrived == [
+            (
+                b"%d of %d" % (number, thread),
+                {f"p{number % 7}": number, "thread": thread, "text": "t" * (number % 5)},
+            )
+            for number in range(COUNT)
+        ]
+
+
+def test_no_two_threads_get_the_same_session_number() -> None:
+    numbers: list[list[int]] = [[] for _ in range(THREADS)]
+    start = threading.Barrier(THREADS)
+
+    def take(mine: list[int]) -> None:
+        start.wait()
+        mine.extend(next(_world.REAL.session_ids) for _ in range(2000))
+
+    threads = [threading.Thread(target=take, args=(mine,)) for mine in numbers]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len({number for mine in numbers for number in mine}) == THREADS * 2000
+
+
+def test_a_permanent_entry_is_never_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever line of the emptying another thread comes at."""
+    monkeypatch.setattr("bmq._caches.CACHES", dict(CACHES))
+    cache: Cache[str, int] = Cache("of this test", 10, {"always": 1})
+    lines: list[bool] = []
+
+    def look(frame: FrameType, event: str, argument: object) -> Any:
+        lines.append("always" in cache)
+        return look
+
+    cache.keep("other", 2)
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        cache.empty()
+    finally:
+        sys.settrace(before)
+    assert dict(cache) == {"always": 1}
+    assert len(lines) > 3
+    assert all(lines)
