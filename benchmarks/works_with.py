@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import bmq
 import bmq.admin
+from bmq.broker import Authentication
 from bmq.conform import GROUPS, Outcome, all_cases, run_suite
 from bmq.conform.bench import Address
 from bmq.wire.control.messages import BrokerResponse
@@ -75,13 +77,20 @@ async def refusals(broker: str) -> dict[str, str]:
     return found
 
 
-async def run_cases(broker: str) -> dict[str, dict[str, Any]]:
+async def run_cases(broker: str | None, user: bytes | None) -> dict[str, dict[str, Any]]:
     """Run the conformance cases; return the result of each group of cases."""
-    report = await run_suite(Address.parse(broker), all_cases())
+    # The embedded broker reports each wrong request in its log.
+    logging.getLogger("bmq").setLevel(logging.CRITICAL)
+    if broker is None:
+        users = Authentication(users={"alice": "secret"}, anonymous=True)
+        async with bmq.broker.Broker(auth=users) as embedded:
+            return await run_cases(embedded.uri, b"alice:secret")
+    report = await run_suite(Address.parse(broker), all_cases(), user=user)
     found: dict[str, dict[str, Any]] = {}
     for each in report.results:
+        title = GROUPS[each.case.key[0]]
         row = found.setdefault(
-            f"protocol: {GROUPS[each.case.key[0]].lower()}", {"passed": 0, "failed": [], "not tested": 0}
+            f"protocol: {title[0].lower()}{title[1:]}", {"passed": 0, "failed": [], "not tested": 0}
         )
         match each.outcome:
             case Outcome.PASSED:
@@ -174,7 +183,8 @@ async def record(arguments: argparse.Namespace) -> dict[str, Any]:
         await embedded.start()
     target = arguments.broker or embedded.uri
     answer, refused = await identity(target), await refusals(target)
-    results = await run_cases(target)
+    user = f"{arguments.user}:{os.environ['BMQ_PASSWORD']}".encode() if arguments.user else None
+    results = await run_cases(arguments.broker, user)
     if arguments.broker is None:
         await embedded.stop()
     with tempfile.TemporaryDirectory() as folder:
@@ -198,6 +208,7 @@ def main() -> None:
     parser.add_argument("--broker", help="address of a running broker; an embedded broker if omitted")
     parser.add_argument("--release", default="embedded broker", help="name of the broker's release")
     parser.add_argument("--commit", default="", help="commit of the broker")
+    parser.add_argument("--user", default="", help="a user of the broker; the password is in BMQ_PASSWORD")
     parser.add_argument("--page", action="store_true", help="write the page from the recorded runs, and end")
     arguments = parser.parse_args()
     runs: list[dict[str, Any]] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else []

@@ -135,7 +135,7 @@ async def test_the_embedded_broker_conforms(
 
 
 async def test_the_embedded_broker_checks_credentials() -> None:
-    users = Authentication(users={"alice": "secret"}, anonymous=True, lifetime_ms=1500)
+    users = Authentication(users={"alice": "secret"}, anonymous=True, lifetime_ms=3000)
     async with bmq.broker.Broker(auth=users) as broker:
         report = await judged(broker.uri, choose(["10.1", "10.2"]), user=b"alice:secret", slow=True)
     assert [each.case.number for each in report.results if each.outcome is not Outcome.PASSED] == []
