@@ -106,6 +106,14 @@ class Group:
         """
         return self._group.bucket_of(received_of(message))
 
+    def holds(self, message: Message) -> bool:
+        """Whether this member may work on a message now, as :meth:`bmq.groups.Group.holds` does.
+
+        Raises:
+            UsageError: the message is from a different source.
+        """
+        return self._portal.call(self._group.holds, received_of(message))
+
     def __repr__(self) -> str:
         return repr(self._group).replace("bmq.groups.Group", "bmq.blocking.Group")
 

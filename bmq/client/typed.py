@@ -597,11 +597,13 @@ class _Batches(Generic[T]):
 
 
 def untyped(
-    source: Queue | Consumer | TypedQueue[Any] | TypedConsumer[Any],
-) -> tuple[Queue | Consumer, Shape[Any] | None]:
-    """Return the underlying queue or consumer, and the shape of its values; None for an untyped source."""
+    source: Queue | Consumer | Group | TypedQueue[Any] | TypedConsumer[Any] | TypedGroup[Any],
+) -> tuple[Queue | Consumer | Group, Shape[Any] | None]:
+    """Return the underlying source of messages, and the shape of its values; None for an untyped source."""
     if isinstance(source, TypedQueue):
         return source.queue, source._shape  # pyright: ignore[reportPrivateUsage]
     if isinstance(source, TypedConsumer):
         return source.consumer, source._shape  # pyright: ignore[reportPrivateUsage]
+    if isinstance(source, TypedGroup):
+        return source.group, source._shape  # pyright: ignore[reportPrivateUsage]
     return source, None

@@ -340,6 +340,21 @@ class Group:
         except KeyError:
             raise UsageError(f"{message!r} was not received from this group") from None
 
+    def holds(self, message: Message) -> bool:
+        """Whether this member may work on a message of this group now.
+
+        False once the connection is lost on which the message arrived: the broker delivers the message again.
+        In an exclusive group also False after the lease, until the leader answers. A program that keeps
+        messages for later, for example to wait before another attempt, asks before it begins.
+
+        Raises:
+            UsageError: the message does not come from this group.
+        """
+        bucket = self.bucket_of(message)
+        if message.stale or self.queue.state in _DISCONNECTED:
+            return False
+        return bucket is None or self._coordinator is None or self._coordinator.hands_out(bucket)
+
     def __repr__(self) -> str:
         of = self.key or "bmq_bucket"
         return f"<bmq.groups.Group {self.member!r} by {of} on {self.queue.uri}, owns {sorted(self.owned)}>"

@@ -387,7 +387,14 @@ class App(Registrar, Generic[S]):
         ]
         if not feeding:
             raise StateError("the app has consumers only while it runs: await app.run()")
-        found = [consumer for each, consumer, _ in feeding if handler is None or each.is_of(handler)]
+        chosen = [(each, consumer) for each, consumer, _ in feeding if handler is None or each.is_of(handler)]
+        for each, _ in chosen:
+            if each.group is not None:
+                raise StateError(
+                    f"{each.plan.name} is the handler of a group, which cannot be paused: stop the app, and "
+                    "the other members take over"
+                )
+        found = [consumer for _, consumer in chosen]
         if not found:
             raise StateError(f"{_checks.shown(handler)} is not a handler of this app")
         return found

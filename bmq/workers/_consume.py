@@ -8,9 +8,9 @@ import inspect
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Hashable, Iterable
 from operator import attrgetter
-from typing import Any, Concatenate, TypeAlias, TypeVar
+from typing import Any, Concatenate, TypeAlias, TypeVar, cast
 
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
@@ -26,7 +26,7 @@ from bmq.client.interceptors import handling_of
 from bmq.client.message import Message
 from bmq.client.poison import poison_of
 from bmq.client.queue import Queue
-from bmq.client.typed import TypedConsumer, TypedMessage, TypedQueue, untyped
+from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue, untyped
 from bmq.codecs import Codec
 from bmq.conventions import post_time
 from bmq.errors import (
@@ -49,6 +49,7 @@ from bmq.workers._invoker import Invoker
 from bmq.workers._lanes import Lanes
 from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
 from bmq.workers._left import Left
+from bmq.workers._membership import Membership, for_group, is_membership, lane_of
 from bmq.workers._middleware import Middleware, check_middlewares
 from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError, checked_clock
 from bmq.workers._outcomes import Reject, RetryAfter
@@ -60,7 +61,18 @@ from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
 from bmq.workers._typed import check_source
 
-__all__ = ["Work", "Workers", "consume", "feed", "open_dead_letters", "settled", "together", "work_on"]
+__all__ = [
+    "Work",
+    "Workers",
+    "anchor_of",
+    "consume",
+    "feed",
+    "feed_group",
+    "open_dead_letters",
+    "settled",
+    "together",
+    "work_on",
+]
 
 logger = logging.getLogger("bmq.workers")
 
@@ -75,6 +87,11 @@ HandlerOf: TypeAlias = (
 
 # Maximum number of error types and places to log with a traceback.
 _MOST_SEEN = 256
+# Maximum number and bytes of a group's messages in lanes. Further messages wait in their buckets.
+_LANE_MESSAGES = 10_000
+_LANE_BYTES = 256 * 1024 * 1024
+# Seconds between two looks whether the member's lease was renewed.
+_LEASE_LOOK = 0.1
 # Maximum number of GUIDs in the text of a log line; the record has all of them.
 _GUIDS_SHOWN = 20
 # Minimum time in seconds for telling the broker to stop delivery, even if the grace period is shorter.
@@ -85,7 +102,7 @@ _CANCELLED_WITHIN = 5.0
 
 @renamed_arguments
 async def consume(
-    source: Queue | Consumer | TypedQueue[V] | TypedConsumer[V],
+    source: Queue | Consumer | Membership | TypedQueue[V] | TypedConsumer[V] | TypedGroup[V],
     handler: HandlerOf[V] | Responder,
     *,
     expression: ExpressionInput = None,
@@ -123,7 +140,8 @@ async def consume(
 
     Args:
         source: an open queue, on which the call creates a consumer; or a consumer, which stays open at the
-            end. A typed source determines the type of the handler's values, and the codec.
+            end; or a :class:`bmq.groups.Group`, which the call joins, and leaves at the end. A typed source
+            determines the type of the handler's values, and the codec.
         handler: takes the :class:`bmq.Message`. If the first parameter is annotated with another type, the
             handler takes the message's value (see :meth:`bmq.Queue.typed`). Further parameters are
             annotated with ``bmq.Message``, :class:`bmq.Attempt`, :class:`bmq.Property` or
@@ -139,12 +157,15 @@ async def consume(
             higher number, messages can overtake each other.
         key: ordering key, the name of a property or a function of the message. Messages with equal keys are
             handled sequentially in delivery order, also when a message is retried. Messages with different
-            keys are handled concurrently. All messages without the property share the same key.
+            keys are handled concurrently. All messages without the property share the same key. In a group,
+            the default is the key of the group.
         ack: when to confirm a message.
         retry: policy for messages whose handler fails. None makes four more attempts, after 1, 2, 4 and 8
             seconds, except after errors bound to recur with the same message (ValueError, TypeError,
             LookupError, AttributeError, UsageError, ProtocolError). If all attempts fail, the message is
-            skipped: it stays in the queue, unconfirmed, and the next message is handled.
+            skipped: it stays in the queue, unconfirmed, and the next message is handled. In a group, None
+            retries without an end, with growing pauses up to a minute: the key waits, and other keys
+            continue.
         quarantine: queue for messages that crash the process; the broker keeps the count. A redelivered
             message is posted to the end of the queue again, and afterwards handled alone. If None, the
             handler receives a redelivered message again, without a limit.
@@ -176,9 +197,14 @@ async def consume(
 
     Messages are confirmed as ``ack`` and ``retry`` specify, and never because a handler was cancelled.
     """
-    whole, of = untyped(source)
-    if not isinstance(whole, Queue | Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"source must be an open bmq.Queue or a bmq.Consumer, not {_checks.shown(source)}")
+    given, of = untyped(cast("Any", source))
+    group = given if is_membership(given) else None
+    whole: Any = given if group is None else group.queue
+    if not isinstance(whole, Queue | Consumer):
+        raise UsageError(
+            "source must be an open bmq.Queue, a bmq.Consumer or a bmq.groups.Group, not "
+            f"{_checks.shown(source)}"
+        )
     options = HandlerOptions(
         expression=expression,
         priority=priority,
@@ -195,6 +221,10 @@ async def consume(
         rate=rate,
         on_error=on_error,
     )
+    if group is not None:
+        options = for_group(options)
+        if isinstance(handler, Responder):
+            raise UsageError("a responder has a queue of its own: give the queue to consume(...)")
     grace = _checks.seconds("grace", grace)
     signals = _checks.boolean("signals", signals)
     clock = checked_clock(clock)
@@ -229,6 +259,9 @@ async def consume(
 
     async def fed() -> None:
         async with app_dependencies((plan,), around) as around.values:
+            if group is not None:
+                await feed_group(group, plan, options, dead_letters, around, grace=grace, clock=clock)
+                return
             consumer = options.subscribe(whole) if isinstance(whole, Queue) else whole
             own = consumer is not whole
             await feed(consumer, plan, options, dead_letters, around, close=own, grace=grace, clock=clock)
@@ -287,6 +320,42 @@ async def feed(
         await work_on(consumer, options, invoke.name, make, make_apart, close=close, grace=grace)
     finally:
         invoke.close()
+
+
+async def feed_group(
+    group: Membership,
+    plan: Plan,
+    options: HandlerOptions,
+    dead_letters: Queue | None,
+    around: Surroundings,
+    *,
+    grace: float,
+    clock: Clock | None,
+    anchor: Consumer | None = None,
+) -> None:
+    """Do the work of :func:`consume` as a member of a group, and leave the group at the end.
+
+    Messages without a finished handler are given back when the member leaves. ``anchor`` is a consumer of the
+    queue for the status, and never subscribes.
+    """
+    key = lane_of(group, options)
+    invoke = Invoker(plan, options.timeout, around, handling_of(group.queue.session), key)
+    pace = None if options.rate is None else Pace(options.rate)
+    try:
+        try:
+            await group.open()
+            anchor = anchor or anchor_of(group.queue)
+            how = (anchor, invoke, options, dead_letters, clock or LoopClock(), pace)
+            await _GroupWorkers(*how, key=key, group=group).run(options.concurrency, grace, close=False)
+        finally:
+            await group.close()
+    finally:
+        invoke.close()
+
+
+def anchor_of(queue: Queue) -> Consumer:
+    """Return a consumer that never subscribes, for the status and the limits of a group's handler."""
+    return queue.subscribe(max_unconfirmed_messages=_LANE_MESSAGES, max_unconfirmed_bytes=_LANE_BYTES)
 
 
 async def work_on(
@@ -1008,6 +1077,7 @@ class _LaneWorkers(Workers):
     def __init__(self, *arguments: Any, key: Callable[[Message], Hashable]) -> None:
         super().__init__(*arguments)
         self._key = key
+        self._source: AsyncIterable[Message] = self._consumer
         self._lanes: Lanes[Work] = Lanes()
         # Number and bytes of the messages in lanes.
         self._lane_messages = self._lane_bytes = 0
@@ -1022,7 +1092,7 @@ class _LaneWorkers(Workers):
 
     async def _place(self) -> None:
         placed = 0
-        async for message in self._consumer:
+        async for message in self._source:
             if self._left.left or self._left.skipped:
                 self._left.forget(message)
             work = self._new(message, 0.0)
@@ -1088,7 +1158,7 @@ class _LaneWorkers(Workers):
                     self._release(work.message)
             if self._stopping:
                 if delay is not None:
-                    self._consumer.put_back((work.message,))
+                    self._put_back((work.message,))
                 return
             if delay is None:
                 self._not_failing(work)
@@ -1118,7 +1188,34 @@ class _LaneWorkers(Workers):
         left.sort(key=attrgetter("number"))
         for work in left:
             self._not_failing(work)
-        self._consumer.put_back(work.message for work in left)
+        self._put_back(work.message for work in left)
+
+    def _put_back(self, messages: Iterable[Message]) -> None:
+        """Give messages back without a handler."""
+        self._consumer.put_back(messages)
+
+
+class _GroupWorkers(_LaneWorkers):
+    """Workers of a group's member: lanes by bucket and key, for as long as the member holds the bucket."""
+
+    def __init__(self, *arguments: Any, key: Callable[[Message], Hashable], group: Membership) -> None:
+        super().__init__(*arguments, key=key)
+        self._group = group
+        self._source = group
+
+    async def _try(
+        self, work: Work, task: asyncio.Task[None], error: BaseException | None = None
+    ) -> float | None:
+        """Make one attempt if the member still holds the message."""
+        message = work.message
+        if message.confirmed or message.stale:
+            return None  # redelivered to the next owner of the bucket, perhaps this member
+        if not self._group.holds(message):
+            return _LEASE_LOOK
+        return await super()._try(work, task, error)
+
+    def _put_back(self, messages: Iterable[Message]) -> None:
+        """Do nothing: the broker delivers the messages again once the member has left."""
 
 
 _OUTCOMES: dict[str, str] = {

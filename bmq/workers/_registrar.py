@@ -22,6 +22,7 @@ from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
 from bmq.workers._batches import Batches, BatchHandler, check_batches
 from bmq.workers._later import is_durable
+from bmq.workers._membership import GroupOf, for_group
 from bmq.workers._middleware import Middleware, check_middleware, check_middlewares
 from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError
 from bmq.workers._parameters import BATCH, HANDLER, Role
@@ -136,6 +137,7 @@ class Registrar(ABC):
         undecodable: OnUndecodable | None = None,
         middlewares: Iterable[Middleware] = (),
         on_error: OnError | None = None,
+        group: GroupOf | None = None,
     ) -> Callable[[H], H]:
         """Register the decorated function as a message handler, and return the function unchanged.
 
@@ -162,6 +164,9 @@ class Registrar(ABC):
             undecodable: called instead of the handler with undecodable messages.
             middlewares: async functions around each attempt, inside the middlewares of the app.
             on_error: called after each unsuccessful attempt, in place of the app's hook.
+            group: function that makes this process a member of the queue's group, with the options of
+                :meth:`bmq.Queue.group`: ``group=lambda queue: queue.group("CustomerId")``. Messages of a key
+                stay in order over all processes. The group has a single handler, and cannot be paused.
 
         Raises:
             UsageError: an argument is out of range, or two arguments contradict each other.
@@ -185,6 +190,9 @@ class Registrar(ABC):
             rate=rate,
             on_error=on_error,
         )
+        if group is not None:
+            _checks.function("group", group, 1, plain=True)
+            options = for_group(options)
         options.checked_uri(self._uri_of(queue))
         options.definition  # noqa: B018  # raises if a limit is out of range
         around = check_middlewares(middlewares)
@@ -197,7 +205,9 @@ class Registrar(ABC):
                 options.check_handler(handler, plan.shape, plan.properties)
                 uri = options.checked_uri(target.uri_of(queue))
                 middlewares = (*target.middlewares, *around)
-                target.registry.add(Registration(uri, handler, plan, options, middlewares=middlewares))
+                target.registry.add(
+                    Registration(uri, handler, plan, options, middlewares=middlewares, group=group)
+                )
 
             self._register(step)
             return handler

@@ -19,6 +19,7 @@ from bmq.wire.uri import QueueUri
 from bmq.workers._batches import Batches
 from bmq.workers._handlers import name_of
 from bmq.workers._later import is_durable
+from bmq.workers._membership import GroupOf
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import HandlerOptions
 from bmq.workers._plan import Overrides, Plan
@@ -44,6 +45,7 @@ class Registration:
         middlewares: middlewares of the routers and of the handler, the first outermost; None for a handler of
             bmq's own messages, without any middlewares.
         responder: the responder of the handler; None if the handler does not answer requests.
+        group: makes the member of a group from the queue; None without a group.
     """
 
     uri: QueueUri
@@ -53,6 +55,7 @@ class Registration:
     batches: Batches | None = None
     middlewares: tuple[Middleware, ...] | None = ()
     responder: Responder | None = None
+    group: GroupOf | None = None
 
     @property
     def shape(self) -> Shape[Any] | None:
@@ -121,6 +124,11 @@ class Registry:
         """
         text = _text_of(new.options.expression)
         for each in self.handlers:
+            if each.uri == new.uri and (each.group or new.group) is not None:
+                raise UsageError(
+                    f"{name_of(new.handler)} and {name_of(each.handler)} would share the messages of "
+                    f"{new.uri}, which is the queue of a group: a group has one handler"
+                )
             if each.uri != new.uri or _text_of(each.options.expression) != text:
                 continue
             if each.handler == new.handler:

@@ -23,7 +23,8 @@ from bmq.delays import Mover
 from bmq.errors import Error
 from bmq.workers._batches import feed_batches
 from bmq.workers._clock import Clock
-from bmq.workers._consume import feed
+from bmq.workers._consume import anchor_of, feed, feed_group
+from bmq.workers._membership import member_of
 from bmq.workers._options import HandlerOptions, OnError
 from bmq.workers._plan import Surroundings
 from bmq.workers._registry import Registration, Registry
@@ -116,9 +117,12 @@ class Running:
                 read=True,
                 write=not uri.app_id and uri.canonical in posted,
                 default_subscription=False,
-                subscriptions=[each.options.definition for each in handlers if each.uri == uri],
+                subscriptions=[
+                    each.options.definition for each in handlers if each.uri == uri and each.group is None
+                ],
             )
-            consumers[uri] = iter(queue.consumers)
+            grouped = any(each.uri == uri and each.group is not None for each in handlers)
+            consumers[uri] = iter([anchor_of(queue)] if grouped else queue.consumers)
         for output in self._registry.published:
             await session.open_output(output.uri.canonical)
         for each in handlers:
@@ -184,7 +188,12 @@ class Running:
             middlewares=() if own is None else (*self.around.middlewares, *own),
             builtins=builtins if publisher is None else (publisher,),
         )
-        if each.batches is None:
+        if each.group is not None:
+            group = member_of(each.group, consumer.queue)
+            await feed_group(
+                group, each.plan, options, dead_letters, around, grace=grace, clock=clock, anchor=consumer
+            )
+        elif each.batches is None:
             await feed(
                 consumer, each.plan, options, dead_letters, around, close=True, grace=grace, clock=clock
             )

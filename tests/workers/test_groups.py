@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handlers of a group: the order of a key holds over processes, retries and departures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.testing import FaultProxy, TestApp, fresh_queue_uri
+from bmq.workers import Failure
+from tests.waiting import eventually
+from tests.workers.conftest import FakeClock
+
+Connect = Callable[..., Awaitable[bmq.Session]]
+ORDERS = "bmq://bmq.test.mem.priority/orders"
+FAST = bmq.Backoff(every=0.02, retries=None)
+
+
+async def post(queue: bmq.Queue, *numbers: int, keys: int = 4) -> None:
+    """Post numbers; the key of a number is its remainder."""
+    posts = [bmq.PutMessage(b"%d" % number, {"k": number % keys}) for number in numbers]
+    (await queue.post_many(posts)).raise_for_failures()
+
+
+@pytest.fixture
+async def writer(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, write=True)
+
+
+async def member(connect: Connect, uri: str, **options: Any) -> bmq.groups.Group:
+    queue = await (await connect()).open_queue(uri, read=True)
+    return queue.group("k", **{"buckets": 4, "lease": 1.0, **options})
+
+
+async def stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
+class Handled:
+    """The numbers handled, by key, and a set of numbers that fail."""
+
+    def __init__(self, *failing: int) -> None:
+        self.done: dict[int, list[int]] = defaultdict(list)
+        self.failing = set(failing)
+        self.attempts = 0
+
+    async def handle(self, message: bmq.Message) -> None:
+        number = int(message.data)
+        if number in self.failing:
+            self.attempts += 1
+            raise ConnectionError("the store is away")
+        self.done[number % 4].append(number)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.done.values()))
+
+    def in_order(self) -> bool:
+        return all(numbers == sorted(numbers) for numbers in self.done.values())
+
+
+async def test_a_failing_message_holds_its_key_and_no_other(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    handled = Handled(5)
+    group = await member(bmq_connect, bmq_queue_uri, buckets=1)
+    task = asyncio.create_task(bmq.consume(group, handled.handle, concurrency=2, retry=FAST))
+    await post(writer, *range(20))
+    await eventually(lambda: handled.count == 16 and handled.attempts > 2)
+    assert handled.done[1] == [1], "messages of the key wait behind the failing one"
+    handled.failing.clear()
+    await eventually(lambda: handled.count == 20)
+    assert handled.done[1] == [1, 5, 9, 13, 17]
+    assert handled.in_order()
+    await stopped(task)
+    assert group.closed
+
+
+async def test_a_leaving_member_gives_a_waiting_message_to_the_next_owner(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    """Between two attempts nothing is at work: the next owner need not wait for the pause."""
+    old, new = Handled(0), Handled()
+    group = await member(bmq_connect, bmq_queue_uri)
+    retry = bmq.Backoff(every=3600, retries=None)
+    task = asyncio.create_task(bmq.consume(group, old.handle, retry=retry))
+    await post(writer, *range(8))
+    await eventually(lambda: old.attempts == 1 and old.count == 6)
+    await stopped(task)
+    other = await member(bmq_connect, bmq_queue_uri)
+    task = asyncio.create_task(bmq.consume(other, new.handle))
+    await eventually(lambda: new.count == 2)
+    assert new.done == {0: [0, 4]}
+    await stopped(task)
+
+
+async def test_a_joining_member_gets_a_bucket_after_its_failing_message(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    old, new = Handled(0, 1, 2, 3), Handled()
+    groups = [await member(bmq_connect, bmq_queue_uri) for _ in range(2)]
+    tasks = [asyncio.create_task(bmq.consume(groups[0], old.handle, concurrency=4, retry=FAST))]
+    await post(writer, *range(8))
+    await eventually(lambda: old.attempts > 4)
+    tasks.append(asyncio.create_task(bmq.consume(groups[1], new.handle)))
+    attempts = old.attempts
+    await eventually(lambda: old.attempts > attempts + 8)
+    assert not new.count
+    old.failing.clear()
+    await eventually(lambda: len(groups[1].owned) == 2)
+    await post(writer, *range(8, 16))
+    await eventually(lambda: old.count + new.count == 16)
+    for key in range(4):
+        numbers = list(range(key, 16, 4))
+        assert old.done[key] + new.done[key] == numbers
+    for task in tasks:
+        await stopped(task)
+
+
+async def test_a_message_of_a_lost_connection_is_not_tried_again(
+    bmq_connect: Connect, bmq_broker: bmq.broker.Broker, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    """The next owner may have the message already."""
+    old, new = Handled(0), Handled()
+    clock = FakeClock()
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri, reconnect=False) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        group = queue.group("k", buckets=4, lease=1.0)
+        task = asyncio.create_task(bmq.consume(group, old.handle, retry=FAST, clock=clock))
+        await post(writer, 0)
+        await eventually(lambda: old.attempts == 1)
+        other = await member(bmq_connect, bmq_queue_uri)
+        taking = asyncio.create_task(bmq.consume(other, new.handle))
+        proxy.cut()
+        await eventually(lambda: new.done[0] == [0])
+        old.failing.clear()
+        with pytest.raises(bmq.Error):
+            await task
+        assert not old.count
+        await stopped(taking)
+
+
+async def test_no_attempt_begins_after_the_lease(
+    bmq_connect: Connect, bmq_broker: bmq.broker.Broker, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    handled = Handled(0)
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        group = queue.group("k", buckets=4, lease=0.5)
+        task = asyncio.create_task(bmq.consume(group, handled.handle, retry=FAST))
+        await post(writer, 0)
+        await eventually(lambda: handled.attempts > 1)
+        proxy.swallow()
+        await eventually(lambda: not group.owned)
+        attempts = handled.attempts
+        handled.failing.clear()
+        await asyncio.sleep(0.2)
+        assert (handled.attempts, handled.count) == (attempts, 0)
+        proxy.cut()
+        proxy.heal()
+        await eventually(lambda: handled.done[0] == [0])
+        await stopped(task)
+
+
+async def test_a_message_given_up_is_put_aside_and_the_key_goes_on(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    handled, seen = Handled(0), list[Failure]()
+    group = await member(bmq_connect, bmq_queue_uri)
+    aside_uri = fresh_queue_uri("bmq.test.mem.priority", "aside")
+    aside = await group.queue.session.open_queue(aside_uri, read=True, write=True)
+    retry = bmq.Backoff(every=0.01, retries=2, then=bmq.DeadLetter(aside))
+    task = asyncio.create_task(bmq.consume(group, handled.handle, retry=retry, on_error=seen.append))
+    await post(writer, 0, 4)
+    await eventually(lambda: handled.done[0] == [4])
+    letter = await aside.receive(timeout=10)
+    assert letter.data == b"0"
+    assert [failure.attempt for failure in seen] == [1, 2, 3]
+    await stopped(task)
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 3))
+async def test_a_cancelled_call_loses_nothing(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str, turns: int
+) -> None:
+    handled = Handled()
+    await post(writer, *range(8))
+    group = await member(bmq_connect, bmq_queue_uri)
+    task = asyncio.create_task(bmq.consume(group, handled.handle, concurrency=2))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await eventually(lambda: group.queue.closed or not turns)
+    other = await member(bmq_connect, bmq_queue_uri)
+    task = asyncio.create_task(bmq.consume(other, handled.handle, concurrency=2))
+    await eventually(lambda: handled.count == 8)
+    assert handled.in_order()
+    await stopped(task)
+
+
+async def test_values_and_typed_groups(bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str) -> None:
+    seen: list[int] = []
+
+    async def handle(number: int) -> None:
+        seen.append(number)
+
+    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    task = asyncio.create_task(bmq.consume(queue.typed(int).group("k", buckets=2), handle))
+    await post(writer, *range(4))
+    await eventually(lambda: sorted(seen) == [0, 1, 2, 3])
+    await stopped(task)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"retry": bmq.Backoff(every=1, durable=True)}, "durable"),
+        ({"retry": bmq.Backoff(every=1, then="skip")}, "then='skip'"),
+        ({"retry": bmq.NoRetry()}, "then='leave'"),
+        ({"expression": "x == 1"}, r"queue\.group"),
+        ({"priority": 2}, r"queue\.group"),
+        ({"max_unconfirmed_messages": 10}, r"queue\.group"),
+        ({"discard_unmatched": True}, r"queue\.group"),
+        ({"quarantine": bmq.DeadLetter("bmq://bmq.test.mem.priority/bad")}, "quarantine"),
+        ({"group": 7}, "group"),
+        ({"group": lambda: None}, "group"),
+    ],
+)
+def test_options_that_would_break_the_order_are_refused(options: dict[str, Any], text: str) -> None:
+    options = {"group": lambda queue: queue.group("k"), **options}
+    with pytest.raises(bmq.UsageError, match=text):
+        bmq.App().consumer(ORDERS, **options)
+
+
+def test_a_group_has_a_single_handler() -> None:
+    app = bmq.App()
+
+    async def one(message: bmq.Message) -> None: ...
+    async def two(message: bmq.Message) -> None: ...
+
+    app.consumer(ORDERS, group=lambda queue: queue.group("k"))(one)
+    with pytest.raises(bmq.UsageError, match="one handler"):
+        app.consumer(ORDERS, expression="x == 1")(two)
+
+
+def app_of(handled: Handled, **options: Any) -> bmq.App[Any]:
+    app = bmq.App()
+    app.consumer(ORDERS, group=lambda queue: queue.group("k", buckets=4), **options)(handled.handle)
+    return app
+
+
+async def test_a_group_in_an_app() -> None:
+    handled = Handled()
+    app = app_of(handled, concurrency=4)
+    async with TestApp(app) as test:
+        for number in range(12):
+            await test.post(ORDERS, b"%d" % number, properties={"k": number % 4})
+        await test.drained()
+        assert handled.count == 12
+        assert handled.in_order()
+        (status,) = app.status()
+        assert (status.queue, status.handled) == (ORDERS, 12)
+        with pytest.raises(bmq.StateError, match="group"):
+            await app.pause()
+
+
+async def test_two_processes_of_an_app_share_the_keys(bmq_broker: bmq.broker.Broker) -> None:
+    handled = [Handled(), Handled()]
+    apps = [bmq.App(bmq_broker.uri), bmq.App(bmq_broker.uri)]
+    uri = fresh_queue_uri("bmq.test.mem.priority", "shared")
+    groups: list[bmq.groups.Group] = []
+
+    def join(queue: bmq.Queue) -> bmq.groups.Group:
+        groups.append(queue.group("k", buckets=4))
+        return groups[-1]
+
+    for app, each in zip(apps, handled, strict=True):
+        app.consumer(uri, group=join)(each.handle)
+    async with apps[0], apps[1], bmq.connect(bmq_broker.uri) as session:
+        await eventually(lambda: [len(group.owned) for group in groups] == [2, 2])
+        await post(await session.open_queue(uri, write=True), *range(8))
+        await eventually(lambda: sum(each.count for each in handled) == 8)
+    assert sorted([*handled[0].done, *handled[1].done]) == [0, 1, 2, 3]
+
+
+async def test_a_function_that_returns_no_group_ends_the_app() -> None:
+    async with bmq.broker.Broker() as broker:
+        app = bmq.App(broker.uri)
+        app.consumer(ORDERS, group=lambda queue: None)(Handled().handle)  # type: ignore[arg-type,return-value]
+        with pytest.raises(bmq.UsageError, match="returned None"):
+            await app.run(signals=False)
