@@ -421,12 +421,13 @@ async def groups(sim: Simulation) -> Verdict:
 
 @world
 async def exclusive_groups(sim: Simulation) -> Verdict:
-    """An exclusive group: a key is handled in order over all members, and its fences only grow."""
+    """An exclusive group, in a loop or in workers: a key is handled in order over all members."""
     draw_options(sim)
     broker = start_broker(sim)
     count, keys = sim.draw("count", 30, 5, 80), sim.draw("keys", 8, 1, 40)
     buckets, text = sim.draw("buckets", 8, 1, 16), sim.draw("text", False, True)
     lease = sim.draw("lease", 3.0, 1.0, 20.0)
+    workers = sim.draw("workers", 0, 0, 8)  # 0 for a loop
     posted: dict[int, int] = {}
     done: dict[int, set[int]] = {}
     fences: dict[int, int] = {}
@@ -448,25 +449,41 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
                 posted[key] = number + 1
                 await asyncio.sleep(sim.random.expovariate(count / 4))
 
+    async def handle(group: bmq.groups.Group, name: str, message: bmq.Message) -> None:
+        key, number = map(int, message.data.split())
+        bucket = group.bucket_of(message)
+        assert bucket is not None
+        if not message.stale and bucket in group.owned:
+            fence = group.fence(bucket)
+            assert fence >= fences.get(bucket, 0), (name, bucket, fence, fences[bucket])
+            fences[bucket] = fence
+            finished = done.setdefault(key, set())
+            assert finished >= set(range(number)), (name, key, number, finished)
+        if sim.random.random() < 0.2:
+            await asyncio.sleep(sim.random.uniform(0, 0.05))
+
     async def take(name: str) -> None:
         async with connected() as session:
             queue = await session.open_queue(uri("jobs"), read=True)
             chosen: Any = {"member": name, "grace": 5.0, "lease": lease}
-            async with queue.group(None if text else "k", buckets=buckets, **chosen) as group:
-                joined[name] = group
+            group = joined[name] = queue.group(None if text else "k", buckets=buckets, **chosen)
+
+            async def ship(message: bmq.Message) -> None:
+                await handle(group, name, message)
+                if sim.random.random() < 0.1:
+                    raise ConnectionError("the store is away")
+                key, number = map(int, message.data.split())
+                done.setdefault(key, set()).add(number)
+
+            if workers:
+                retry = bmq.Backoff(every=0.05, factor=2.0, cap=1.0, retries=None)
+                await bmq.consume(group, ship, concurrency=workers, retry=retry, grace=5.0)
+                return
+            async with group:
                 async for message in group:
-                    key, number = map(int, message.data.split())
-                    bucket = group.bucket_of(message)
-                    assert bucket is not None
-                    if not message.stale and bucket in group.owned:
-                        fence = group.fence(bucket)
-                        assert fence >= fences.get(bucket, 0), (name, bucket, fence, fences[bucket])
-                        fences[bucket] = fence
-                        finished = done.setdefault(key, set())
-                        assert finished >= set(range(number)), (name, key, number, finished)
-                    if sim.random.random() < 0.2:
-                        await asyncio.sleep(sim.random.uniform(0, 0.05))
+                    await handle(group, name, message)
                     message.confirm()
+                    key, number = map(int, message.data.split())
                     done.setdefault(key, set()).add(number)
 
     async def come_and_go() -> None:
