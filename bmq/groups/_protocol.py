@@ -167,13 +167,16 @@ class Seat(Machine):
 
     Attributes:
         fence: number of the ownership.
+        since: number of the first report that names the subscription as standing. An order grants the bucket
+            only if the order answers this report or a later one: orders of a former leader may arrive late.
     """
 
-    __slots__ = ("fence",)
+    __slots__ = ("fence", "since")
 
     def __init__(self, fence: int) -> None:
         self.state = _S.ASKED
         self.fence = fence
+        self.since = 0
 
     def _open(self) -> Do:
         return Do.OPEN
@@ -261,7 +264,7 @@ class Member:
             fence, granted = order.buckets.get(bucket, (0, False))
             if fence != seat.fence:
                 effects += self._fire(bucket, _I.RECALLED)
-            elif granted:
+            elif granted and order.seq >= seat.since:
                 effects += self._fire(bucket, _I.GRANTED)
         for bucket, (fence, _) in sorted(order.buckets.items()):
             if bucket not in self.seats:
@@ -274,6 +277,8 @@ class Member:
         seat = self.seats.get(bucket)
         if seat is None or seat.fence != fence:
             return []
+        if what is _I.ANSWERED:
+            seat.since = self._seq + 1
         return self._fire(bucket, what)
 
     def lost(self, who: str) -> list[Effect]:
@@ -462,8 +467,12 @@ class Leader:
             if owner.who == report.who and owner.fence == fence and state == "READY" and not owner.recalled:
                 owner.granted = True
         for bucket, owner in list(self.owners.items()):
+            # A bucket that is not asked back is absent because the member had to withdraw the subscription of
+            # a former fence first. The next order repeats the assignment. A new fence would have to wait for
+            # another withdrawal, and so on.
             if (
                 owner.who == report.who
+                and owner.recalled
                 and bucket not in report.buckets
                 and report.seen >= (self.term, owner.number)
             ):

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Late orders and reports in the agreement about buckets: two findings of ``model/Exclusive.tla``."""
+
+from __future__ import annotations
+
+from bmq.groups._protocol import Crown, Do, Effect, Leader, Member, Order, SeatInput, SeatState
+
+NOW = 0.0
+
+
+def _leader(who: str, after: Crown) -> Leader:
+    leader = Leader(1)
+    claim = leader.crown(who, after, NOW)
+    assert claim is not None
+    assert leader.crown(who, claim, NOW) is None
+    leader.until = NOW
+    leader.tick(NOW)
+    return leader
+
+
+def test_an_assignment_stands_until_the_member_has_withdrawn_a_former_fence() -> None:
+    """The member answers the new assignment while it still leaves the bucket of a former leader."""
+    leader = _leader("a", Crown("b", 1, 100))
+    member = Member("a")
+    member.order(Order("a", 1, 1, 0, {0: (7, False)}))
+    (assigned,) = leader.report(member.report(NOW)._replace(buckets={}), NOW)
+    fence = assigned.buckets[0][0]
+    assert member.order(assigned) == [Effect(Do.WITHDRAW, 0, 7)]
+    (repeated,) = leader.report(member.report(NOW), NOW)
+    member.done(0, 7, SeatInput.WITHDRAWN)
+    absent = member.report(NOW)
+    assert member.order(repeated) == [Effect(Do.SUBSCRIBE, 0, fence)]
+    (answer,) = leader.report(absent, NOW)
+    assert answer.buckets == {0: (fence, False)}, "a new fence would be withdrawn again, and so on"
+    assert member.order(answer) == []
+
+
+def test_a_grant_for_a_former_subscription_opens_nothing() -> None:
+    """A late order answers a report about an earlier subscription under the same fence."""
+    member = Member("a")
+    member.order(Order("a", 1, 1, 0, {0: (7, False)}))
+    member.done(0, 7, SeatInput.ANSWERED)
+    ready = member.report(NOW)
+    member.order(Order("a", 1, 2, 0, {}))
+    member.done(0, 7, SeatInput.WITHDRAWN)
+    member.order(Order("a", 2, 1, ready.seq, {0: (7, True)}))
+    member.done(0, 7, SeatInput.ANSWERED)
+    assert member.order(Order("a", 2, 2, ready.seq, {0: (7, True)})) == []
+    assert member.seats[0].state is SeatState.READY
+    again = member.report(NOW)
+    assert member.order(Order("a", 2, 3, again.seq, {0: (7, True)})) == [Effect(Do.OPEN, 0, 7)]
